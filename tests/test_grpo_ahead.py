@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -12,22 +11,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from grpo_builders import DEMO, TINY_ACTOR, grpo
 from llm_builders import save_tiny_model, score
 
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
 from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.llm.loading import load_causal_lm
-from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent
-TINY_ACTOR = str(ROOT / "data" / "tiny" / "actor")
-DEMO = ROOT / "configs" / "grpo_demo.yaml"
 SMALL = ["dataset_size=6", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
 ADAPTER = ("--use-peft", "learning_rate=1e-2")
 VLLM_PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "report_to=none", "envs_per_worker=4"]
+AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
 
 
 def settings(**values) -> GrpoSettings:
@@ -117,7 +115,7 @@ def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path
 @pytest.mark.grpo
 @pytest.mark.slow
 def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(tmp_path, capsys):
-    arguments = ["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir"]
+    arguments = ["grpo", DEMO, "--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir"]
     said = []
     for staleness in (0, 1):
         assert cli.main([*arguments, str(tmp_path / str(staleness)), f"max_staleness={staleness}"]) == 2
@@ -153,34 +151,18 @@ def test_nothing_is_left_of_a_training_that_is_interrupted_or_killed_while_episo
         # A job in the background ignores it.
         heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         code_of_command = f"{heeds}; import sys; from webrl import cli; sys.exit(cli.main(sys.argv[1:]))"
-        command = [
-            sys.executable,
-            "-c",
-            code_of_command,
-            "grpo",
-            str(DEMO),
-            "max_staleness=1",
-            "--model-id",
-            TINY_ACTOR,
-        ]
+        command = [sys.executable, "-c", code_of_command, "grpo", DEMO, "max_staleness=1", "--model-id", TINY_ACTOR]
         command += ["--space-url", url, "--output-dir", str(tmp_path / "out")]
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         await asyncio.wait_for(asked.wait(), 300)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("webrl.grpo.collecting" in child.cmdline() for child in children)
+        assert any("webrl.grpo.collector" in child.cmdline() for child in children)
         process.send_signal(number)
         assert await asyncio.wait_for(process.wait(), 120) == code
         await asyncio.to_thread(wait_until, lambda: not any(child.is_running() for child in children))
         server.close()
 
     asyncio.run(interrupt())
-
-
-def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
-    """A short training of the tiny actor on real pages, its second batch played ahead; its report and episodes."""
-    arguments = ["--model-id", TINY_ACTOR, "--output-dir", str(out), *SMALL, "max_staleness=1"]
-    assert cli.main(["grpo", str(DEMO), *arguments, *more]) == 0
-    return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
 
 
 def merged(adapter: Path, folder: Path) -> Path:
@@ -206,18 +188,18 @@ def in_eights(episodes: list[Trajectory]) -> list[list[Trajectory]]:
 @pytest.mark.browser
 def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_their_probabilities(tmp_path, monkeypatch):
     """The ratio's denominator is what the weights of the record give to the tokens; a resumed training goes on so."""
-    from webrl.grpo import ahead
+    from webrl.grpo import trl_trainer
 
     batches = []
 
-    class Watched(ahead.AheadTrainer):
+    class Watched(trl_trainer.AheadTrainer):
         def _generate_and_score_completions(self, inputs):
             batches.append(super()._generate_and_score_completions(inputs))
             return batches[-1]
 
-    monkeypatch.setattr(ahead, "AheadTrainer", Watched)
+    monkeypatch.setattr(trl_trainer, "AheadTrainer", Watched)
     out = tmp_path / "out"
-    report, episodes = grpo(out, "save_interval=2")
+    report, episodes = grpo(out, *AHEAD, "save_interval=2")
     assert report["staleness"] == [0, 1, 1]
     versions = [[t.policy.partition("@step-")[2] for t in played] for played in in_eights(episodes)]
     assert versions == [["0"] * 8, ["0"] * 8, ["2"] * 8], "the last one by the weights that the first has trained"
@@ -238,7 +220,7 @@ def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_thei
             assert behaviour == pytest.approx(score(folder, prompt, answer), abs=1e-4)
     assert num_rows > 0
 
-    report, episodes = grpo(out, "--resume-from-checkpoint", str(out / "checkpoint-2"))
+    report, episodes = grpo(out, *AHEAD, "--resume-from-checkpoint", str(out / "checkpoint-2"))
     assert report["staleness"] == [0, 1]
     assert {t.policy.partition("@step-")[2] for t in episodes[24:]} == {"2"}
     assert len(episodes) == 24 + 16
@@ -249,7 +231,7 @@ def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_thei
 @pytest.mark.browser
 def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
     out = tmp_path / "out"
-    report, episodes = grpo(out, *ADAPTER, "save_interval=2")
+    report, episodes = grpo(out, *AHEAD, *ADAPTER, "save_interval=2")
     assert report["staleness"] == [0, 1, 1]
     assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
 
@@ -257,7 +239,7 @@ def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
 @pytest.mark.grpo
 def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
     options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_mode=own", "vllm_python=/no/such/python"]
-    assert cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, *SMALL, *options]) == 2
+    assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options]) == 2
     assert "vllm_python '/no/such/python' is no executable" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -273,7 +255,7 @@ def test_servers_of_our_own_play_with_what_is_handed_over_and_end_with_the_train
     before = set(psutil.Process().children(recursive=True))  # browsers that tests share
     servers = [f"vllm_python={VLLM_PYTHON}"] if VLLM_PYTHON else []
     servers += ["use_vllm=true", "vllm_mode=own", f"max_staleness={max_staleness}"]
-    report, episodes = grpo(out, *(() if whole else ADAPTER), "save_interval=2", *servers)
+    report, episodes = grpo(out, *AHEAD, *(() if whole else ADAPTER), "save_interval=2", *servers)
     assert report["staleness"] == [0, max_staleness, max_staleness]
     checkpoint = out / f"checkpoint-{4 - 2 * max_staleness}"
     assert_played_by(checkpoint if whole else merged(checkpoint, tmp_path), episodes[16:])

@@ -1,32 +1,32 @@
 """GRPO with screenshots: what is refused, what a step is trained on, and steps of TRL's trainer on real pages."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from eyes_builders import build_vlm, png
+from grpo_builders import FixedPage, grpo, refused, with_server
 from llm_builders import save_tiny_model
 from openenv_builders import server
 from rollouts_builders import miniwob
-from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
 from webrl.grpo.play import Episode, Player, RewardedEnv
-from webrl.grpo.prompts import GrpoPolicy, Seen, check_room
+from webrl.grpo.prompts import EpisodeLog, GrpoPolicy, check_room
 from webrl.grpo.rows import make_rows
 from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Turn
 from webrl.llm.loading import load_causal_lm, refuse_vision
-from webrl.rollouts.interface import Observation, StepResult
-from webrl.runs.store import read_records
 from webrl.types import Status, Step, Task, Trajectory
 
 PAGE = "[13] button 'Go'"
+SMALL = ["dataset_size=2", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
+SMALL += ["generation_batch_size=4", "max_steps=2", "max_completion_length=8", "learning_rate=1e-2"]
+SMALL += ["rewards={outcome: 1, format: 1}", "report_to=none", "max_seq_length=1500", "image_size=96"]
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +41,9 @@ def settings(folder: Path, **values):
     return load_settings(None, {}, {"model_name": str(folder), "max_seq_length": 1500, "image_size": 96, **values})
 
 
-class Shown:
-    """A page that looks as it is told."""
-
-    def __init__(self, *pictures: bytes | None) -> None:
-        self.pictures = list(pictures)
-
-    def _observe(self):
-        return Observation(PAGE, "http://page/", "Go.", self.pictures.pop(0))
-
-    async def reset(self, task):
-        return self._observe()
-
-    async def step(self, action_text):
-        return StepResult(self._observe(), action_text, "", False, 0.0, agent_done=False)
-
-
 def test_a_page_without_its_screenshot_ends_the_training(folder):
     async def play():
-        env = RewardedEnv(Shown(png(), None), settings(folder), Seen())
+        env = RewardedEnv(FixedPage(png(), None), settings(folder), EpisodeLog())
         await env.reset(miniwob("click-test", 3))
         await env.step("noop()")
 
@@ -71,12 +55,12 @@ def test_a_page_without_its_screenshot_ends_the_training(folder):
 
 def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was_asked_for(folder):
     async def play():
-        seen = Seen()
-        env = RewardedEnv(Shown(png(size=(400, 200)), png(size=(400, 200), dot=99)), settings(folder), seen)
+        seen = EpisodeLog()
+        env = RewardedEnv(FixedPage(png(size=(400, 200)), png(size=(400, 200), dot=99)), settings(folder), seen)
         first = await env.reset(miniwob("click-test", 3))
-        assert first.screenshot == seen.picture
+        assert first.screenshot == seen.screenshot
         await env.step("noop()")
-        return first.screenshot, seen.picture
+        return first.screenshot, seen.screenshot
 
     before, after = asyncio.run(play())
     assert before != after
@@ -93,17 +77,17 @@ def test_a_step_without_its_picture_makes_no_row():
 
 def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(folder):
     with pytest.raises(UsageError) as refused:
-        check_room(Eyes(str(folder)), settings(folder, max_seq_length=400), "Go.", Seen(picture=png()))
+        check_room(Eyes(str(folder)), settings(folder, max_seq_length=400), "Go.", EpisodeLog(screenshot=png()))
     said = str(refused.value)
     assert re.match(r"image_size=96: a screenshot of 96x64 pixels is 20 tokens, with instructions and goal \d+", said)
     assert "max_seq_length 400 less max_completion_length 128 leaves 272: lower image_size, or raise" in said
 
 
 def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_the_pages(folder):
-    chosen, seen, eyes = settings(folder, observation="none"), Seen(), Eyes(str(folder))
+    chosen, seen, eyes = settings(folder, observation="none"), EpisodeLog(), Eyes(str(folder))
 
     async def play(size):
-        env = RewardedEnv(Shown(png(size=size)), chosen, seen)
+        env = RewardedEnv(FixedPage(png(size=size)), chosen, seen)
         return await env.reset(miniwob("click-test", 3))
 
     assert asyncio.run(play((96, 64))).text == ""
@@ -114,15 +98,7 @@ def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_t
 
 
 def small(folder: Path, *more: str) -> list[str]:
-    return ["grpo", "--model-id", str(folder), "--max-seq-length", "1500", "--output-dir", str(folder / "out"), *more]
-
-
-def refused(capsys, *arguments: str) -> str:
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1, said
-    return said[0]
+    return ["--model-id", str(folder), "--max-seq-length", "1500", "--output-dir", str(folder / "out"), *more]
 
 
 @pytest.mark.grpo
@@ -156,24 +132,13 @@ def test_the_loop_and_its_engines_refuse_a_model_that_sees_by_name(folder, tmp_p
 @pytest.mark.grpo
 def test_a_server_without_screenshots_is_named_at_the_start(folder):
     page = {"text": PAGE, "url": "http://p/miniwob/click-test.html", "goal": "go", "screenshot": None, "error": ""}
-    answers = [{"type": "state", "data": {}}, {"type": "observation", "data": {"observation": page, "done": False}}]
-
-    async def answer(connection):
-        for given in answers:
-            await connection.recv()
-            await connection.send(json.dumps(given))
-        await connection.wait_closed()
 
     def check(url):
         with Player(settings(folder, browsergym_url=url), Eyes(str(folder))) as player:
             player.check([miniwob("click-test", 3)])
 
-    async def serve_blind():
-        async with serve(answer, "127.0.0.1", 0) as server:
-            await asyncio.to_thread(check, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
     with pytest.raises(UsageError, match=r"'miniwob.click-test' cannot be opened: .*no screenshot, which"):
-        asyncio.run(serve_blind())
+        with_server(check, {"type": "observation", "data": {"observation": page, "done": False}})
 
 
 @pytest.mark.grpo
@@ -190,15 +155,15 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     model = trainer._open_model()
 
     async def play(number: int) -> Episode:
-        seen = Seen()
+        seen = EpisodeLog()
         policy = GrpoPolicy(model, chosen, seen)
         steps: list[Step] = []
         for index in range(number + 1):
-            seen.picture = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)
+            seen.screenshot = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)
             output = await policy.act(Turn("Go.", tuple(steps), PAGE * (index + 1), seed=10 * number + index))
             steps.append(Step(index, PAGE, output.text, "", "", output.prompt_ids, output.action_ids, output.logprobs))
         trajectory = Trajectory(f"t{number}", Task("t", "s"), "Go.", 0, tuple(steps), "", Status.PAGE_ENDED)
-        return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.pictures))
+        return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.screenshots))
 
     async def play_all():
         return await asyncio.gather(*(play(i) for i in range(3)))
@@ -206,31 +171,23 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     trainer.model.eval()
     episodes = asyncio.run(play_all())
     rows = make_rows(episodes, [1.0, -1.0, 0.5], 4, eyes.tokenizer.pad_token_id, torch.device("cpu"), sees=True)
-    trainer._pictures = rows.pictures
+    trainer._screenshots = rows.screenshots
     batch = {
         "prompt_ids": rows.prompt_ids,
         "prompt_mask": rows.prompt_mask,
         "completion_ids": rows.answer_ids,
         "completion_mask": rows.answer_mask,
-        "pixel_values": torch.arange(len(rows.pictures)),
+        "pixel_values": torch.arange(len(rows.screenshots)),
         "logprobs": rows.logprobs,
     }
-    assert len(rows.pictures) == 8, "6 steps and 2 rows that fill up"
+    assert len(rows.screenshots) == 8, "6 steps and 2 rows that fill up"
     torch.manual_seed(3)
     for dealt in split_tensor_dict(shuffle_sequence_dict(batch), 4):
         scored, mask = trainer._score(dealt), dealt["completion_mask"]
         torch.testing.assert_close(scored * mask, dealt["logprobs"] * mask, atol=1e-4, rtol=0)
-    trainer._pictures = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.pictures)
+    trainer._screenshots = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.screenshots)
     wrong = (trainer._score(batch) - rows.logprobs)[rows.answer_mask.bool()].abs().max()
     assert wrong > 1e-2, "another picture would be noticed"
-
-
-def grpo(folder: Path, out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
-    options = ["dataset_size=2", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
-    options += ["generation_batch_size=4", "max_steps=2", "max_completion_length=8", "learning_rate=1e-2"]
-    options += ["rewards={outcome: 1, format: 1}", "report_to=none", "max_seq_length=1500", "image_size=96", *more]
-    assert cli.main(["grpo", "--model-id", str(folder), "--output-dir", str(out), *options]) == 0
-    return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
 
 
 def holds_what_was_seen(folder: Path, out: Path, report: dict, episodes: list[Trajectory]) -> None:
@@ -260,7 +217,7 @@ def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folde
     from transformers import AutoModelForImageTextToText
 
     out = tmp_path / "out"
-    report, episodes = grpo(folder, out, f"max_staleness={max_staleness}")
+    report, episodes = grpo(out, *SMALL, "--model-id", str(folder), f"max_staleness={max_staleness}")
     assert report.get("staleness") == ([0, 1] if max_staleness else None)
     assert len(episodes) == 8
     holds_what_was_seen(folder, out, report, episodes)
@@ -281,6 +238,6 @@ def test_a_vision_language_model_trains_with_lora_and_the_public_prompt_on_a_ser
     out = tmp_path / "out"
     with server(num_sessions=8) as (url, _):
         more = ["--space-url", url, "--use-peft", "prompt_format=browsergym", "max_page_chars=400"]
-        report, episodes = grpo(folder, out, *more)
+        report, episodes = grpo(out, *SMALL, "--model-id", str(folder), *more)
     holds_what_was_seen(folder, out, report, episodes)
     assert (out / "adapter_config.json").is_file()

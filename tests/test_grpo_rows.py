@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from webrl.grpo.play import Episode
-from webrl.grpo.report import first_and_last, mean_reward
-from webrl.grpo.rewards import reward_functions
+from webrl.grpo.rewards import first_and_last, mean_reward, reward_functions
 from webrl.grpo.rows import make_rows
 from webrl.types import Status, Step, Task, Trajectory
 

@@ -1,23 +1,19 @@
 """Options of `webrl grpo` under the public scripts' names, and what is refused before anything starts."""
 
 import argparse
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from grpo_builders import refused
 from llm_builders import save_tiny_model
 
 from webrl import cli
 from webrl.cli.grpo import _new_folder, add_arguments, resolve
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
-from webrl.grpo.play import Player
-from webrl.grpo.prompts import Seen
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
-from webrl.llm import Turn
-from webrl.llm.local.model import LocalModel
 
 ROOT = Path(__file__).parent.parent
 COOKBOOK = Path(__file__).parent / "data" / "cookbook_lfm2.yaml"
@@ -84,25 +80,6 @@ def test_episodes_are_played_as_the_settings_say():
     rollout = parsed("--model-id", "m", "--space-url", "http://127.0.0.1:8000", "--max-steps", "5").run_config.rollout
     assert (rollout.env, rollout.max_steps, rollout.max_new_tokens) == ("openenv", 5, 128)
     assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
-
-
-@pytest.mark.parametrize("prompt_format", ["chat", "browsergym"])
-def test_answers_are_drawn_as_asked_in_every_prompt_format(prompt_format, tmp_path):
-    folder = str(save_tiny_model(tmp_path))
-    settings = parsed(
-        "--model-id", folder, "--prompt-format", prompt_format, "--top-k", "1", "--max-completion-length", "8"
-    )
-    config = settings.run_config
-
-    async def answers():
-        model = LocalModel(folder, config.rollout.engine, config.models)
-        try:
-            policy = Player(settings)._policy(model, Seen())
-            return {(await policy.act(Turn("go", (), "[1] button", seed))).text for seed in range(3)}
-        finally:
-            await model.close()
-
-    assert len(asyncio.run(answers())) == 1, "top_k=1 leaves one answer, whatever the seed"
 
 
 def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):
@@ -187,15 +164,6 @@ def test_a_mistake_in_the_environment_is_laid_there(monkeypatch):
         parsed("seed=1")
 
 
-def refused(capsys, *arguments: str) -> str:
-    """The one line that `webrl grpo` says; nothing is left in the working folder."""
-    capsys.readouterr()  # transformers' bars, of making the model
-    assert cli.main(["grpo", *arguments]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    return said[0]
-
-
 def small(folder: Path) -> list[str]:
     return ["--model-id", str(folder), "--max-seq-length", "512", "--output-dir", str(folder.parent / "out")]
 
@@ -203,27 +171,18 @@ def small(folder: Path) -> list[str]:
 @pytest.mark.grpo
 def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
     folder = save_tiny_model(tmp_path / "model")
-    assert "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'" in refused(
-        capsys, *small(folder), "--task-name", "click-tset"
-    )
-    assert "task 'workarena.click-test': our own browsers cannot play it by its name" in refused(
-        capsys, *small(folder), "--benchmark", "workarena"
-    )
-    assert "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'" in refused(
-        capsys, *small(folder), "--task-name", "arena.shop.prize"
-    )
-    assert "'arena.shop.dearest' is held out of training" in refused(
-        capsys, *small(folder), "--benchmark", "arena", "--task-name", "shop.dearest"
-    )
-    assert "is one of the evaluation's; train on its template, arena.shop.price" in refused(
-        capsys, *small(folder), "--task-name", "arena.shop.price-eval-0-3"
-    )
-    assert f"image_size=512: model {str(folder)!r} has no vision" in refused(
-        capsys, *small(folder), "--image-size", "512"
-    )
-    assert "fallback_action = 'wait': Not an action" in refused(capsys, *small(folder), "--fallback-action", "wait")
-    assert "max_seq_length 4096: model" in refused(capsys, "--model-id", str(folder))
-    assert "is no checkpoint-N folder" in refused(capsys, *small(folder), "--resume-from-checkpoint", str(tmp_path))
+    for option, said in {
+        "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'",
+        "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by its name",
+        "--task-name arena.shop.prize": "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'",
+        "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",
+        "--task-name arena.shop.price-eval-0-3": "one of the evaluation's; train on its template, arena.shop.price",
+        "--image-size 512": f"image_size=512: model {str(folder)!r} has no vision",
+        "--fallback-action wait": "fallback_action = 'wait': Not an action",
+        "--max-seq-length 4096": "max_seq_length 4096: model",
+        f"--resume-from-checkpoint {tmp_path}": "is no checkpoint-N folder",
+    }.items():
+        assert said in refused(capsys, *small(folder), *option.split())
     assert not (tmp_path / "out").exists()
 
 
@@ -237,12 +196,8 @@ def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
     (folder / "chat_template.jinja").unlink()
     tokenizer.save_pretrained(folder)
     assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
-    assert "model folder" in _failure(capsys, "--model-id", "./nowhere")
-
-
-def _failure(capsys, *arguments: str) -> str:
-    assert cli.main(["grpo", *arguments]) == 1
-    return capsys.readouterr().err
+    assert cli.main(["grpo", "--model-id", "./nowhere"]) == 1
+    assert "model folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,37 +1,33 @@
 """GRPO in the browser: what an episode records, what ends it, and steps of TRL's trainer on real pages."""
 
 import asyncio
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
+from grpo_builders import DEMO, TINY_ACTOR, FixedPage, grpo, with_server
 from llm_builders import save_tiny_model, score
 from openenv_builders import server
 from rollouts_builders import Scripted, miniwob
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.arena import running
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
-from webrl.grpo.prompts import Seen, user_text
+from webrl.grpo.prompts import EpisodeLog, user_text
+from webrl.grpo.sampler import TrlVllmModel
 from webrl.grpo.settings import GrpoSettings, load_settings
-from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm import open_model
 from webrl.llm.interface import Sampling, Turn
 from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.interface import Observation, StepResult
-from webrl.runs.store import read_records
-from webrl.types import Step, Trajectory
+from webrl.types import Step
 
-TINY_ACTOR = str(Path(__file__).parent.parent / "data" / "tiny" / "actor")
-DEMO = Path(__file__).parent.parent / "configs" / "grpo_demo.yaml"
+SMALL = [DEMO, "--model-id", TINY_ACTOR, "dataset_size=4", "num_generations=4", "per_device_train_batch_size=4"]
+SMALL += ["gradient_accumulation_steps=2", "generation_batch_size=8"]
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
@@ -39,27 +35,9 @@ def settings(**values) -> GrpoSettings:
     return load_settings(None, {}, values)
 
 
-class FixedReward:
-    """A page of a server whose reward is what it is told."""
-
-    def __init__(self, reward: float) -> None:
-        self.reward = reward
-        self.acted: list[str] = []
-
-    async def reset(self, task):
-        return Observation("[13] button 'Go'", "http://page/", "")
-
-    async def step(self, action_text):
-        self.acted.append(action_text)
-        return StepResult(Observation("p", "http://page/2", ""), action_text, "", False, self.reward, agent_done=False)
-
-    async def close(self):
-        pass
-
-
 def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     async def play():
-        env, seen = FixedReward(0.5), Seen()
+        env, seen = FixedPage(reward=0.5, goal=""), EpisodeLog()
         rewarded = RewardedEnv(env, settings(fallback_action="scroll(0, 100)", default_goal="Do it."), seen)
         first = await rewarded.reset(miniwob("click-test"))
         await rewarded.step("I would click")
@@ -74,8 +52,8 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
 
 def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach():
     async def play():
-        env = FixedReward(0.0)
-        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), Seen())
+        env = FixedPage()
+        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), EpisodeLog())
         await rewarded.reset(miniwob("click-test"))
         for answer in ("Action: send_keys('Enter')", "type('13', 'Ann')", "scroll('down')", "jump()"):
             await rewarded.step(answer)
@@ -87,7 +65,7 @@ def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach()
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_ends_the_training(reward):
     async def play():
-        env = RewardedEnv(FixedReward(reward), settings(), Seen())
+        env = RewardedEnv(FixedPage(reward=reward), settings(), EpisodeLog())
         await run_episode(
             env, Scripted("noop(0)"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
         )
@@ -102,7 +80,7 @@ def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_promp
     async def draw(**values) -> set[tuple[int, ...]]:
         chosen = settings(model_name=str(folder), max_seq_length=1024, max_completion_length=8, **values)
         async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            policy = Player(chosen)._policy(model, Seen())
+            policy = Player(chosen)._policy(model, EpisodeLog())
             turns = [Turn("Click OK.", (), "[13] button 'OK'", seed=seed) for seed in range(3)]
             return {(await policy.act(turn)).action_ids for turn in turns}
 
@@ -117,7 +95,7 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
         Step(1, "", "r", "noop()", error="no element\nwith bid '3'"),
     ]
     page = "RootWebArea 'x'\n\t[13] button 'Click Me!'\n\t[14] generic\n\tStaticText 'a'\n\t[a7] textbox ''"
-    text = user_text("Click it.", steps, page, Seen("http://p/", [0.0, 0.5]), 2)
+    text = user_text("Click it.", steps, page, EpisodeLog("http://p/", [0.0, 0.5]), 2)
     assert text.splitlines()[:7] == [
         "Step: 3",
         "Goal: Click it.",
@@ -187,36 +165,12 @@ def test_an_engine_of_trls_that_has_other_weights_ends_the_training(tmp_path):
 @pytest.mark.grpo
 def test_a_server_that_is_not_there_is_named_before_anything_starts(tmp_path, capsys):
     out = tmp_path / "out"
-    arguments = [
-        "grpo",
-        str(DEMO),
-        "--model-id",
-        TINY_ACTOR,
-        "--space-url",
-        "http://127.0.0.1:9",
-        "--output-dir",
-        str(out),
-    ]
-    assert cli.main(arguments) == 2
+    options = ["--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir", str(out)]
+    assert cli.main(["grpo", DEMO, *options]) == 2
     assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in capsys.readouterr().err
     assert not (out / "model.safetensors").exists()
 
 
-async def serve_answers(use, *answers: dict):
-    """A server of another make: `use(url)` in a thread, while every connection is given these answers in turn."""
-
-    async def answer(connection):
-        for given in answers:
-            await connection.recv()
-            await connection.send(json.dumps(given))
-        await connection.wait_closed()
-
-    async with serve(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        return await asyncio.to_thread(use, f"http://127.0.0.1:{port}")
-
-
-STATE = {"type": "state", "data": {}}
 OTHER_FIELDS = {"type": "observation", "data": {"observation": {"html": "<p>"}, "reward": 0, "done": False}}
 NO_TEXT = {"text": "", "url": "http://p/miniwob/click-test.html", "goal": "go", "error": "", "last_action_error": False}
 
@@ -235,25 +189,16 @@ def test_a_server_of_another_version_or_without_the_task_is_named_at_the_start(a
             player.check([miniwob("click-test", 3)])
 
     with pytest.raises(UsageError) as refused:
-        asyncio.run(serve_answers(check, STATE, *answers))
+        with_server(check, *answers)
     assert "'miniwob.click-test'" in str(refused.value)
     assert said in str(refused.value)
-
-
-def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
-    """A short training of the tiny actor on real pages; its report and its episodes."""
-    small = ["dataset_size=4", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=2"]
-    small.append("generation_batch_size=8")
-    code = cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", str(out), *small, *more])
-    assert code == 0
-    return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
 
 
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
 def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(tmp_path, capsys):
-    report, episodes = grpo(tmp_path / "out", "learning_rate=1e-3")
+    report, episodes = grpo(tmp_path / "out", *SMALL, "learning_rate=1e-3")
     assert len(episodes) == 16
     assert {t.status.finished for t in episodes} == {True}
     groups = {}
@@ -275,7 +220,7 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5
-    code = cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", str(tmp_path / "out")])
+    code = cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, "--output-dir", str(tmp_path / "out")])
     assert code == 2, "a folder that holds a training is not written over"
 
 
@@ -287,7 +232,7 @@ def test_weights_that_the_last_step_has_broken_are_not_saved(tmp_path, capsys):
     small += ["generation_batch_size=4", "temperature=3"]
     broken = ["learning_rate=1.0e+39", "weight_decay=1", "lr_scheduler_type=constant"]
     out = str(tmp_path / "out")
-    assert cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", out, *small, *broken]) == 1
+    assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, "--output-dir", out, *small, *broken]) == 1
     assert "is not finite after step 1: not saved; lower learning_rate" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -301,17 +246,19 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
     more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
     more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}", "--model-id", str(model)]
     with server(num_sessions=8) as (url, _):
-        report, episodes = grpo(out, *more, "save_interval=2", "--space-url", url)
+        report, episodes = grpo(out, *SMALL, *more, "save_interval=2", "--space-url", url)
         assert (out / "adapter_config.json").is_file()
         assert len(episodes) == 16
-        _, episodes = grpo(out, *more, "--space-url", url, "--resume-from-checkpoint", str(out / "checkpoint-2"))
+        _, episodes = grpo(
+            out, *SMALL, *more, "--space-url", url, "--resume-from-checkpoint", str(out / "checkpoint-2")
+        )
         assert len(episodes) == 24, "the second half again"
         # No reward, no gradient: the adapter is still the one that changes nothing.
         weights = load_file(out / "adapter_model.safetensors")
         save_file(
             {key: torch.full_like(weight, 0.1) for key, weight in weights.items()}, out / "adapter_model.safetensors"
         )
-        further, _ = grpo(tmp_path / "further", *more, "--model-id", str(out), "--space-url", url)
+        further, _ = grpo(tmp_path / "further", *SMALL, *more, "--model-id", str(out), "--space-url", url)
     assert report["settings"]["rewards"] == {"outcome": 1.0, "format": 1.0}
     start = AutoModelForCausalLM.from_pretrained(tmp_path / "further" / "start").state_dict()
     adapted = load_causal_lm(str(out), dtype="float32").state_dict()
@@ -330,7 +277,7 @@ def test_the_arena_is_trained_on_beside_miniwob(tmp_path, arena):
     small = ["num_generations=2", "dataset_size=4", "max_steps=2", "generation_batch_size=4", "rewards={format: 1}"]
     small += ["gradient_accumulation_steps=1", "num_workers=1", "envs_per_worker=4", "--task-name", *names]
     before = running.num_sessions(arena.folder)  # of other tests
-    report, episodes = grpo(tmp_path / "here", *small, "--arena-folder", str(arena.folder))
+    report, episodes = grpo(tmp_path / "here", *SMALL, *small, "--arena-folder", str(arena.folder))
     assert sorted(t.task.site for t in episodes) == sorted([*names, names[0]] * 2)
     assert report["failed_episodes"] == 0, [t.message for t in episodes]
     assert {t.env_reward for t in episodes} <= {0.0, 1.0}

@@ -1,13 +1,14 @@
-"""What all servers share: who may ask, deadlines for requests, the bound on connections, clients that hang up."""
+"""What all servers share: access control, deadlines for requests and responses, the bound on connections."""
 
 import asyncio
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from webrl.errors import UsageError
@@ -137,6 +138,27 @@ def test_more_connections_than_there_may_be_are_hung_up_on():
         assert first.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
         stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         assert talk(port) == b""
+
+
+def test_a_client_that_stops_reading_is_dropped_and_one_that_reads_slowly_is_served(monkeypatch):
+    monkeypatch.setattr("webrl.net.SEND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("webrl.net._KERNEL_TIMEOUTS", {})  # as on macOS
+    was_dropped = {}
+
+    async def body(request):
+        for _ in range(200):
+            yield b"x" * 100_000
+        was_dropped[request.path_params["name"]] = await request.is_disconnected()
+
+    app = Starlette(routes=[Route("/{name}", lambda request: StreamingResponse(body(request)))])
+    with served(app) as port, contextlib.ExitStack() as stack:
+        clients = {}
+        for name in ("stuck", "slow"):
+            clients[name] = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            clients[name].sendall(f"GET /{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        while len(was_dropped) < 2 and clients["slow"].recv(100_000):
+            time.sleep(0 if was_dropped else 0.02)
+    assert was_dropped == {"stuck": True, "slow": False}
 
 
 def test_a_refusal_ends_the_connection_and_says_how_to_be_let_in():

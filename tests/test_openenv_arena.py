@@ -140,9 +140,9 @@ def test_what_the_arena_has_not_is_refused_by_name(shared, asked, words):
         env.reset(**asked)
 
 
-def test_a_server_without_the_arena_says_so(tmp_path, capsys):
+def test_a_server_without_the_arena_says_so(servers, tmp_path, capsys):
     refused = pytest.raises(RuntimeError, match=r"'arena.shop.price' is not served here: .*tasks.suite=arena")
-    with server() as (url, _), client(url) as env, refused:
+    with servers.open(num_sessions=1) as url, client(url) as env, refused:
         env.reset(task_name="arena.shop.price")
     nowhere = f"rollout.arena.folder={tmp_path}"
     assert main(["serve-env", "arena", nowhere, "--port", "0"]) != 0

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError, StageError, UsageError
+from webrl.llm.pictures import png_size
 from webrl.openenv import client
 from webrl.openenv.client import RemotePool, read_result
 from webrl.rollouts.collect import collect
@@ -41,6 +42,11 @@ def shared(servers):
 
 def config(*urls, **settings):
     return RolloutConfig(env="openenv", urls=urls, **({"num_workers": 1, "envs_per_worker": 2} | settings))
+
+
+def run_config(*urls, **settings):
+    rollout = {"env": "openenv", "urls": urls, "num_workers": 1, "envs_per_worker": 2} | settings
+    return validate_config({"rollout": rollout}, "test")
 
 
 async def reach(url):
@@ -124,8 +130,15 @@ def test_sessions_are_apart_and_a_full_server_says_so(servers):
             asyncio.run(reach(url))
 
 
-def test_a_collected_episode_is_what_it_is_in_process(shared):
-    policy = Scripted("what", "click('no such bid')", "noop(1)", "click('{button:no}')")
+@pytest.mark.parametrize(
+    ("answers", "status", "message"),
+    [
+        (["what", "click('no such bid')", "noop(1)", "click('{button:no}')"], Status.PAGE_ENDED, ""),
+        (["send_msg_to_user('all done')"], Status.AGENT_DONE, "all done"),
+    ],
+)
+def test_a_collected_episode_is_what_it_is_in_process(shared, answers, status, message):
+    policy = Scripted(*answers)
 
     async def there():
         async with RemotePool(config(shared)) as pool, pool.env() as env:
@@ -140,19 +153,9 @@ def test_a_collected_episode_is_what_it_is_in_process(shared):
             record["seconds"] = None
         return data
 
-    remote_one = asyncio.run(there())
-    assert remote_one.status is Status.PAGE_ENDED
-    assert without_times(remote_one) == without_times(in_browser(here))
-
-
-def test_the_agents_last_word_ends_the_episode(shared):
-    async def play():
-        async with RemotePool(config(shared)) as pool, pool.env() as env:
-            policy = Scripted("send_msg_to_user('all done')")
-            return await run_episode(env, policy, miniwob("click-button"), config(shared), trajectory_id="t")
-
-    trajectory = asyncio.run(play())
-    assert (trajectory.status, trajectory.message) == (Status.AGENT_DONE, "all done")
+    played = asyncio.run(there())
+    assert (played.status, played.message) == (status, message)
+    assert without_times(played) == without_times(in_browser(here))
 
 
 def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
@@ -174,10 +177,7 @@ def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
 def test_collecting_over_openenv_gives_every_task_its_line(shared, tmp_path):
     out = tmp_path / "phase_01" / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(5)]
-    run = validate_config(
-        {"rollout": {"env": "openenv", "urls": [shared], "num_workers": 1, "envs_per_worker": 2, "screenshots": True}},
-        "test",
-    )
+    run = run_config(shared, screenshots=True)
     summary = asyncio.run(collect(tasks, run, ClickNamedButton(), out, phase=1, prefix="p01"))
     assert (summary.successes, summary.rewarded) == (5, 5)
     first = next(iter(read_records(out, Trajectory)))
@@ -335,12 +335,6 @@ def test_large_messages_and_bodies_are_not_taken(shared):
             assert httpx.post(shared + path, content=b"x" * 1_000_000).status_code >= 400
 
 
-@pytest.mark.parametrize("path", ["/web", "/", "/ws/"])
-def test_only_documents_and_episodes_are_served_over_http(shared, path):
-    assert httpx.get(shared + path).status_code == 404
-    assert httpx.get(shared + "/health").json() == {"status": "healthy"}
-
-
 def test_half_an_emoji_is_a_replacement_character_on_its_way_to_a_server_and_back(servers):
     page = """<!doctype html><title>t</title><p id=p></p><input aria-label=x>
     <script>p.textContent = 'done \\ud83d'</script>"""
@@ -380,9 +374,12 @@ def test_a_public_host_that_is_an_internal_one_is_not_reached(servers):
 @pytest.mark.parametrize(
     "how", [*(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGKILL)), signal.SIGTERM]
 )
-def test_a_server_that_is_ended_leaves_nothing_behind(how):
-    with server(num_sessions=1) as (url, process), generic_client(url) as client:
-        client.reset()
+def test_a_server_that_is_started_with_options_and_variables_follows_them_and_leaves_nothing_behind(how):
+    started = server("--screenshots", "png", "--sessions", "1", BROWSERGYM_TASK_NAME="click-button")
+    with started as (url, process), generic_client(url) as client:
+        seen = client.reset(seed=0).observation
+        assert seen["goal"] == 'Click on the "no" button.'
+        assert png_size(base64.b64decode(seen["screenshot"])) == (1280, 720)
         below = descendants(process.pid)
         assert descendants(process.pid, BROWSER)
         process.send_signal(how)
@@ -399,9 +396,7 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
     tasks = [miniwob("click-button", seed) for seed in range(6)]
     with contextlib.ExitStack() as stack:
         url, process = stack.enter_context(server())
-        run = validate_config(
-            {"rollout": {"env": "openenv", "urls": [url], "num_workers": 1, "envs_per_worker": 2}}, "test"
-        )
+        run = run_config(url)
 
         def restart(_):
             if process.poll() is None:
@@ -425,9 +420,7 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
     tasks = [miniwob("click-button", seed) for seed in range(4)]
 
     def play(urls, on_episode):
-        run = validate_config(
-            {"rollout": {"env": "openenv", "urls": urls, "num_workers": 2, "envs_per_worker": 2}}, "test"
-        )
+        run = run_config(*urls, num_workers=2)
         policy = ClickNamedButton(wait_s=0.5)
         return asyncio.run(collect(tasks, run, policy, out, phase=1, prefix="p01", on_episode=on_episode))
 
@@ -447,9 +440,7 @@ def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, mon
     monkeypatch.setattr(client, "PATIENCE_S", 0.3)
     out = tmp_path / "trajectories.jsonl"
     with server() as (url, _):  # two sessions
-        run = validate_config(
-            {"rollout": {"env": "openenv", "urls": [url], "num_workers": 2, "envs_per_worker": 2}}, "test"
-        )
+        run = run_config(url, num_workers=2)
         tasks = [miniwob("click-button", seed) for seed in range(4)]
         summary = asyncio.run(collect(tasks, run, ClickNamedButton(wait_s=1.5), out, phase=1, prefix="p01"))
     assert summary.statuses == {"page_ended": 4}

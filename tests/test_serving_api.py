@@ -18,8 +18,7 @@ from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.net import Access, listen
-from webrl.serving.app import Service, describe_answer, make_app
-from webrl.serving.server import ServerOptions, check_options, refuse
+from webrl.serving.app import ServerOptions, Service, check_options, describe_answer, make_app, refuse
 from webrl.types import Step
 
 ACTOR = "data/tiny/actor"
@@ -282,16 +281,12 @@ def test_a_body_that_is_too_large_is_refused(model, monkeypatch):
 
 def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_read(model):
     app = make_app(Service(model, "actor", CONFIG, 4096))
-    locked, open_here = Access(app, "secret", refuse), Access(app, None, refuse)
-    path = "/v1/chat/completions"
+    locked, path = Access(app, "secret", refuse), "/v1/chat/completions"
     assert post(locked, path, ASK, Authorization="Bearer secret").status_code == 200
     assert post(locked, "/health/", {}).status_code == 307
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-        answer = post(locked, path, ASK, **headers)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
-    assert post(open_here, path, ASK).status_code == 200
-    assert post(open_here, path, ASK, Origin="http://evil.example").status_code == 403
-    assert post(open_here, path, ASK, Host="evil.example").status_code == 403
+    answer = post(locked, path, ASK, Authorization="Bearer wrong")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert post(Access(app, None, refuse), path, ASK, Origin="http://evil.example").status_code == 403
 
     async def never():
         raise AssertionError("the body was asked for")
@@ -303,13 +298,10 @@ def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_re
     asyncio.run(locked(scope, never, drop))
 
 
-def test_others_may_connect_only_with_a_token():
+def test_other_machines_need_a_token_and_a_taken_port_is_refused_in_one_line():
     with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 lets other machines connect: set WEBRL_MODEL_TOKEN"):
         check_options(ServerOptions(host="0.0.0.0"))
     check_options(ServerOptions(host="0.0.0.0", token="secret"))
-
-
-def test_a_port_that_another_server_is_about_to_use_is_refused_in_one_line():
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):

@@ -69,33 +69,12 @@ def test_a_chat_and_a_page_with_a_picture_are_answered_as_by_the_model_itself(fo
     assert action.json()["usage"]["prompt_tokens"] == len(output.prompt_ids)
 
 
-def test_a_model_that_sees_is_asked_nothing_blind_and_bad_pictures_are_refused_by_name(folder):
-    def chat(*contents):
-        return "chat/completions", CHAT | {"messages": [{"role": "user", "content": content} for content in contents]}
-
-    def url(text):
-        return [{"type": "image_url", "image_url": {"url": text}}, TEXT]
-
-    page = {"model": "vlm", "goal": "Go.", "observation": PAGE}
-    cases = [
-        (chat("Go."), "asked nothing without a picture: there is none in messages"),
-        (("actions", page), "asked nothing without a picture: there is none in screenshot"),
-        (("completions", {"model": "vlm", "prompt": "Go."}), "a plain completion has no place for one"),
-        (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
-        (chat([TEXT, PICTURE]), "only text is read here"),
-        (chat([PICTURE | {"image_url": {"url": URL, "detail": "low"}}, TEXT]), "only text is read here"),
-        (chat(url("https://example.org/a.png")), "found 'https://example.org/a.png'"),
-        (chat(url("data:image/png;base64,@@")), "no base64: 'data:image/png;base64,@@'"),
-        (chat(url("data:image/png;base64,aGk=")), "no picture that can be read"),
-        (("actions", page | {"screenshot": "aGk="}), "a picture is 'data:image/png;base64,…' (or jpeg), found 'aGk='"),
-    ]
-    for (_, said), answer in zip(cases, ask_all(folder, *(request for request, _ in cases)), strict=True):
-        assert answer.status_code == 400, answer.text
-        assert said in answer.json()["error"]["message"]
+def data_url(data):
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def blank(width, height):
-    """A PNG that says how large it is, and has no pixels."""
+    """A PNG of this size in its head, without pixels."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -104,31 +83,40 @@ def blank(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
-def test_pictures_are_bounded_in_bytes_and_pixels_before_they_are_unpacked(folder):
-    def url(data):
-        return "data:image/png;base64," + base64.b64encode(data).decode()
+def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_by_name(folder):
+    def chat(*contents):
+        return "chat/completions", CHAT | {"messages": [{"role": "user", "content": content} for content in contents]}
 
-    def chat(data):
-        part = {"type": "image_url", "image_url": {"url": url(data)}}
-        return "chat/completions", CHAT | {"messages": [{"role": "user", "content": [part, TEXT]}]}
+    def image(url):
+        return chat([{"type": "image_url", "image_url": {"url": url}}, TEXT])
 
     page = {"model": "vlm", "goal": "Go.", "observation": PAGE}
     gif = b"GIF89a" + bytes(
         [1, 0, 1, 0, 128, 0, 0, 0, 0, 0, 255, 255, 255, 44, 0, 0, 0, 0, 1, 0, 1, 0, 0, 2, 2, 68, 1, 0, 59]
     )
     cases = [
-        (chat(LARGE + b" " * (4 << 20)), "bytes; 4194304 are read at most"),
-        (chat(blank(4097, 4096)), "the picture has 4097x4096 pixels; 16777216 are read at most"),
-        (chat(blank(100_000, 100_000)), "the picture has 100000x100000 pixels"),
-        (chat(gif), "no picture that can be read"),
-        (("actions", page | {"screenshot": url(blank(4097, 4096))}), "the picture has 4097x4096 pixels"),
+        (chat("Go."), "asked nothing without a picture: there is none in messages"),
+        (("actions", page), "asked nothing without a picture: there is none in screenshot"),
+        (("completions", {"model": "vlm", "prompt": "Go."}), "a plain completion has no place for one"),
+        (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
+        (chat([TEXT, PICTURE]), "only text is read here"),
+        (chat([PICTURE | {"image_url": {"url": URL, "detail": "low"}}, TEXT]), "only text is read here"),
+        (image("https://example.org/a.png"), "found 'https://example.org/a.png'"),
+        (image("data:image/png;base64,@@"), "no base64: 'data:image/png;base64,@@'"),
+        (image("data:image/png;base64,aGk="), "no picture that can be read"),
+        (("actions", page | {"screenshot": "aGk="}), "a picture is 'data:image/png;base64,…' (or jpeg), found 'aGk='"),
+        (image(data_url(LARGE + b" " * (4 << 20))), "bytes; 4194304 are read at most"),
+        (image(data_url(blank(4097, 4096))), "the picture has 4097x4096 pixels; 16777216 are read at most"),
+        (image(data_url(blank(100_000, 100_000))), "the picture has 100000x100000 pixels"),
+        (image(data_url(gif)), "no picture that can be read"),
+        (("actions", page | {"screenshot": data_url(blank(4097, 4096))}), "the picture has 4097x4096 pixels"),
     ]
-    for (_, said), answer in zip(cases, ask_all(folder, *(request for request, _ in cases)), strict=True):
+    for (_, expected), answer in zip(cases, ask_all(folder, *(request for request, _ in cases)), strict=True):
         assert answer.status_code == 400, answer.text
         error = answer.json()["error"]
         assert error["type"] == "invalid_request_error"
-        assert error["param"].startswith(("messages", "screenshot"))
-        assert said in error["message"]
+        assert error["param"] is None or error["param"].startswith(("messages", "screenshot", "prompt"))
+        assert expected in error["message"]
         assert len(error["message"]) < 500
 
 

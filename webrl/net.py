@@ -1,12 +1,12 @@
-"""What all servers of webrl share: where they listen, who may ask, and uvicorn.
+"""Holds what all servers of webrl share: addresses, access control, and uvicorn with deadlines.
 
-Who may harm a server, and what holds them off:
+Threats, and what answers them:
 
 - another machine: servers listen on loopback unless they have a token;
 - a web page in a browser of this machine: requests with an `Origin` are refused, and so is a `Host` that is not this
   machine (a page may have its own name resolved to it); a token lifts both, because pages do not have it;
-- a client that is slow, huge or gone: deadlines for a request's head and body, a bound on connections, and the
-  kernel's keep-alive.
+- a client that is slow, huge or gone: deadlines for a request's head and body and for reading its response, a bound on
+  connections, and the kernel's keep-alive.
 
 A token is passed in the environment, never on the command line, which other users of the machine see.
 """
@@ -21,7 +21,8 @@ import hmac
 import ipaddress
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -41,15 +42,23 @@ MAX_BODY_BYTES = 1 << 20
 """Default bound of a request's body, and of a WebSocket message."""
 REQUEST_TIMEOUT_S = 10.0
 """A connection that has not sent the whole head of its request by then is closed; the same for a body."""
+SEND_TIMEOUT_S = 140.0
+"""A client that has read nothing of what is sent to it for this long is dropped; reading slowly is allowed."""
 _KEEP_ALIVE_S = 60
 """An HTTP connection without a request for this long is closed."""
 _SHUTDOWN_S = 2
 """How long requests may still run after Ctrl-C."""
-_BACKLOG = 1024
+_KERNEL_TIMEOUTS = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 20,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": int(1000 * SEND_TIMEOUT_S),  # unacknowledged data is sent again for 15 minutes otherwise
+}
+"""The kernel closes the connections of a machine that has been gone for two or three minutes."""
 
 
 class BodyError(Exception):
-    """A body that is too large, or too slow."""
+    """Raised for a body that is too large, or too slow."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -57,11 +66,11 @@ class BodyError(Exception):
 
 
 class ClientGone(Exception):
-    """The client has closed its connection before its answer was there."""
+    """Raised when the client has closed its connection before its response was ready."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` can be reached from this machine only."""
+    """Returns True if a server bound to `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -71,7 +80,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_loopback(host_header: str | None) -> bool:
-    """Whether a request's `Host` header names this machine (as does its absence)."""
+    """Returns True if a request's `Host` header names this machine, or is missing."""
     try:
         return is_loopback(urlsplit(f"//{'localhost' if host_header is None else host_header}").hostname or "")
     except ValueError:
@@ -79,13 +88,13 @@ def names_loopback(host_header: str | None) -> bool:
 
 
 def check_port(port: int) -> None:
-    """Raises UsageError: no port."""
+    """Raises UsageError if this is not a port."""
     if not 0 <= port <= 65535:
         raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
 
 
 def check_address(host: str, port: int, token: str | None, variable: str) -> None:
-    """Raises UsageError: no port, or other machines can connect without a token, which `variable` would hold."""
+    """Raises UsageError: not a port, or other machines can connect without a token, which `variable` would hold."""
     check_port(port)
     if token is None and not is_loopback(host):
         raise UsageError(
@@ -95,7 +104,7 @@ def check_address(host: str, port: int, token: str | None, variable: str) -> Non
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket: connections wait in it, and no other process can take the port; 0 is a free one.
+    """Returns a listening socket: connections queue in it, and no other process can take the port; 0 is a free one.
 
     Raises:
         UsageError: the address cannot be used, or the port is taken.
@@ -105,9 +114,12 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _keep_alive(listener)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KERNEL_TIMEOUTS.items():  # accepted connections inherit them
+            if hasattr(socket, name):  # macOS has other names, and defaults
+                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        listener.listen(1024)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
@@ -115,31 +127,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _keep_alive(listener: socket.socket) -> None:
-    """Have the kernel close the connections of a machine that has gone for two or three minutes.
-
-    Connections take these options from the socket that they were accepted on. The last one is for unanswered data,
-    which would otherwise be sent again for a quarter of an hour.
-    """
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 60),
-        ("TCP_KEEPINTVL", 20),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", 140_000),
-    ):
-        if hasattr(socket, name):  # macOS has other names, and defaults
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def address_of(listener: socket.socket) -> str:
-    """`http://HOST:PORT` of a bound socket."""
+    """Returns `http://HOST:PORT` of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def refusal(headers: Mapping[str, str], token: str | None) -> int | None:
-    """The status that a request is refused with: 401 without the token, 403 for web pages; None lets it through.
+    """Returns the status that a request is refused with: 401 without the token, 403 for web pages; None to accept it.
 
     The token comes as `Authorization: Bearer TOKEN`, or as the password of a URL (`http://any:TOKEN@host`), for clients
     that cannot set headers. Header names are looked up in lower case.
@@ -159,10 +154,10 @@ def refusal(headers: Mapping[str, str], token: str | None) -> int | None:
 
 
 class Access:
-    """ASGI middleware that answers what `refusal` refuses; `/health` is open to all."""
+    """Answers the requests that `refusal` refuses (ASGI middleware); `/health` is open to all."""
 
     def __init__(self, app: ASGIApp, token: str | None, refuse: Callable[[int], Response]) -> None:
-        """Guard `app`; `refuse(status)` makes the answer to a refused request."""
+        """Guard `app`; `refuse(status)` makes the response to a refused request."""
         self._app = app
         self._token = token
         self._refuse = refuse
@@ -205,7 +200,7 @@ async def unless_gone(receive: Callable[[], Awaitable[Any]], work: Coroutine[Any
     """Returns the result of `work`, which is cancelled when the client hangs up; its body must have been read.
 
     Raises:
-        ClientGone: it has hung up.
+        ClientGone: the client has hung up.
     """
     answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
@@ -220,7 +215,7 @@ async def unless_gone(receive: Callable[[], Awaitable[Any]], work: Coroutine[Any
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set."""
+    """Returns an event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -233,15 +228,10 @@ async def run_app(
     """Serve an application until `stop` is set; signals are the caller's business.
 
     Args:
-        max_connections: further ones are hung up on.
-        websockets: whether the application takes them.
+        max_connections: further ones are closed.
+        websockets: whether the application accepts them.
     """
     import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
 
     config = uvicorn.Config(
         app,
@@ -253,7 +243,7 @@ async def run_app(
         ws_per_message_deflate=False,  # costs more time than the wire saves
         lifespan="off",
         log_config=None,
-        log_level="error",  # what strangers send is not worth a warning
+        log_level="error",  # malformed requests of strangers are not worth a warning
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -261,18 +251,40 @@ async def run_app(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    server = Server(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(stop.wait())
+    dropping = asyncio.create_task(_drop_stalled(server.server_state.connections))
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stopping.cancel()
     await serving
+    dropping.cancel()
+
+
+async def _drop_stalled(connections: Collection[Any]) -> None:
+    """Abort the connections whose clients stop reading; `TCP_USER_TIMEOUT` does that on Linux only.
+
+    Nothing is written to a client that does not read once its buffer is full, so the buffer's size stays the same.
+    """
+    buffered: dict[Any, tuple[int, float]] = {}  # protocol -> (unsent bytes, the time since which there are so many)
+    while True:
+        await asyncio.sleep(SEND_TIMEOUT_S / 10)
+        now = time.monotonic()
+        before, buffered = buffered, {}
+        for protocol in connections:
+            unsent = protocol.transport.get_write_buffer_size()
+            last, since = before.get(protocol, (0, now))
+            if unsent:
+                buffered[protocol] = (unsent, since if unsent == last else now)
+            if unsent == last > 0 and now - since >= SEND_TIMEOUT_S:
+                protocol.transport.abort()
 
 
 @cache
 def _http_protocol() -> type[asyncio.Protocol]:
-    """Uvicorn's HTTP/1.1 with what it lacks: a deadline for the head of a request, and a bound on all connections."""
+    """Return uvicorn's HTTP/1.1 protocol with a deadline for a request's head, and a bound on all connections."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 

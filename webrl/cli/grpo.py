@@ -118,7 +118,7 @@ def _new_folder(settings: GrpoSettings) -> Path:
 
 def describe(report: dict[str, Any]) -> list[str]:
     """The report in lines."""
-    from webrl.grpo.report import Mean
+    from webrl.grpo.rewards import Mean
 
     first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
     ratio = f"{last.mean / first.mean:.2f}x" if first.mean > 0 else "from nothing"

@@ -12,8 +12,7 @@ import yaml
 
 from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.net import ENV_TOKEN
-from webrl.openenv.hub import ServerOptions
-from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
+from webrl.openenv.hub import MAX_SIDE, MIN_SIDE, ServerOptions
 from webrl.openenv.server import check_options, read_variables, serve
 from webrl.rollouts.suite import find_suite
 

@@ -9,8 +9,8 @@ import os
 
 from webrl.cli.options import add_section_help, count, split_settings
 from webrl.net import MODEL_TOKEN
+from webrl.serving.app import ServerOptions, check_options, serve
 from webrl.serving.checkpoint import Checkpoint, check_context, find_checkpoint
-from webrl.serving.server import ServerOptions, check_options, serve
 
 _DEFAULTS = ServerOptions()
 

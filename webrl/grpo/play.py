@@ -1,4 +1,4 @@
-"""Episodes for GRPO: groups of attempts at the same page, many at once, with the reward of every step.
+"""Plays episodes for GRPO: groups of attempts at the same page, many at once, with the reward of every step.
 
 API:
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
-from webrl.grpo.prompts import GrpoPolicy, Seen, check_room
+from webrl.grpo.prompts import EpisodeLog, GrpoPolicy, check_room
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Policy
@@ -48,30 +48,30 @@ class Episode:
     """One attempt at a page."""
 
     trajectory: Trajectory
-    """What was seen, sampled and done."""
+    """The episode's record."""
     step_rewards: tuple[float, ...]
     """The environment's reward of each step."""
     unreadable: tuple[int, ...]
-    """Steps whose answer was no action and was replaced by the fallback."""
-    pictures: tuple[bytes, ...] = ()
-    """PNG that each step's answer was given to, as the model saw it; empty for a text model."""
+    """Indices of the steps whose answer was not an action and was replaced by the fallback."""
+    screenshots: tuple[bytes, ...] = ()
+    """PNG in each step's prompt, as the model saw it; empty for a text model."""
 
     def __repr__(self) -> str:
         return f"Episode({self.trajectory.trajectory_id}: {self.trajectory.status}, {self.trajectory.message!r:.200})"
 
 
 class RewardedEnv:
-    """An `Env` that keeps what GRPO wants to know of its steps, and never sees an unreadable action.
+    """An `Env` that logs rewards and screenshots, and replaces unreadable actions by the fallback.
 
     Raises:
-        StageError: a reward that is no number, or no screenshot where the model is to see one.
+        StageError: a reward that is not finite, or no screenshot for a model that sees.
     """
 
-    def __init__(self, env: Env, settings: GrpoSettings, seen: Seen) -> None:
+    def __init__(self, env: Env, settings: GrpoSettings, log: EpisodeLog) -> None:
         self._env = env
         self._settings = settings
         self._dialect = settings.run_config.rollout.dialect
-        self._seen = seen
+        self._log = log
         self._name = ""
 
     async def reset(self, task: Task) -> Observation:
@@ -86,40 +86,40 @@ class RewardedEnv:
         try:
             text = read_answer(action_text, self._dialect).canonical
         except ActionError:
-            self._seen.unreadable.append(len(self._seen.rewards))
+            self._log.unreadable.append(len(self._log.rewards))
             text = self._settings.fallback_action
         result = await self._env.step(text)
         if not math.isfinite(result.reward):
-            raise StageError(f"task {self._name!r}: the reward of step {len(self._seen.rewards)} is {result.reward}")
-        self._seen.rewards.append(result.reward)
+            raise StageError(f"task {self._name!r}: the reward of step {len(self._log.rewards)} is {result.reward}")
+        self._log.rewards.append(result.reward)
         is_over = result.done or result.agent_done
         return dataclasses.replace(result, observation=await self._shown(result.observation, is_over))
 
     async def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
-        """The observation as the model is shown it; what an episode leaves behind is not."""
-        self._seen.url = observation.url
+        """Return the observation as the model sees it; that of a finished episode it does not."""
+        self._log.url = observation.url
         text = "" if self._settings.observation == "none" else observation.text
         observation = dataclasses.replace(observation, goal=self._goal, text=text)
         if not self._settings.sees or is_over:
             return observation
         if observation.screenshot is None:
             raise StageError(
-                f"task {self._name!r}: no screenshot came with step {len(self._seen.rewards)}, which "
+                f"task {self._name!r}: no screenshot came with step {len(self._log.rewards)}, which "
                 f"image_size={self._settings.image_size} asks for: the model would be trained blind"
             )
         try:
             png = await asyncio.to_thread(shrink, observation.screenshot, self._settings.image_size or 0)
         except ValueError as error:
             raise BrowserError(str(error)) from None
-        self._seen.picture, self._seen.is_smaller = png, png_size(png) != png_size(observation.screenshot)
+        self._log.screenshot, self._log.is_smaller = png, png_size(png) != png_size(observation.screenshot)
         return dataclasses.replace(observation, screenshot=png)
 
     async def finish(self) -> Score:
-        """The score of the episode as it stands (`Env.finish`)."""
+        """Return the episode's score (`Env.finish`)."""
         return await self._env.finish()
 
     async def close(self) -> None:
-        """Free what it holds."""
+        """Close the environment."""
         await self._env.close()
 
 
@@ -127,7 +127,7 @@ class Player:
     """Plays episodes on browsers or servers that stay open from one training step to the next.
 
     Args:
-        eyes: the model's, where it sees screenshots.
+        eyes: the model's vision processor, if it sees screenshots.
         out: folder in whose `screenshots/` they are kept.
     """
 
@@ -143,7 +143,7 @@ class Player:
     def __enter__(self) -> Self:
         self._loop.__enter__()
         try:
-            self._pool = self._loop.run(self._enter_pool())
+            self._pool = self._loop.run(self._open.enter_async_context(open_pool(self._config.rollout)))
         except BaseException:
             self._loop.__exit__(None, None, None)
             raise
@@ -156,58 +156,55 @@ class Player:
             self._loop.__exit__(None, None, None)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Complete something on the loop that the episodes are played on."""
+        """Run a coroutine on the loop that the episodes are played on."""
         return self._loop.run(coroutine)
 
-    async def _enter_pool(self) -> Pool:
-        return await self._open.enter_async_context(open_pool(self._config.rollout))
-
     def check(self, tasks: Sequence[Task]) -> None:
-        """Open one page of every task type, and act there once.
+        """Open one page of every task type, and act once.
 
         Raises:
             UsageError: a page that cannot be opened; a server without the task or its screenshot, or of another
                 version; a screenshot that leaves no room in the prompt.
-            StageError: a reward that is no number.
+            StageError: a reward that is not finite.
         """
         first = {task.site: task for task in reversed(tasks)}
-        self._loop.run(self._open_pages(list(first.values())))
+        for task in first.values():
+            self._loop.run(self._check(task))
+
+    async def _check(self, task: Task) -> None:
+        try:
+            async with self._env(task) as lent:
+                log = EpisodeLog()
+                env = RewardedEnv(lent, self._settings, log)
+                observation = await env.reset(task)
+                await env.step(self._settings.fallback_action)
+        except (BrowserError, DataError) as error:
+            raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
+        if self._eyes:
+            check_room(self._eyes, self._settings, observation.goal, log)
+        elif not observation.text:
+            raise UsageError(
+                f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
+                "a text model would train blind"
+            )
 
     @contextlib.asynccontextmanager
     async def _env(self, task: Task) -> AsyncIterator[Env]:
-        """An environment for one episode."""
+        """Borrow an environment for one episode."""
         async with self._pool.env() as env:
             yield env
             suite = suite_of(task)
-            if not (suite.is_stateless or suite.not_served):  # a session of ours, which ends with the episode
+            if not (suite.is_stateless or suite.not_served):  # the suite's session ends with the episode
                 await env.close()
-
-    async def _open_pages(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            try:
-                async with self._env(task) as lent:
-                    seen = Seen()
-                    env = RewardedEnv(lent, self._settings, seen)
-                    observation = await env.reset(task)
-                    await env.step(self._settings.fallback_action)
-            except (BrowserError, DataError) as error:
-                raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
-            if self._eyes:
-                check_room(self._eyes, self._settings, observation.goal, seen)
-            elif not observation.text:
-                raise UsageError(
-                    f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
-                    "a text model would train blind"
-                )
 
     def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
         """Play all attempts; as many at once as there are pages.
 
         Args:
-            open_model: gives the model that answers; it is closed at the end, so that training has its threads.
+            open_model: opens the model that answers; it is closed at the end, so that training has its threads.
 
         Raises:
-            StageError: a reward that is no number, or no server any more.
+            StageError: a reward that is not finite, or no server any more.
         """
         return self._loop.run(self._play_all(attempts, open_model))
 
@@ -224,15 +221,15 @@ class Player:
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
-        seen = Seen()
+        log = EpisodeLog()
 
         async def play() -> Trajectory:
-            nonlocal seen
-            seen = Seen()
+            nonlocal log
+            log = EpisodeLog()
             async with self._env(task) as env:
                 return await run_episode(
-                    RewardedEnv(env, self._settings, seen),
-                    self._policy(model, seen),
+                    RewardedEnv(env, self._settings, log),
+                    self._policy(model, log),
                     task,
                     self._config.rollout,
                     trajectory_id=name,
@@ -241,10 +238,10 @@ class Player:
                 )
 
         trajectory = await repeat_after_crash(play, self._config.rollout, name)
-        return Episode(trajectory, tuple(seen.rewards), tuple(seen.unreadable), tuple(seen.pictures))
+        return Episode(trajectory, tuple(log.rewards), tuple(log.unreadable), tuple(log.screenshots))
 
     def _keep(self, png: bytes, index: int) -> str:  # noqa: ARG002 - `SaveScreenshot`
-        """Write a screenshot once, however many attempts have seen it; gives its path in the output folder."""
+        """Write a screenshot once, however many attempts saw it; return its path in the output folder."""
         assert self._out is not None
         path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
         if not path.exists():
@@ -253,7 +250,7 @@ class Player:
                 temporary.write_bytes(png)
         return str(path.relative_to(self._out))
 
-    def _policy(self, model: LanguageModel, seen: Seen) -> Policy:
+    def _policy(self, model: LanguageModel, log: EpisodeLog) -> Policy:
         if model.eyes or self._settings.prompt_format == "browsergym":
-            return GrpoPolicy(model, self._settings, seen)
+            return GrpoPolicy(model, self._settings, log)
         return ModelPolicy(model, self._config, sampling=self._settings.sampling)

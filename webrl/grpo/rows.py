@@ -1,4 +1,4 @@
-"""Scored episodes as rows of a training batch: one step a row, in exactly the tokens that were sampled.
+"""Makes rows of a training batch from scored episodes: one step a row, in exactly the tokens that were sampled.
 
 An episode's steps have a prompt each (goal, history and page of their own), so an episode is not one sequence: what
 the model saw at its third step is that prompt, not all that went before. A row is therefore a step's prompt, and the
@@ -29,17 +29,17 @@ class Rows:
     answer_ids: Tensor
     """[R, A] padded on the right."""
     answer_mask: Tensor
-    """[R, A] 1 for sampled tokens; 0 all over a row that only fills up."""
+    """[R, A] 1 for sampled tokens; 0 throughout a row that only fills up."""
     advantages: Tensor
     """[R]"""
     logprobs: Tensor
     """[R, A] as recorded while sampling; 0 beyond an answer."""
     num_tokens: int
-    """Sampled tokens of all episodes that have a reward, those without advantage included."""
-    pictures: tuple[bytes, ...] = ()
+    """Sampled tokens of all episodes that have a reward, including those without advantage."""
+    screenshots: tuple[bytes, ...] = ()
     """R PNGs, one a prompt; empty for a text model."""
     num_unreadable: int = 0
-    """Steps that were left out: their answer was no action, and their advantage above 0."""
+    """Steps that were left out: their answer was not an action, and their advantage above 0."""
 
 
 def make_rows(
@@ -59,17 +59,17 @@ def make_rows(
     Args:
         advantages: one an episode.
         multiple: number of micro-batches that the rows are dealt to.
-        sees: every prompt holds a picture; so do the rows that fill up.
+        sees: every prompt holds a screenshot; so do the rows that fill up.
 
     Raises:
-        StageError: a step that was played without its picture.
+        StageError: a step that was played without its screenshot.
     """
     finished = [(e, a) for e, a in zip(episodes, advantages, strict=True) if e.trajectory.status.finished]
     for episode, _ in finished if sees else ():
-        if len(episode.pictures) != len(episode.trajectory.steps):
+        if len(episode.screenshots) != len(episode.trajectory.steps):
             raise StageError(
                 f"{episode.trajectory.trajectory_id}: {len(episode.trajectory.steps)} steps were played with "
-                f"{len(episode.pictures)} screenshots: nothing is trained blind"
+                f"{len(episode.screenshots)} screenshots: nothing is trained blind"
             )
     kept = [
         (episode, step, advantage)
@@ -79,12 +79,12 @@ def make_rows(
         if advantage < 0 or step.index not in episode.unreadable
     ]
     steps = [(step.prompt_ids, step.action_ids, step.logprobs, advantage) for _, step, advantage in kept]
-    pictures = [episode.pictures[step.index] for episode, step, _ in kept] if sees else []
+    screenshots = [episode.screenshots[step.index] for episode, step, _ in kept] if sees else []
     num_blank = -len(steps) % multiple or (multiple if not steps else 0)
     spare = finished[0][0].trajectory.steps[0].prompt_ids if sees else (pad_id,)
     rows = [*steps, *[(spare, (pad_id,), (0.0,), 0.0)] * num_blank]
     if sees:
-        pictures += [finished[0][0].pictures[0]] * num_blank
+        screenshots += [finished[0][0].screenshots[0]] * num_blank
     prompts = [torch.tensor(prompt) for prompt, *_ in rows]
     answers = [torch.tensor(answer) for _, answer, *_ in rows]
     answer_mask = pad_sequence([torch.ones_like(a) for a in answers], batch_first=True)
@@ -97,6 +97,6 @@ def make_rows(
         advantages=torch.tensor([advantage for *_, advantage in rows], device=device),
         logprobs=pad_sequence([torch.tensor(row[2]) for row in rows], batch_first=True).to(device),
         num_tokens=sum(len(step.action_ids) for episode, _ in finished for step in episode.trajectory.steps),
-        pictures=tuple(pictures),
+        screenshots=tuple(screenshots),
         num_unreadable=sum(len(episode.unreadable) for episode, advantage in finished if advantage > 0),
     )

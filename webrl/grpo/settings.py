@@ -60,10 +60,6 @@ VARIABLES: dict[str, str] = {
 """Environment variables of the public scripts; an empty one counts as not set."""
 
 
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
 class GrpoSettings(Section):
     """A GRPO training; every field is an option, `--max-steps` for `max_steps`."""
 
@@ -173,45 +169,45 @@ class GrpoSettings(Section):
 
     @field_validator("vllm_extra_args", mode="before")
     @classmethod
-    def _one_text_is_several(cls, value: Any) -> Any:
+    def _split_at_blanks(cls, value: Any) -> Any:
         return value.split() if isinstance(value, str) else value  # JSON in them has commas
 
     @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
     @classmethod
-    def _each_text_may_be_several(cls, value: Any) -> Any:
+    def _split_words(cls, value: Any) -> Any:
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             return value
-        return [word for text in texts for word in _words(text)]
+        return [word for text in texts for word in text.replace(",", " ").split()]
 
     @field_validator("viewport", mode="before")
     @classmethod
-    def _is_width_by_height(cls, value: Any) -> Any:
+    def _split_sides(cls, value: Any) -> Any:
         return tuple(value.lower().split("x")) if isinstance(value, str) else value
 
     @field_validator("num_generations")
     @classmethod
-    def _a_group_has_two(cls, value: int) -> int:
+    def _check_group_size(cls, value: int) -> int:
         if value < 2:
             raise ValueError("a group of one has no advantage and learns nothing; take 2 or more, such as 8")
         return value
 
     @field_validator("push_to_hf")
     @classmethod
-    def _nothing_is_uploaded(cls, value: bool) -> bool:
+    def _check_upload(cls, value: bool) -> bool:
         if value:
             raise ValueError("nothing is uploaded from here; take the model of output_dir: hf upload NAME OUTPUT_DIR")
         return value
 
     @field_validator("rewards")
     @classmethod
-    def _one_reward_counts(cls, value: dict[str, float]) -> dict[str, float]:
+    def _check_weights(cls, value: dict[str, float]) -> dict[str, float]:
         if not any(value.values()):
             raise ValueError("one weight at least must differ from 0, such as {outcome: 1}")
         return value
 
     @model_validator(mode="after")
-    def _settings_fit(self) -> Self:
+    def _check_combination(self) -> Self:
         if self.max_completion_length >= self.max_seq_length:
             raise ValueError(
                 f"max_completion_length {self.max_completion_length} leaves no room for a prompt in max_seq_length "
@@ -222,7 +218,22 @@ class GrpoSettings(Section):
                 f"image_size {self.image_size} with use_vllm: screenshots go through the engine of this process alone; "
                 "leave use_vllm out"
             )
-        self._can_be_played_ahead()
+        for name in ("vllm_python", "vllm_extra_args"):
+            if getattr(self, name) and not self.has_servers:
+                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
+        if self.vllm_mode == "own" and not self.use_vllm:
+            raise ValueError("vllm_mode=own goes with use_vllm=true")
+        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
+        if self.has_collector and self.use_vllm and not self.has_servers:
+            raise ValueError(
+                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
+                "vllm_mode=own plays ahead on servers"
+            )
+        if self.has_collector and (self.temperature != 1 or self.top_p != 1 or self.top_k):
+            raise ValueError(
+                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
+                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+            )
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
@@ -237,26 +248,6 @@ class GrpoSettings(Section):
             raise ValueError(f"dataset_size {self.dataset_size} x num_generations {group} are fewer than {batch}")
         return self
 
-    def _can_be_played_ahead(self) -> None:
-        for name in ("vllm_python", "vllm_extra_args"):
-            if getattr(self, name) and not self.has_servers:
-                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
-        if self.vllm_mode == "own" and not self.use_vllm:
-            raise ValueError("vllm_mode=own goes with use_vllm=true")
-        if not self.has_collector:
-            return
-        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
-        if self.use_vllm and not self.has_servers:
-            raise ValueError(
-                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
-                "vllm_mode=own plays ahead on servers"
-            )
-        if self.temperature != 1 or self.top_p != 1 or self.top_k:
-            raise ValueError(
-                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
-                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
-            )
-
     @property
     def has_servers(self) -> bool:
         """True if vLLM servers of our own play."""
@@ -264,7 +255,7 @@ class GrpoSettings(Section):
 
     @property
     def has_collector(self) -> bool:
-        """True if a process of its own plays: ahead of the training, or on servers."""
+        """True if another process plays: ahead of the training, or on servers."""
         return self.max_staleness > 0 or self.has_servers
 
     @property
@@ -273,10 +264,10 @@ class GrpoSettings(Section):
         return self.image_size is not None
 
     def with_image_size(self, size: int) -> GrpoSettings:
-        """The same with screenshots.
+        """Return the settings with screenshots.
 
         Raises:
-            UsageError: other settings do not go with them.
+            UsageError: other settings conflict with them.
         """
         try:
             return GrpoSettings.model_validate({**dict(self), "image_size": size})
@@ -285,7 +276,7 @@ class GrpoSettings(Section):
 
     @property
     def episodes_per_generation(self) -> int:
-        """Episodes that are played with the same weights."""
+        """Number of episodes that are played with the same weights."""
         step = self.per_device_train_batch_size * self.gradient_accumulation_steps
         return self.generation_batch_size or math.lcm(step, self.num_generations)
 
@@ -306,7 +297,7 @@ class GrpoSettings(Section):
 
     @property
     def run_config(self) -> RunConfig:
-        """The same in terms of `webrl run`, whose browsers, prompts and policies play the episodes."""
+        """These settings as a config of `webrl run`, whose browsers, prompts and policies play the episodes."""
         format_ = "chat" if self.prompt_format == "browsergym" else self.prompt_format
         data = {
             "seed": self.seed,
@@ -342,7 +333,7 @@ class GrpoSettings(Section):
 def load_settings(
     path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> GrpoSettings:
-    """The settings of a file (none: the defaults), of environment variables, of `key=value` and of options.
+    """Load the settings of a file (none: the defaults), environment variables, `key=value` overrides and options.
 
     Raises:
         UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
@@ -352,7 +343,11 @@ def load_settings(
         data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
     source = str(path) if path else "webrl grpo"
     places = dict.fromkeys(data, source)
-    given: list[tuple[str, Mapping[str, Any]]] = [("the environment", from_environment(environment))]
+    variables: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
+    if "vllm_server_url" in variables:  # the script that reads it knows no other way to sample
+        url = variables["vllm_server_url"].rstrip("/").removesuffix("/generate")
+        variables |= {"use_vllm": True, "vllm_mode": "server", "vllm_server_url": url}
+    given: list[tuple[str, Mapping[str, Any]]] = [("the environment", variables)]
     for override in overrides:
         typed: dict[str, Any] = {}
         apply_override(typed, override)
@@ -365,15 +360,6 @@ def load_settings(
         return GrpoSettings.model_validate(data)
     except ValidationError as error:
         raise UsageError(_explain(error.errors()[0], source, places)) from None
-
-
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read the settings from the variables of the public scripts."""
-    said: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
-    if "vllm_server_url" in said:  # the script that reads it knows no other way to sample
-        said |= {"use_vllm": True, "vllm_mode": "server"}
-        said["vllm_server_url"] = said["vllm_server_url"].rstrip("/").removesuffix("/generate")
-    return said
 
 
 def _explain(error: Any, source: str, places: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""A GRPO training from its settings: what is refused before it starts, TRL's configuration, and what it leaves.
+"""Runs a GRPO training from its settings: checks, TRL's configuration, and outputs.
 
 API: `settings = check(settings)`, then `train(settings, out)`. `out` holds the trained model, `trajectories.jsonl`
 (every episode, prompt and sampled token: replay and outcome models read it), `screenshots/` and `report.json`.
@@ -13,14 +13,16 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webrl.config.extras import openenv_conflict, require
 from webrl.errors import DataError, ModelError, UsageError
+from webrl.grpo.collector import Collector
 from webrl.grpo.play import Episode, Player
-from webrl.grpo.report import Steps, first_and_last, mean_reward
+from webrl.grpo.rewards import first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.check import check_model
+from webrl.llm.eyes import Eyes, has_vision
 from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
@@ -29,10 +31,6 @@ from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
-
-if TYPE_CHECKING:
-    from webrl.grpo.collector import Collector
-    from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ _AS_IN_TRL = (
 
 
 def make_tasks(settings: GrpoSettings) -> list[Task]:
-    """The pages of the training, task types in turn, of several suites too; MiniWoB's are training seeds only.
+    """Returns the pages of the training, task types in turn, also of several suites; MiniWoB's have training seeds.
 
     Raises:
         UsageError: an unknown task, or one of the arena's evaluation, served or not.
@@ -63,15 +61,8 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
         mine = [i for i, each in enumerate(suites) if each is suite]
         named = suite.named_tasks([turns[i] for i in mine], [seeds[i] for i in mine], settings.seed)
         tasks.update(zip(mine, named, strict=True))
-    if not settings.browsergym_url:
-        _check_sites(sites, settings)
-    return [tasks[i] for i in range(len(turns))]
-
-
-def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
-    """Raises UsageError: a task that browsers of our own cannot play."""
-    for task in (Task(site, site=site) for site in sites):
-        suite = suite_of(task)
+    for task in (Task(site, site=site) for site in sites) if not settings.browsergym_url else ():
+        suite = suite_of(task)  # which our own browsers have to be able to play
         if suite.not_served:
             raise UsageError(
                 f"task {task.site!r}: our own browsers cannot play it by its name ({suite.not_served}); name a server "
@@ -81,10 +72,11 @@ def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
             suite.check(task, settings.run_config.rollout)
         except DataError as error:
             raise UsageError(str(error)) from None
+    return [tasks[i] for i in range(len(turns))]
 
 
 def check(settings: GrpoSettings) -> GrpoSettings:
-    """Refuse what would fail later, without starting anything; gives the settings with what the model decides.
+    """Refuse what would fail later, without starting anything; returns the settings completed for the model.
 
     Raises:
         UsageError: a task, a model or an option that cannot be trained with.
@@ -121,7 +113,6 @@ def check(settings: GrpoSettings) -> GrpoSettings:
 
 
 def _check_model(settings: GrpoSettings) -> GrpoSettings:
-    from webrl.llm.eyes import Eyes, has_vision
     from webrl.llm.loading import load_tokenizer
 
     name = settings.model_name
@@ -152,12 +143,12 @@ def _check_model(settings: GrpoSettings) -> GrpoSettings:
 
 
 def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
-    """Play and train; returns what `report.json` says. An adapter is merged first, into the folder `start` of `out`.
+    """Play and train; returns the content of `report.json`. An adapter is merged first, into `start` of `out`.
 
     Raises:
         UsageError: a server or page that cannot be used.
-        StageError: episodes that cannot go on, or a reward that is no number.
-        TrainingError: a loss that is no number.
+        StageError: episodes cannot be played any more, or a reward that is not finite.
+        TrainingError: a loss that is not finite.
     """
     tasks, given = make_tasks(settings), settings
     if base_of(settings.model_name):  # TRL would train on top of the adapter as it is, and servers have to be told
@@ -166,17 +157,20 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             with atomic_path(start) as temporary:
                 save_merged(settings.model_name, temporary, sees=settings.sees)
         settings = settings.model_copy(update={"model_name": str(start)})
-    eyes = _open_eyes(settings)
-    with _open_player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
+    eyes = Eyes(settings.model_name) if settings.sees else None
+    player = Collector(settings, out) if settings.has_collector else Player(settings, eyes, out)
+    with player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
         batches: list[list[float]] = []
-        num_failed, steps = 0, Steps()
+        num_failed = num_steps = num_blind = 0
 
         def record(episodes: Sequence[Episode], rewards: Sequence[float | None]) -> None:
-            nonlocal num_failed
+            nonlocal num_failed, num_steps, num_blind
             for episode in episodes:
                 file.append(episode.trajectory)
-                steps.count(episode)
+                if episode.trajectory.status.finished:
+                    num_steps += len(episode.trajectory.steps)
+                    num_blind += max(0, len(episode.trajectory.steps) - len(episode.screenshots))
             known = [reward for reward in rewards if reward is not None]
             num_failed += len(rewards) - len(known)
             batches.append(known)
@@ -202,27 +196,12 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             if settings.has_collector
             else {}
         ),
-        **({"steps": steps.num_steps, "blind_share": steps.blind_share} if settings.sees else {}),
+        # Training on a step without its screenshot is refused (`make_rows`), so that the share stays 0.
+        **({"steps": num_steps, "blind_share": num_blind / max(1, num_steps)} if settings.sees else {}),
         "settings": given.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)
     return report
-
-
-def _open_player(settings: GrpoSettings, eyes: Eyes | None, out: Path) -> Player | Collector:
-    if not settings.has_collector:
-        return Player(settings, eyes, out)
-    from webrl.grpo.collector import Collector
-
-    return Collector(settings, out)
-
-
-def _open_eyes(settings: GrpoSettings) -> Eyes | None:
-    if not settings.sees:
-        return None
-    from webrl.llm.eyes import Eyes
-
-    return Eyes(settings.model_name)
 
 
 def _make_trainer(
@@ -239,10 +218,9 @@ def _make_trainer(
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
 
-    from webrl.grpo.ahead import AheadTrainer
     from webrl.grpo.rewards import reward_functions
     from webrl.grpo.sampler import lora_config
-    from webrl.grpo.trl_trainer import EpisodeTrainer
+    from webrl.grpo.trl_trainer import AheadTrainer, EpisodeTrainer
     from webrl.llm.loading import load_tokenizer
 
     # TRL gives it a padding token.
@@ -269,7 +247,7 @@ def _make_trainer(
 def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
     from trl import GRPOConfig
 
-    from webrl.grpo.ahead import RATIO_CAP
+    from webrl.grpo.trl_trainer import RATIO_CAP
 
     with_vllm = settings.use_vllm and not settings.has_servers
     is_server = with_vllm and settings.vllm_mode == "server"

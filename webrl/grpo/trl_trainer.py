@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer over episodes: TRL scores groups, computes the loss and steps; we play, and make its rows.
+"""Trains on episodes with TRL's GRPOTrainer: TRL scores groups, computes the loss and steps; we play and make rows.
 
 TRL's public `rollout_func` plays the episodes of a generation batch, and its reward functions score them. TRL would
 then train on one sequence an episode, although each step has a prompt of its own: no mask can say that. Two private
@@ -6,11 +6,21 @@ methods are therefore overridden, which is why TRL's version is checked before a
 (`webrl/config/extras.py`): `_generate_and_score_completions` replaces the scored episodes by rows of a step each
 (`webrl/grpo/rows.py`), and `_get_per_token_logps_and_entropies` scores screenshots, and not what these rows replace.
 The loss is TRL's default (`dapo`): a sum over the sampled tokens divided by their number.
+
+With `max_staleness=s` (`AheadTrainer`), batch k is played by the weights that batches 0 … k-s-1 have trained, in
+another process (`collector.py`), and trained on with the ratio of its tokens' probabilities to those that they were
+sampled with, exactly as recorded. TRL's loss clips that ratio as PPO does, and truncates it at `RATIO_CAP` where the
+clipping leaves it open (advantage below 0): TRL's `delta`, the two-sided clipping of INTELLECT-2, arXiv 2505.07291.
+
+TRL's own asynchronous trainer (trl.experimental.async_grpo) has the same loss without the cap. It samples from a vLLM
+server of its own, takes one token sequence an episode, needs FlashAttention 3, and drops what is too stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +31,15 @@ from webrl.grpo.collector import Collector
 from webrl.grpo.play import Attempt, Episode, Player
 from webrl.grpo.rewards import weighted_rewards
 from webrl.grpo.rows import make_rows
-from webrl.grpo.sampler import open_sampler
+from webrl.grpo.sampler import TrlVllmModel, open_sampler
 from webrl.grpo.settings import GrpoSettings
-from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
 
+RATIO_CAP = 3.0
+"""Largest probability ratio that a token counts with."""
 _ENGINE_TOLERANCE = 0.2
 """Nats a token at temperature 1, on average; bfloat16 alone makes 0.02 to 0.07 in answers of Gemma 3 270M."""
 
@@ -37,8 +48,8 @@ class EpisodeTrainer(GRPOTrainer):
     """Plays `tasks` with `player`; the dataset's `task` column holds their indices.
 
     Args:
-        on_episodes: called with the episodes of every generation batch and their rewards (None: it has none).
-        eyes: the model's, where it sees screenshots.
+        on_episodes: called with the episodes of every generation batch and their rewards (None: it failed).
+        eyes: the model's vision processor, if it sees screenshots.
     """
 
     def __init__(
@@ -55,7 +66,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._tasks = tasks
         self._on_episodes = on_episodes
         self._eyes = eyes
-        self._pictures: tuple[bytes, ...] = ()
+        self._screenshots: tuple[bytes, ...] = ()
         self._episodes: list[Episode] = []
         self._batch: list[Task] = []
         self._num_batches = 0
@@ -64,7 +75,7 @@ class EpisodeTrainer(GRPOTrainer):
         super().__init__(rollout_func=self._roll_out, **trainer)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """One generation batch: what TRL makes of it, with its sequences replaced by rows of steps."""
+        """Prepare one generation batch like TRL, with its sequences replaced by rows of steps."""
         self._batch = [self._tasks[row["task"]] for row in inputs]
         self._is_scoring = True
         try:
@@ -79,7 +90,7 @@ class EpisodeTrainer(GRPOTrainer):
             self.accelerator.device,
             sees=self._eyes is not None,
         )
-        self._pictures = rows.pictures
+        self._screenshots = rows.screenshots
         self.num_unreadable += rows.num_unreadable
         batch = {
             "prompt_ids": rows.prompt_ids,
@@ -90,18 +101,22 @@ class EpisodeTrainer(GRPOTrainer):
             "num_items_in_batch": torch.tensor(rows.num_tokens, device=self.accelerator.device),
         }
         if self._eyes:
-            batch["pixel_values"] = torch.arange(len(rows.pictures))  # numbers, for which `_look_and_score` has pixels
+            batch["pixel_values"] = torch.arange(len(rows.screenshots))  # indices for `_score_screenshots`
         if self.use_vllm:
             self._verify_engine(batch | {"logprobs": rows.logprobs})
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
-        if self.use_vllm or self._is_off_policy or "old_per_token_logps" in scored:
-            batch["old_per_token_logps"] = rows.logprobs if self._records_sampled_policy else self._score(batch)
+        if self.use_vllm or self._settings.has_collector or "old_per_token_logps" in scored:
+            # vLLM's log-probs are of the distribution that was sampled from, as TRL requests them; those of the
+            # in-process engine are of temperature 1 without top-k and top-p.
+            temperature, top_p, top_k = self._settings.temperature, self._settings.top_p, self._settings.top_k
+            is_recorded = self.use_vllm or (temperature, top_p, top_k) == (1, 1, 0)
+            batch["old_per_token_logps"] = rows.logprobs if is_recorded else self._score(batch)
         return batch
 
     def _verify_engine(self, batch: dict[str, torch.Tensor]) -> None:
-        """Hold a micro-batch's log-probs as TRL's vLLM recorded them against those of the weights of now.
+        """Compare a micro-batch's log-probs as TRL's vLLM recorded them with those of the current weights.
 
-        TRL hands new weights over tensor by tensor and does not look whether they arrived.
+        TRL hands new weights over tensor by tensor and does not check that they arrived.
 
         Args:
             batch: rows as `_score` takes them, and `logprobs` [R, A], NaN where none was recorded.
@@ -111,7 +126,7 @@ class EpisodeTrainer(GRPOTrainer):
         """
         settings = self._settings
         if settings.top_p != 1 or settings.top_k:
-            return  # recorded are probabilities among the tokens that were left
+            return  # the recorded probabilities are among the tokens that were left
         chosen = batch["completion_mask"].any(dim=1).nonzero()[: self.args.per_device_train_batch_size, 0]
         if not len(chosen):
             return  # no answer of this batch is trained on
@@ -127,29 +142,15 @@ class EpisodeTrainer(GRPOTrainer):
                 f"{self.state.global_step}; use vllm_mode=own, or leave use_vllm out"
             )
 
-    @property
-    def _is_off_policy(self) -> bool:
-        """Whether other weights than those of now have sampled the episodes."""
-        return False
-
-    @property
-    def _records_sampled_policy(self) -> bool:
-        """Whether the recorded log-probs are those of the distribution that was sampled from.
-
-        (vLLM's are, as TRL asks for them; those of the in-process engine are of temperature 1 without top-k and top-p.)
-        """
-        settings = self._settings
-        return self.use_vllm or (settings.temperature == 1 and settings.top_p == 1 and settings.top_k == 0)
-
     def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """TRL's; but not of the episodes that it takes for sequences while it scores them, which is thrown away."""
+        """Score rows like TRL; not the sequences of whole episodes, whose scores would be thrown away."""
         if self._is_scoring:
             return input_ids.new_zeros(input_ids.shape, dtype=torch.float32), None, None
         if self._eyes:
-            return self._look_and_score(self._eyes, model, input_ids, *args, **kwargs)
+            return self._score_screenshots(self._eyes, model, input_ids, *args, **kwargs)
         return super()._get_per_token_logps_and_entropies(model, input_ids, *args, **kwargs)
 
-    def _look_and_score(
+    def _score_screenshots(
         self,
         eyes: Eyes,
         model: Any,
@@ -161,10 +162,10 @@ class EpisodeTrainer(GRPOTrainer):
         pixel_values: torch.Tensor | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """TRL's for rows with a picture each, in the processor's own tensors of whatever form.
+        """Score rows with a screenshot each, in the processor's own tensors, whatever their form.
 
         Args:
-            pixel_values: [R] the rows' numbers in `_pictures`.
+            pixel_values: [R] the rows' indices in `_screenshots`.
         """
         assert pixel_values is not None
         prompts, answers = input_ids[:, :-logits_to_keep], input_ids[:, -logits_to_keep:]
@@ -174,7 +175,7 @@ class EpisodeTrainer(GRPOTrainer):
         logps, entropies = [], []
         for start in range(0, len(read), batch_size or len(read)):
             rows = slice(start, start + (batch_size or len(read)))
-            pngs = [self._pictures[i] for i in pixel_values[rows].tolist()]
+            pngs = [self._screenshots[i] for i in pixel_values[rows].tolist()]
             with self.accelerator.autocast():
                 output = model(
                     input_ids=read[rows],
@@ -190,7 +191,7 @@ class EpisodeTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[R, A] log-probs of the rows at the sampling temperature."""
+        """Return the rows' log-probs [R, A] at the sampling temperature."""
         logps, _, _ = self._get_per_token_logps_and_entropies(
             self.model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
@@ -202,10 +203,10 @@ class EpisodeTrainer(GRPOTrainer):
         return logps  # type: ignore[no-any-return]
 
     def _roll_out(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:  # noqa: ARG002 - TRL's signature
-        """Play the batch as TRL's `rollout_func`; returns what is logged and what rewards are computed from.
+        """Play the batch (TRL's `rollout_func`); returns what is logged and what rewards are computed from.
 
         Raises:
-            StageError: no episode came to its end.
+            StageError: no episode was finished.
         """
         self._episodes = self._collect()
         self._on_episodes(self._episodes, weighted_rewards(self._settings.rewards, self._episodes))
@@ -225,7 +226,7 @@ class EpisodeTrainer(GRPOTrainer):
         }
 
     def _collect(self) -> list[Episode]:
-        """The episodes of this generation batch, played with the weights of now."""
+        """Play the episodes of this generation batch with the current weights."""
         assert isinstance(self._player, Player)
         attempts = self._attempts(self._batch)
         self.model.eval()
@@ -235,7 +236,7 @@ class EpisodeTrainer(GRPOTrainer):
             self.model.train()
 
     def _attempts(self, tasks: Sequence[Task]) -> list[Attempt]:
-        """The episodes of the next generation batch, by name."""
+        """Return the episodes of the next generation batch, with their names."""
         step, number, size = self.state.global_step, self._num_batches, self.num_generations
         self._num_batches += 1
         return [(f"g{step:05d}.{number}-{task.task_id}-{i % size}", task) for i, task in enumerate(tasks)]
@@ -245,22 +246,23 @@ class EpisodeTrainer(GRPOTrainer):
         return f"{self._settings.model_name}@step-{self.state.global_step}"
 
     def _open_model(self) -> LanguageModel:
-        """The policy with the weights of now."""
+        """Return the policy with the current weights."""
         if self.use_vllm:
+
+            def generate(prompts: list[list[int]]) -> tuple[Any, ...]:
+                return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))
+
             name = self._settings.model_name
             ends = end_token_ids(name, self._tokenizer)
-            return TrlVllmModel(name, self._tokenizer, ends, self._ask_vllm, self._fingerprint)
+            return TrlVllmModel(name, self._tokenizer, ends, generate, self._fingerprint)
         module = self.accelerator.unwrap_model(self.model)
         return open_sampler(self._settings, module, self._eyes, self._fingerprint)
 
-    def _ask_vllm(self, prompts: list[list[int]]) -> tuple[Any, ...]:
-        return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))
-
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """TRL's, but a loss that is no number ends the training.
+        """Train like TRL; a loss that is not finite ends the training.
 
         Raises:
-            TrainingError: it is none.
+            TrainingError: the loss is not finite.
         """
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss):
@@ -268,13 +270,60 @@ class EpisodeTrainer(GRPOTrainer):
         return loss
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """transformers', of checkpoints too, but no weights that are no numbers: the last loss is older than they are.
+        """Save like transformers (checkpoints too), but only finite weights: the last loss was computed before them.
 
         Raises:
-            TrainingError: a weight is none.
+            TrainingError: a weight is not finite.
         """
         for name, weight in self.model.named_parameters():
             if not torch.isfinite(weight).all():
                 step = self.state.global_step
                 raise TrainingError(f"{name} is not finite after step {step}: not saved; lower learning_rate")
         super().save_model(*args, **kwargs)
+
+
+class AheadTrainer(EpisodeTrainer):
+    """`EpisodeTrainer` whose player is a `Collector`.
+
+    The last batches of an epoch have none after them to be played ahead, so that every epoch begins with a batch that
+    is played while nothing trains.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.staleness: list[int] = []
+        """For each generation batch: how many batches behind its weights were."""
+        self.waited_s: list[float] = []
+        """For each generation batch: how long the training waited for its episodes."""
+        self._ahead: list[Any] = []  # batches of the data loader that are read and not trained on
+        self._window: list[Any] = []  # the same, with those of the current optimizer step
+        self._window_start = 0
+        super().__init__(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
+        """Return the next batches like TRL; reads far enough to know the pages of the batches to be played ahead."""
+        per_generation = self.args.steps_per_generation * self.num_iterations  # micro-batches of a generation batch
+        num_wanted = num_batches + self._settings.max_staleness * per_generation
+        self._ahead += itertools.islice(epoch_iterator, max(0, num_wanted - len(self._ahead)))
+        self._window, self._window_start = self._ahead, self._step
+        self._ahead = self._window[num_batches:]
+        return super().get_batch_samples(iter(self._window[:num_batches]), num_batches, device)  # type: ignore[no-any-return]
+
+    def _collect(self) -> list[Episode]:
+        """Return the episodes of this generation batch and request those that the current weights may play."""
+        collector = self._player
+        assert isinstance(collector, Collector)
+        per_generation = self.args.steps_per_generation * self.num_iterations
+        upcoming = self._window[self._step - self._window_start :: per_generation]
+        unasked = upcoming[collector.num_asked : self._settings.max_staleness + 1]
+        version = len(self.staleness)
+        if unasked:
+            collector.hand_over(self._fingerprint, self.accelerator.unwrap_model(self.model))
+        for rows in unasked:
+            collector.ask(version, self._attempts([self._tasks[row["task"]] for row in rows]))
+        begun = time.perf_counter()
+        episodes, staleness = collector.take(version)
+        self.staleness.append(staleness)
+        self._metrics["train"]["sampling/staleness"].append(float(staleness))
+        self.waited_s.append(time.perf_counter() - begun)
+        self._metrics["train"]["sampling/waited_s"].append(self.waited_s[-1])
+        return episodes

@@ -1,10 +1,10 @@
-"""Our environment under gymnasium ids, as BrowserGym's agents know environments; importing this registers the ids.
+"""Registers our environment under gymnasium ids, for BrowserGym's agents.
 
     import gymnasium, webrl.gym
     env = gymnasium.make("webrl/miniwob.click-test")
 
 `webrl/miniwob.PAGE` is each installed MiniWoB++ page, `webrl/openended` any page (`task_kwargs={"start_url": …, "goal":
-…}`). What an environment takes and returns: `webrl/gym/env.py`.
+…}`). Options, observations and actions of an environment: `webrl/gym/env.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ import gymnasium  # noqa: E402
 
 OPENENDED = "openended"
 
-
-def _register(name: str) -> None:
-    # As BrowserGym: whether a page follows the clock is not known of all of them.
-    gymnasium.register(
-        id=f"webrl/{name}", entry_point="webrl.gym.env:WebEnv", kwargs={"site": name}, nondeterministic=True
-    )
-
-
 # An id that is not registered cannot be made, so that the import has to know the pages.
 for _site in (OPENENDED, *(f"miniwob.{name}" for name in sorted(page_names()))):
-    _register(_site)
+    # As in BrowserGym: it is not known of every page whether it depends on the time.
+    gymnasium.register(
+        id=f"webrl/{_site}", entry_point="webrl.gym.env:WebEnv", kwargs={"site": _site}, nondeterministic=True
+    )

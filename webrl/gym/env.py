@@ -22,8 +22,7 @@ from browsergym.core.task import OpenEndedTask
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
 from webrl.gym import OPENENDED
-from webrl.gym.actions import ActionReader
-from webrl.gym.page import RawEnv, RawObservation
+from webrl.gym.page import ActionReader, RawEnv, RawObservation
 from webrl.rollouts.blocking import BlockingEnv
 from webrl.rollouts.sites import open_site
 from webrl.types import Task

@@ -1,33 +1,48 @@
-"""Pages as BrowserGym's observations hold them: DevTools' own objects instead of text.
+"""Observes pages and reads actions as BrowserGym does: DevTools' own objects instead of text.
 
-API: `RawEnv(browser, config, reader)` is a `BrowserEnv` whose observations are `RawObservation`.
+API: `RawEnv(browser, config, reader)` is a `BrowserEnv` whose observations are `RawObservation`, and whose actions
+`reader`, an `ActionReader`, reads.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import io
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from browsergym.core.action import functions
+from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.core.observation import (
     extract_data_items_from_aria,
     extract_dom_extra_properties,
     pop_bids_from_attribute,
 )
-from numpy.typing import NDArray
 from PIL import Image
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError
-from webrl.gym.actions import FORCED, ActionReader
-from webrl.rollouts.actions import Action
+from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.devtools import Tab
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.execute import ActionFailed, execute
+from webrl.rollouts.execute import (
+    ActionFailed,
+    Handler,
+    Tabs,
+    attempt,
+    click_holding,
+    execute,
+    fill_in,
+    locate,
+    set_value,
+)
 from webrl.rollouts.interface import Observation
 from webrl.rollouts.observe import framed_axtree, mark_child_frames
 from webrl.rollouts.sites import MiniwobSite, Verdict
@@ -41,18 +56,76 @@ _TASK_INFO = """typeof WOB_DONE_GLOBAL === 'undefined' ? {} : {
   DONE_GLOBAL: WOB_DONE_GLOBAL, EPISODE_ID: WOB_EPISODE_ID, TASK_READY: WOB_TASK_READY }"""
 
 
+class ActionReader:
+    """Reads actions as an agent's own `HighLevelActionSet` does; its Python code is never run."""
+
+    def __init__(self, action_mapping: Callable[[str], str] | None) -> None:
+        """Use the mapping that an agent passes to an environment.
+
+        Raises:
+            UsageError: not a `HighLevelActionSet.to_python_code`, or one with unsupported options or actions.
+        """
+        action_set = getattr(action_mapping, "__self__", None)
+        if not isinstance(action_set, HighLevelActionSet) or action_mapping != action_set.to_python_code:
+            raise UsageError(
+                f"action_mapping={action_mapping!r:.200}: only the `to_python_code` of a HighLevelActionSet is known; "
+                "Python code is not run here"
+            )
+        if action_set.demo_mode not in (None, "off"):
+            raise UsageError(f"demo_mode={action_set.demo_mode!r} of the action set: nothing is shown; leave it off")
+        for name in action_set.action_set:
+            if name not in ACTIONS or inspect.getsource(getattr(functions, name)) not in action_set.python_includes:
+                raise UsageError(f"action {name!r} of the action set is not BrowserGym's: no others are known here")
+        self._set = action_set
+        self.retries_with_force = bool(action_set.retry_with_force)
+        """Whether a click that has waited for its element in vain is tried again without waiting."""
+
+    def __call__(self, text: str) -> Action:
+        """Return the first action, with the others in its `rest`. Raises ActionError in BrowserGym's words."""
+        try:
+            code = self._set.to_python_code(text)
+        except Exception as error:  # whatever pyparsing raises is the agent's error
+            raise ActionError(f"{type(error).__name__}: {error}") from None
+        try:
+            # Functions first, then one call a line: a repr has no line breaks.
+            first, *rest = map(parse_action, code.removeprefix(self._set.python_includes).strip().split("\n"))
+        except ActionError as error:
+            raise ActionError(f"ValueError: {error}") from None
+        return dataclasses.replace(first, rest=tuple(rest)) if rest else first
+
+
+async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+    await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
+
+
+async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
+    await set_value(tabs, bid, "select_option", options, force=True)
+
+
+async def _click(tabs: Tabs, bid: str, *, method: str, **options: Any) -> None:
+    await attempt(await locate(tabs.page, bid), method, force=True, **options)
+
+
+FORCED: dict[str, Handler] = {
+    "fill": _fill,
+    "select_option": _select_option,
+    **{name: partial(_click, method=name) for name in ("click", "dblclick", "hover", "check", "uncheck")},
+}
+"""Handlers of the second try (`retry_with_force`), by action."""
+
+
 @dataclass(frozen=True)
 class RawObservation(Observation):
     """An observation without text."""
 
     fields: dict[str, Any] | None = None
-    """What an observation of BrowserGym's says of the browser, by its names."""
+    """Fields of BrowserGym's observation that describe the browser."""
     task_info: dict[str, Any] | None = None
-    """What the page's own task says of itself."""
+    """State of the page's own task."""
     said: tuple[tuple[str, str], ...] = ()
-    """(role, text) of what the agent has said in this step."""
+    """(role, text) of the agent's messages in this step."""
     times: dict[str, float] | None = None
-    """When (seconds since the epoch) what began and ended, by BrowserGym's names."""
+    """Begin and end of the parts of a step (seconds since the epoch), by BrowserGym's names."""
 
 
 class RawEnv(BrowserEnv):
@@ -96,7 +169,11 @@ class RawEnv(BrowserEnv):
         looked = time.time()
         first = tab.page is self._first_page
         verdict = await self._site.judge(tab, first, url, seen["state"])
-        info = await self._task_info(tab, first, url)
+        info: dict[str, Any] = {}  # as of `AbstractMiniwobTask.validate`; other pages have none
+        if isinstance(self._site, MiniwobSite) and first and url == self._site.url:
+            info = await tab.evaluate_in_page(_TASK_INFO)
+        elif isinstance(self._site, MiniwobSite):
+            info = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
         judged = time.time()
         pages = self.context.pages
         fields = {
@@ -104,7 +181,7 @@ class RawEnv(BrowserEnv):
             "open_pages_titles": tuple([await page.title() for page in pages]),
             "active_page_index": np.asarray([pages.index(tab.page)]),
             "url": url,
-            "screenshot": _pixels(await self._capture(tab)),
+            "screenshot": np.array(Image.open(io.BytesIO(await self._capture(tab))).convert("RGB")),  # [H, W, 3]
             **await _objects(tab, seen["frames"], self.scale),
         }
         times = self._times | {
@@ -117,18 +194,9 @@ class RawEnv(BrowserEnv):
         }
         return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said), times), verdict
 
-    async def _task_info(self, tab: Tab, first: bool, url: str) -> dict[str, Any]:
-        """As `AbstractMiniwobTask.validate`; other pages have none."""
-        if not isinstance(self._site, MiniwobSite):
-            return {}
-        if first and url == self._site.url:
-            info: dict[str, Any] = await tab.evaluate_in_page(_TASK_INFO)
-            return info
-        return {"error": f"invalid {'url' if first else 'page'}, terminating task"}
-
 
 async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
-    """Snapshot, accessibility tree, elements' properties and focus of a page whose main frame has been marked."""
+    """Return snapshot, accessibility tree, elements' properties and focus of a page whose main frame is marked."""
     frames = await mark_child_frames(tab) if num_frames else {}
     await tab.evaluate("__webrl.describe()")
     for frame in frames.values():
@@ -139,16 +207,22 @@ async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
         pop_bids_from_attribute(dom, attribute)
     for node in nodes:
         _move_bid(node)
+    focus: str | None = await tab.evaluate("__webrl.focusedBid()")
+    while focus in frames:
+        inner = await tab.evaluate("__webrl.focusedBid()", frames[focus])
+        if inner is None:
+            break
+        focus = inner
     return {
         "dom_object": dom,
         "axtree_object": {"nodes": nodes},
         "extra_element_properties": extract_dom_extra_properties(dom, scale_factor=scale),
-        "focused_element_bid": await _focused_bid(tab, frames),
+        "focused_element_bid": focus or "",
     }
 
 
 def _move_bid(node: dict[str, Any]) -> None:
-    """Take the id out of an accessibility node's texts and into `browsergym_id`, as `extract_all_frame_axtrees`."""
+    """Move the id from an accessibility node's texts to `browsergym_id`, like `extract_all_frame_axtrees`."""
     found: list[str] = []
     for number, entry in enumerate(node.get("properties", ())):
         if entry["name"] == "roledescription":
@@ -165,18 +239,3 @@ def _move_bid(node: dict[str, Any]) -> None:
         found = found or items
     if found:
         (node["browsergym_id"],) = found
-
-
-async def _focused_bid(tab: Tab, frames: dict[str, str]) -> str:
-    """The bid of the focused element, frames looked into; "" if there is none."""
-    bid: str | None = await tab.evaluate("__webrl.focusedBid()")
-    while bid in frames:
-        inner = await tab.evaluate("__webrl.focusedBid()", frames[bid])
-        if inner is None:
-            break
-        bid = inner
-    return bid or ""
-
-
-def _pixels(png: bytes) -> NDArray[np.uint8]:
-    return np.array(Image.open(io.BytesIO(png)).convert("RGB"))  # [H, W, 3]

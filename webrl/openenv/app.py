@@ -1,4 +1,4 @@
-"""The application: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
+"""Builds the application: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
 
 API: `make_app(hub, sessions)` is ASGI. (OpenEnv's own application imports Gradio, and over HTTP plays every step on a
 page of its own.)
@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -51,16 +52,16 @@ logger = logging.getLogger(__name__)
 MESSAGES_PER_S = 100
 """A client that sends more is read more slowly."""
 _MAX_WAITING = 4
-"""Messages of a client that wait for their turn."""
+"""Messages of a client that are read ahead; further ones wait in its own send buffer."""
 _TOO_BIG = 1009
-"""Close code of a client that takes no messages of this size."""
+"""Close code of a client that does not accept messages of this size."""
 _TITLE = "webrl's BrowserGym environment"
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """Something that is asked over HTTP."""
+    """An HTTP endpoint."""
 
     method: str
     """GET or POST."""
@@ -69,15 +70,15 @@ class _Entry:
     summary: str
     """What it does."""
     endpoint: Callable[[Request], Any]
-    """Answers it."""
+    """Handles requests."""
     answer: type[BaseModel] | None = None
-    """Of a status 200; None: no model."""
+    """Model of the response; None: it has none."""
     body: type[BaseModel] | None = None
-    """What is posted."""
+    """Model of the request's body."""
 
 
 def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
-    """Returns the application of a hub, which answers nobody without the hub's token."""
+    """Returns the application of a hub, which requires the hub's token."""
     entries = _entries(sessions)
     paths = {entry.path for entry in entries}
 
@@ -92,20 +93,17 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
         return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
 
-    async def talk(websocket: WebSocket) -> None:
-        await converse(websocket, hub)
-
     routes = [Route(entry.path, entry.endpoint, methods=[entry.method]) for entry in entries]
     handlers: dict[Any, Any] = {404: not_found, 405: not_allowed}
-    app = Starlette(routes=[*routes, WebSocketRoute("/ws", talk)], exception_handlers=handlers)
+    app = Starlette(routes=[*routes, WebSocketRoute("/ws", partial(converse, hub=hub))], exception_handlers=handlers)
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
     return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
 
 
 async def converse(websocket: WebSocket, hub: Hub) -> None:
-    """Serve one session until its client has gone: OpenEnv's messages in, its answers out, one at a time.
+    """Serve one session until its client has gone: OpenEnv's messages in, its responses out, one at a time.
 
-    A client that closes its connection, or whose process dies, ends its session at once, in the midst of a step too.
+    A client that closes its connection, or whose process dies, ends its session at once, even during a step.
     """
     await websocket.accept()
     session = Session(hub)
@@ -134,7 +132,7 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
         await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
         if reading.done() and reading.result() == _TOO_BIG:
             logger.warning(
-                "a client has hung up because our answer is larger than it takes (openenv-core up to 0.2.1: 1 MB): "
+                "a client has hung up because our response is larger than it accepts (openenv-core up to 0.2.1: 1 MB): "
                 "it needs a smaller --viewport, --screenshots none, or a newer openenv-core"
             )
         if answering.done():
@@ -150,7 +148,7 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
 
 
 async def _answer(session: Session, raw: str | bytes) -> Answer | None:
-    """The answer to one message; None: the client says good-bye."""
+    """Return the response to one message; None: the client ends the session."""
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -175,7 +173,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
                 return None
             case _:
                 return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
-    except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
+    except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
         return explain(error, str(kind))
 
 
@@ -190,7 +188,7 @@ async def _answer_tools(request: Request) -> Response:
 
 
 def _entries(sessions: HttpSessions) -> list[_Entry]:
-    """What is asked over HTTP: episodes, then documents."""
+    """Return the HTTP endpoints: episodes, then documents."""
     types = openenv_types
     metadata = types.EnvironmentMetadata(
         name="browsergym_env",
@@ -206,10 +204,10 @@ def _entries(sessions: HttpSessions) -> list[_Entry]:
     }
     health = types.HealthResponse().model_dump(mode="json")
     entries = [
-        _Entry("POST", "/reset", "Start an episode; the answer's cookie names it", sessions.reset, types.ResetResponse,
+        _Entry("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, types.ResetResponse,
                ResetOptions),
         _Entry("POST", "/step", "Act once", sessions.step, types.StepResponse, StepRequest),
-        _Entry("GET", "/state", "Where the episode stands", sessions.state, BrowserGymState),
+        _Entry("GET", "/state", "State of the episode", sessions.state, BrowserGymState),
         _Entry("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools),
         _Entry("GET", "/health", "Whether the server is up", lambda _: JSONResponse(health), types.HealthResponse),
         _Entry("GET", "/metadata", "Name, description and version",
@@ -235,11 +233,11 @@ def _openapi(entries: Sequence[_Entry]) -> dict[str, Any]:
 
     paths: dict[str, Any] = {}
     for entry in entries:
-        known: dict[str, Any] = {"summary": entry.summary}
+        operation: dict[str, Any] = {"summary": entry.summary}
         if entry.body:
-            known["requestBody"] = content(entry.body)
-        known["responses"] = {"200": {"description": "OK"} | content(entry.answer)}
-        paths[entry.path] = {entry.method.lower(): known}
+            operation["requestBody"] = content(entry.body)
+        operation["responses"] = {"200": {"description": "OK"} | content(entry.answer)}
+        paths[entry.path] = {entry.method.lower(): operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": _TITLE, "version": webrl.__version__},

@@ -1,22 +1,24 @@
-"""Environments on OpenEnv servers (`rollout.env: openenv`): `webrl serve-env`, or OpenEnv's own BrowserGym server.
+"""Plays on OpenEnv servers (`rollout.env: openenv`): `webrl serve-env`, or OpenEnv's own BrowserGym server.
 
 API:
 
-    async with RemotePool(config.rollout) as pool:      # asks every server once; raises if none can be used
+    async with RemotePool(config.rollout) as pool:      # connects to every server once; raises if none can be used
         async with pool.env() as env:                   # waits for a free session; an `Env`
             trajectory = await run_episode(env, ...)
 
-`num_workers * envs_per_worker` sessions are spread over `urls`. A server that cannot be reached or is full is asked
+`num_workers * envs_per_worker` sessions are spread over `urls`. A server that cannot be reached or is full is tried
 again every few seconds while the sessions of the others play on. When none has answered for `PATIENCE_S`, the stage
 ends with StageError: what was played is kept, and the same command plays the rest when there is a server again.
 
-The token of a server stands in the environment variable WEBRL_ENV_TOKEN, or in its URL (`https://any:TOKEN@host`).
+The token of a server comes from the environment variable WEBRL_ENV_TOKEN, or from its URL (`https://any:TOKEN@host`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import io
 import itertools
 import logging
 import os
@@ -30,7 +32,6 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.net import ENV_TOKEN, is_loopback
-from webrl.openenv.screenshots import decode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -41,26 +42,22 @@ from webrl.types import Task
 logger = logging.getLogger(__name__)
 
 RETRY_S = 3.0
-"""Pause before a server that did not answer is asked again."""
+"""Pause before a server that did not answer is tried again."""
 PATIENCE_S = 30.0
-"""How long no server at all may answer before the stage ends: a restart takes less."""
+"""Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
 _T = TypeVar("_T")
 _MAX_MESSAGE_BYTES = 1 << 30
 
 
-class Refused(UsageError):
-    """A server does not let us in: its answer will not change."""
-
-
 @dataclass
 class _Server:
-    """One of `rollout.urls`, and what was last heard of it."""
+    """One of `rollout.urls`, and its state."""
 
     address: str
-    """With password or token."""
+    """URL with password or token."""
     url: str
-    """As it is shown."""
+    """URL without them, for messages."""
     problem: str = ""
     """Why it cannot be used at present, or ""."""
 
@@ -75,26 +72,54 @@ class RemoteEnv:
 
     @property
     def is_open(self) -> bool:
-        """Whether a session is open, as far as we know."""
+        """True if a session is open, as far as we know."""
         return self._socket is not None
 
     async def connect(self) -> None:
-        """Open the session if it is not open. Raises BrowserError (no answer, or full), Refused."""
-        from websockets.exceptions import WebSocketException
+        """Open the session if it is not open.
+
+        Raises:
+            BrowserError: no answer, or no free place.
+            UsageError: a bad address, or the server does not let us in.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
         if self.is_open:
             return
+        server = self.server
+        scheme, _, rest = with_path(server.address, "/ws").partition("://")
+        if scheme not in ("http", "https", "ws", "wss"):
+            raise UsageError(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
+        token = os.environ.get(ENV_TOKEN)
+        is_local = is_loopback(urlsplit(server.address).hostname or "")
         try:
-            self._socket = await _open(self.server)
-            # A full server accepts the connection and tells then.
+            self._socket = await connect(
+                f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}",
+                additional_headers={"Authorization": f"Bearer {token}"} if token and "@" not in rest else None,
+                open_timeout=_OPEN_TIMEOUT_S,
+                close_timeout=2,
+                ping_interval=None,  # every request has its deadline; pings fail while a model keeps this loop busy
+                max_size=_MAX_MESSAGE_BYTES,
+                compression=None,
+                proxy=None if is_local else True,
+            )
+            # A full server accepts the connection, and refuses the first request.
             await self._ask({"type": "state"}, _OPEN_TIMEOUT_S)
+        except InvalidURI as error:
+            raise UsageError(f"rollout.urls: no OpenEnv server at {server.url!r}: {redact(str(error))}") from None
         except (OSError, TimeoutError, WebSocketException) as error:
-            self.server.problem = redact(str(error)) or type(error).__name__
-            raise BrowserError(f"OpenEnv server {self.server.url}: {self.server.problem}") from None
+            if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+                raise UsageError(
+                    f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
+                    f"set {ENV_TOKEN} to its token"
+                ) from None
+            server.problem = redact(str(error)) or type(error).__name__
+            raise BrowserError(f"OpenEnv server {server.url}: {server.problem}") from None
         except BrowserError as error:
-            self.server.problem = str(error)
+            server.problem = str(error)
             raise
-        self.server.problem = ""
+        server.problem = ""
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode on the server."""
@@ -137,7 +162,7 @@ class RemoteEnv:
         return self._read(lambda data: read_result(data, action_text, self._config), answer)
 
     async def finish(self) -> Score:
-        """No more than the steps' rewards: the protocol has nothing for it."""
+        """Return no score: the protocol has only the steps' rewards."""
         return Score(None)
 
     async def close(self) -> None:
@@ -148,8 +173,10 @@ class RemoteEnv:
                 await asyncio.wait_for(socket.close(), 5)
 
     async def _ask(self, message: dict[str, Any], allowed_s: float) -> dict[str, Any]:
-        """Send, and wait for the answer's data. Raises BrowserError; the session is then closed, unless it was the
-        server that reported the error.
+        """Send a message, and return the data of the response.
+
+        Raises:
+            BrowserError: the session is then closed, unless the server itself reported the error.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
@@ -160,7 +187,7 @@ class RemoteEnv:
                 answer = load_json(await self._socket.recv())
             kind, data = answer["type"], answer["data"]
         except asyncio.CancelledError:
-            # The answer is still under way, and would be taken for the next request's.
+            # The response is still under way, and would be taken for the next request's.
             self._socket.transport.abort()
             self._socket = None
             raise
@@ -237,14 +264,20 @@ class RemotePool:
             try:
                 await env.connect()
             except BrowserError as error:
-                if self._given_up():
+                now = time.monotonic()
+                if any(env.is_open for env in self._envs) or not all(server.problem for server in self._servers):
+                    self._alone_since = None  # a server that is full of our own sessions, lent or free, is usable
+                elif self._alone_since is None:
+                    self._alone_since = now
+                    logger.warning("no OpenEnv server answers; waiting %g s for one", PATIENCE_S)
+                if self._alone_since is not None and now - self._alone_since >= PATIENCE_S:
                     self._give_back(env)
                     problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
                     raise StageError(
                         f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
                         "start the servers, then give the same command again"
                     ) from None
-                logger.debug("%s; asked again in %g s", error, RETRY_S)
+                logger.debug("%s; next attempt in %g s", error, RETRY_S)
                 asyncio.get_running_loop().call_later(RETRY_S, self._give_back, env)
             except BaseException:
                 self._give_back(env)
@@ -253,18 +286,8 @@ class RemotePool:
                 self._alone_since = None
                 return env
 
-    def _given_up(self) -> bool:
-        """Whether no server has been usable for too long; one that is full of our own sessions, lent or free, is."""
-        if any(env.is_open for env in self._envs) or not all(server.problem for server in self._servers):
-            self._alone_since = None
-            return False
-        if self._alone_since is None:
-            self._alone_since = time.monotonic()
-            logger.warning("no OpenEnv server answers; waiting %g s for one", PATIENCE_S)
-        return time.monotonic() - self._alone_since >= PATIENCE_S
-
     async def __aenter__(self) -> Self:
-        """Ask every server once.
+        """Connect to every server once.
 
         Raises:
             UsageError: none answers, or one does not let us in.
@@ -282,7 +305,7 @@ class RemotePool:
             await self.close()
             raise
         for problem in problems:
-            logger.warning("%s; going on with the other servers", problem)
+            logger.warning("%s; continuing with the other servers", problem)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -293,35 +316,26 @@ class RemotePool:
         await asyncio.gather(*(env.close() for env in self._envs))
 
 
-async def _open(server: _Server) -> Any:
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import InvalidStatus, InvalidURI
+def decode(screenshot: Any) -> bytes:
+    """Returns the PNG of a screenshot from a server: base64 text, or lists [H][W][3] of 0 to 255.
 
-    scheme, _, rest = with_path(server.address, "/ws").partition("://")
-    if scheme not in ("http", "https", "ws", "wss"):
-        raise Refused(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
-    token = os.environ.get(ENV_TOKEN)
-    local = is_loopback(urlsplit(server.address).hostname or "")
+    Raises:
+        ValueError: it is neither.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if isinstance(screenshot, str):
+        return base64.b64decode(screenshot, validate=True)
     try:
-        return await connect(
-            f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}",
-            additional_headers={"Authorization": f"Bearer {token}"} if token and "@" not in rest else None,
-            open_timeout=_OPEN_TIMEOUT_S,
-            close_timeout=2,
-            ping_interval=None,  # every request has its deadline; pings fail while a model keeps this loop busy
-            max_size=_MAX_MESSAGE_BYTES,
-            compression=None,
-            proxy=None if local else True,
-        )
-    except InvalidURI as error:
-        raise Refused(f"rollout.urls: no OpenEnv server at {server.url!r}: {redact(str(error))}") from None
-    except InvalidStatus as error:
-        if error.response.status_code in (401, 403):
-            raise Refused(
-                f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
-                f"set {ENV_TOKEN} to its token"
-            ) from None
-        raise
+        pixels = np.asarray(screenshot, dtype=np.uint8)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the screenshot is neither a base64 PNG nor lists [H][W][3]: {error}") from None
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise ValueError(f"the screenshot has shape {list(pixels.shape)}, not [H, W, 3]")
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, format="PNG")
+    return out.getvalue()
 
 
 def _observation(data: dict[str, Any], config: RolloutConfig) -> Observation:
@@ -336,7 +350,7 @@ def _observation(data: dict[str, Any], config: RolloutConfig) -> Observation:
 
 
 def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
-    """A step's answer; what a server of OpenEnv's own does not say is read from the action."""
+    """Read the response to a step; what a server of OpenEnv's own leaves out is read from the action."""
     page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
     error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
     observation = _observation(data, config)

@@ -1,4 +1,4 @@
-"""What the sessions of one server share: the pool, its places, and the queue for them.
+"""Holds what the sessions of one server share: the pool, its places, and the queue for them.
 
 API: `Hub(pool, config, size)`; `await hub.admit(session, patience_s)` takes a place, `hub.release(session)` returns it.
 
@@ -12,13 +12,16 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
-from webrl.openenv.screenshots import Screenshots
 from webrl.rollouts.interface import Pool
 
+Screenshots = Literal["list", "png", "none"]
+"""How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
+MIN_SIDE, MAX_SIDE = 16, 4096
+"""Pixels of a page's width and height."""
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
 
@@ -30,12 +33,12 @@ class PlaceHolder(Protocol):
     """Loop time since which it has been silent for too long; None while it is not."""
 
     def park(self) -> asyncio.Task[None]:
-        """Return its place, in a while."""
+        """Start to return its place."""
         ...
 
 
 class AtCapacity(BrowserError):
-    """All places are taken."""
+    """Raised when all places are taken."""
 
     def __init__(self, num_active: int, size: int) -> None:
         self.num_active, self.size = num_active, size
@@ -46,29 +49,29 @@ class AtCapacity(BrowserError):
 
 
 class NoEpisode(DataError):
-    """A step before a reset, or after the episode was ended."""
+    """Raised for a step before a reset, or after the episode was ended."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What `webrl serve-env` takes beside the config."""
+    """Options of `webrl serve-env` that are not in the config."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
     """Port; 0 takes a free one."""
     idle_timeout_s: float = 1800.0
-    """A session that is silent for longer loses its place to one that waits; its next reset takes one again."""
+    """A session that is silent for longer loses its place to one that waits; its next reset takes another."""
     default_site: str = "miniwob.click-test"
     """Task of a reset that names none."""
     token: str | None = None
-    """What clients must show; None lets everybody in, which is possible on loopback only."""
+    """Token that clients must send; None admits everybody, which is possible on loopback only."""
     num_sessions: int | None = None
     """Episodes at once; None: `num_workers * envs_per_worker`."""
     screenshots: Screenshots = "list"
-    """How a client sees the page that does not say how."""
+    """Form of the screenshots for clients that do not choose one."""
     viewport: tuple[int, int] | None = None
-    """Size of the page of a client that does not say it; None: the task's own."""
+    """Size of the page for clients that do not choose one; None: the task's own."""
 
 
 @dataclass
@@ -76,17 +79,17 @@ class Hub:
     """See the module docstring; lives in the server's event loop."""
 
     pool: Pool
-    """Where environments come from; has at least as many as there are places."""
+    """Environments, at least as many as there are places."""
     config: RolloutConfig
-    """The server's settings; what a reset does not say."""
+    """The server's settings: defaults of a reset."""
     size: int
     """Number of places."""
     options: ServerOptions = ServerOptions()
-    """What a client is given that asks for nothing else."""
+    """Options of the command line."""
     benchmarks: tuple[str, ...] = ("miniwob",)
-    """Suites whose tasks are played by name."""
+    """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
-    """Seeds of the resets that name none."""
+    """Draws the seeds of resets that name none."""
     active: set[PlaceHolder] = field(default_factory=set)
     """Sessions that have a place."""
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
@@ -96,14 +99,26 @@ class Hub:
         try:
             async with asyncio.timeout(patience_s):
                 while session not in self.active:
+                    idle = [other for other in self.active if other.idle_since is not None]
                     if len(self.active) < self.size:
                         self.active.add(session)
-                    elif idle := self._longest_idle():
-                        await asyncio.shield(idle.park())  # it goes on where this one's patience ends
+                    elif idle:
+                        longest = min(idle, key=lambda other: other.idle_since or 0.0)
+                        await asyncio.shield(longest.park())  # it is parked even if this one's patience ends
                     else:
-                        await self._turn()
+                        await self._wait_for_turn()
         except TimeoutError:
             raise AtCapacity(len(self.active), self.size) from None
+
+    async def _wait_for_turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.wake()  # it was this one's turn: pass it on
+            raise
 
     def enter(self, session: PlaceHolder) -> None:
         """Take a place if one is free and nobody waits for it."""
@@ -117,23 +132,9 @@ class Hub:
             self.wake()
 
     def wake(self) -> None:
-        """Let the first of those that wait look again: a place is free, or a session has become idle."""
+        """Let the first session in the queue try again: a place is free, or another session has become idle."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-
-    async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.wake()  # it was this one's turn, which nobody takes now
-            raise
-
-    def _longest_idle(self) -> PlaceHolder | None:
-        idle = [session for session in self.active if session.idle_since is not None]
-        return min(idle, key=lambda session: session.idle_since or 0.0, default=None)

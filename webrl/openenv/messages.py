@@ -1,13 +1,15 @@
-"""What goes over the wire: the fields of OpenEnv's BrowserGym environment, and answers to clients.
+"""Defines the messages: the fields of OpenEnv's BrowserGym environment, and responses to clients.
 
 Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
-the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a base64 PNG, which
-is a hundred times smaller: see `Screenshots`.
+the examples built on it can read our responses. A `screenshot` is nested lists of integers as there, or a base64 PNG,
+which is a hundred times smaller: see `Screenshots`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import logging
 from typing import Annotated, Any, Literal
 
@@ -16,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationErr
 
 from webrl.errors import WebRLError, problem_text
 from webrl.openenv import openenv_types
-from webrl.openenv.hub import AtCapacity
-from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE, Screenshots
+from webrl.openenv.hub import MAX_SIDE, MIN_SIDE, AtCapacity, Screenshots
 from webrl.runs.text import dump_json
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class BrowserGymAction(openenv_types.Action):
 
 
 class ResetOptions(BaseModel):
-    """What a reset may say; anything else is refused by name."""
+    """Options of a reset; unknown ones are refused by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,7 +67,7 @@ class ResetOptions(BaseModel):
 
 
 class BrowserGymObservation(openenv_types.Observation):
-    """The page after a reset or an action; `done` and `reward` travel beside it."""
+    """The page after a reset or an action; `done` and `reward` are sent next to it."""
 
     text: str = Field(default="", description="the page as text")
     url: str = Field(default="", description="address of the active tab")
@@ -81,7 +82,7 @@ class BrowserGymObservation(openenv_types.Observation):
 
 
 class DetailedObservation(BrowserGymObservation):
-    """What our own client asks for with `details` at reset: the page once, and the rest of a StepResult."""
+    """Observation for our own client (`details` of a reset): the page once, and the rest of a StepResult."""
 
     action: str = Field(default="", description="the action in canonical form; empty if it could not be read")
     page_done: bool = Field(default=False, description="the page has ended the episode")
@@ -91,7 +92,7 @@ class DetailedObservation(BrowserGymObservation):
 
 
 class BrowserGymState(openenv_types.State):
-    """Where an episode stands."""
+    """State of an episode."""
 
     benchmark: str = Field(default="", description="suite, such as miniwob")
     task_name: str = Field(default="", description="task within it, such as click-test")
@@ -114,7 +115,7 @@ class StepRequest(BaseModel):
 
 
 def observation_answer(observation: BrowserGymObservation) -> Answer:
-    """Returns what a reset or a step is answered with."""
+    """Returns the response to a reset or a step."""
     apart = {"reward", "done", "screenshot"} | ({"metadata"} if isinstance(observation, DetailedObservation) else set())
     fields = observation.model_dump(exclude=apart) | {"screenshot": observation.screenshot}
     data = {"observation": fields, "reward": observation.reward, "done": observation.done}
@@ -122,12 +123,12 @@ def observation_answer(observation: BrowserGymObservation) -> Answer:
 
 
 def error_answer(text: str, code: str, **more: int) -> Answer:
-    """Returns the answer that says what went wrong."""
+    """Returns the response that says what went wrong."""
     return {"type": "error", "data": {"message": text, "code": code} | more}
 
 
 def explain(error: Exception, request: str) -> Answer:
-    """Returns the answer for an exception, which is logged if it is neither the client's nor the browser's."""
+    """Returns the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
     if isinstance(error, ValidationError):
         return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
     if isinstance(error, AtCapacity):
@@ -136,6 +137,29 @@ def explain(error: Exception, request: str) -> Answer:
         logger.error("request failed", exc_info=error)
         return error_answer(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
     return error_answer(str(error), "EXECUTION_ERROR")
+
+
+async def encode(png: bytes | None, form: Screenshots) -> str | orjson.Fragment | None:
+    """Returns a PNG as base64 text, or as the JSON of lists of pixels; None if there is none."""
+    if png is None or form == "none":
+        return None
+    return base64.b64encode(png).decode() if form == "png" else await asyncio.to_thread(_pixel_lists, png)
+
+
+def _pixel_lists(png: bytes) -> orjson.Fragment:
+    """Return the JSON of an image's rows, 10 MB at 1280x720; most rows of a page repeat one, whose text is reused."""
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # [H, W, 3]
+    texts: dict[bytes, bytes] = {}
+    rows = []
+    for row in pixels:
+        key = row.tobytes()
+        if key not in texts:
+            texts[key] = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+        rows.append(texts[key])
+    return orjson.Fragment(b"[" + b",".join(rows) + b"]")
 
 
 async def as_json(answer: Answer) -> bytes:
@@ -172,19 +196,14 @@ def tool_answer(request: Any) -> dict[str, Any]:
     Codes and messages are those of OpenEnv's own server for an environment without tools.
     """
     number: str | int | None = None
-    if not isinstance(request, dict):
-        code, text = -32700, "Parse error"
-    else:
+    code, text = -32700, "Parse error"
+    if isinstance(request, dict):
         try:
-            asked = _ToolRequest.model_validate(request)
+            call = _ToolRequest.model_validate(request)
         except ValidationError as error:
             code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
         else:
-            number = asked.id
-            known = asked.method in ("tools/list", "tools/call")
-            code, text = (
-                (-32603, "Environment does not support MCP")
-                if known
-                else (-32601, f"Method not found: {asked.method:.100}")
-            )
+            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
+            if call.method in ("tools/list", "tools/call"):
+                code, text = -32603, "Environment does not support MCP"
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

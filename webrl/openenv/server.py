@@ -1,7 +1,7 @@
-"""The server: a pool of environments behind OpenEnv's WebSocket protocol, its older HTTP one, and documents about it.
+"""Serves a pool of environments over OpenEnv's WebSocket protocol and its older HTTP one.
 
-API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM); `await host(hub,
-listener, on_ready, stop)` is its second half, on a pool that is there. `read_variables(environ)` reads the environment
+API: `await serve(config, options, on_ready)` runs until SIGINT or SIGTERM; `await host(hub, listener, on_ready, stop)`
+is its second half, on a pool that is open. `read_variables(environ)` reads the environment
 variables of OpenEnv's own BrowserGym server (its Dockerfile sets them); options of the command line come before them.
 """
 
@@ -15,11 +15,10 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from webrl.config import RolloutConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.net import ENV_TOKEN, address_of, check_address, listen, run_app, stop_on_signals
-from webrl.openenv.hub import Hub, ServerOptions
-from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
+from webrl.openenv.hub import MAX_SIDE, MIN_SIDE, Hub, ServerOptions
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite, suite_of
@@ -27,7 +26,7 @@ from webrl.rollouts.suite import find_suite, suite_of
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 512
-"""Open connections beside one for each environment; further ones are closed at once."""
+"""Open connections in addition to one for each environment; further ones are closed at once."""
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
 _PREFIX = "BROWSERGYM_"
@@ -48,12 +47,15 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
     check_options(config, options)
     listener = listen(options.host, options.port)
     with listener:
-        rollout = _with_room(config.rollout, options.num_sessions)
+        rollout = config.rollout
+        if options.num_sessions is not None:
+            per_worker = -(-options.num_sessions // rollout.num_workers)
+            rollout = rollout.model_copy(update={"envs_per_worker": per_worker})
         for name in config.tasks.suites:
             rollout = find_suite(name).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
-            # pydantic's models take a while to make: after what can be refused at once.
-            from webrl.openenv.options import check_default
+            # pydantic's models take a while to build: after what can be refused at once.
+            from webrl.openenv.session import check_default
 
             benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size
@@ -87,13 +89,6 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"--sessions {options.num_sessions}: expected 1 to {MAX_SESSIONS}")
 
 
-def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig:
-    """The settings with as many environments as sessions, spread over the workers."""
-    if num_sessions is None:
-        return config
-    return config.model_copy(update={"envs_per_worker": -(-num_sessions // config.num_workers)})
-
-
 async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int], None], stop: asyncio.Event) -> None:
     """Serve a hub's sessions until `stop` is set.
 
@@ -113,10 +108,10 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
 
 @dataclass(frozen=True)
 class Variables:
-    """What the variables say; None: nothing."""
+    """Values of the environment variables; None: not set."""
 
     site: str | None
-    """Task of a reset that names none."""
+    """Default task of a reset."""
     viewport: tuple[int, int] | None
     """Size of pages."""
     port: int | None
@@ -129,48 +124,39 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     """Read `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS`; warns of those that have no effect here.
 
     Raises:
-        UsageError: a value that is no number, a benchmark that is not served, or a window that is to be shown.
+        UsageError: a value that is not a number, a benchmark that is not served, or a browser with a window.
     """
-    values = {name: environ[_PREFIX + name] for name in _READ if environ.get(_PREFIX + name)}
     for name in sorted(environ):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in _READ:
             logger.warning("%s is not read (those that are: %s)", name, ", ".join(_PREFIX + known for known in _READ))
-    if "TIMEOUT" in values:
+    if environ.get(_PREFIX + "TIMEOUT"):
         logger.warning("%sTIMEOUT is not used: rollout.step_timeout_s is the deadline of a step", _PREFIX)
-    if values.get("HEADLESS", "true").lower() != "true":
-        raise UsageError(f"{_PREFIX}HEADLESS={values['HEADLESS']}: browsers are always headless here; unset it")
-    width, height = (_side(values, name) for name in ("VIEWPORT_WIDTH", "VIEWPORT_HEIGHT"))
-    capacity = {"MAX_CONCURRENT_ENVS": environ.get("MAX_CONCURRENT_ENVS", "")}
-    return Variables(
-        site=_site(values),
-        viewport=(width or 1280, height or 720) if width or height else None,
-        port=_number(values, "PORT"),
-        num_sessions=_number(capacity, "MAX_CONCURRENT_ENVS", prefix=""),
-    )
-
-
-def _site(values: Mapping[str, str]) -> str | None:
-    benchmark, task = values.get("BENCHMARK", "miniwob"), values.get("TASK_NAME")
+    headless = environ.get(_PREFIX + "HEADLESS") or "true"
+    if headless.lower() != "true":
+        raise UsageError(f"{_PREFIX}HEADLESS={headless}: browsers are always headless here; unset it")
+    sides = {name: _number(environ, f"{_PREFIX}VIEWPORT_{name}") for name in ("WIDTH", "HEIGHT")}
+    for name, side in sides.items():
+        if side is not None and not MIN_SIDE <= side <= MAX_SIDE:
+            raise UsageError(f"{_PREFIX}VIEWPORT_{name}={side}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
+    benchmark, task = environ.get(_PREFIX + "BENCHMARK") or "miniwob", environ.get(_PREFIX + "TASK_NAME")
     try:
         reason = find_suite(benchmark).not_served
     except UsageError as error:
         reason = str(error)
     if reason:
         raise UsageError(f"{_PREFIX}BENCHMARK={benchmark} is not served: {reason}")
-    return site_name(task, benchmark) if task else None
+    return Variables(
+        site=site_name(task, benchmark) if task else None,
+        viewport=(sides["WIDTH"] or 1280, sides["HEIGHT"] or 720) if any(sides.values()) else None,
+        port=_number(environ, _PREFIX + "PORT"),
+        num_sessions=_number(environ, "MAX_CONCURRENT_ENVS"),
+    )
 
 
-def _side(values: Mapping[str, str], name: str) -> int | None:
-    number = _number(values, name)
-    if number is not None and not MIN_SIDE <= number <= MAX_SIDE:
-        raise UsageError(f"{_PREFIX}{name}={number}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
-    return number
-
-
-def _number(values: Mapping[str, str], name: str, prefix: str = _PREFIX) -> int | None:
-    text = values.get(name)
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
     if not text:
         return None
     if not text.isdecimal() or not int(text):
-        raise UsageError(f"{prefix}{name}={text}: expected a number above 0")
+        raise UsageError(f"{name}={text}: expected a number above 0")
     return int(text)

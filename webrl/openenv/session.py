@@ -1,7 +1,7 @@
-"""One OpenEnv session: an environment of the server's pool, borrowed for each episode.
+"""Plays the episodes of one OpenEnv client, each in an environment borrowed from the server's pool.
 
 API: `Session(hub)` is one client's: `await session.reset(options)`, `await session.step(action_text)`,
-`session.state`, `await session.close()`. What a reset may say stands in `ResetOptions`.
+`session.state`, `await session.close()`. The options of a reset are `ResetOptions`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,136 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-from webrl.errors import BrowserError
-from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode
-from webrl.openenv.messages import BrowserGymObservation, BrowserGymState, DetailedObservation
-from webrl.openenv.options import Start, read_options
-from webrl.openenv.screenshots import encode
+from pydantic import ValidationError
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, DataError, UsageError, problem_text
+from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode, Screenshots
+from webrl.openenv.messages import BrowserGymObservation, BrowserGymState, DetailedObservation, ResetOptions, encode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, StepResult
+from webrl.rollouts.sites import site_name
+from webrl.rollouts.suite import PAGES, suite_at
+from webrl.types import Task
 
 BORROW_TIMEOUT_S = 30.0
 """Longest wait for an environment: there is one for every place."""
 EPISODE_OVER = "the episode is over: nothing was done and no reward given; reset to begin another"
 """`error` of a step after the last one."""
+_MAX_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class Start:
+    """A reset's options, as a task and settings of an environment."""
+
+    task: Task
+    """The task to play."""
+    settings: dict[str, Any]
+    """Settings of the episode that differ from the server's."""
+    config: RolloutConfig
+    """All settings of the episode."""
+    screenshots: Screenshots
+    """Form of the screenshots."""
+    details: bool
+    """Whether the client is our own."""
+
+
+def read_options(data: dict[str, Any], hub: Hub) -> Start:
+    """Read the options of a reset.
+
+    Raises:
+        ValidationError: options that are not those of ResetOptions.
+        DataError: no such task, a host that is not allowed, or a setting out of range.
+    """
+    options, config = ResetOptions.model_validate(data), hub.config
+    benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
+    site = benchmark if options.start_url else hub.options.default_site
+    if options.task_name:
+        site = site_name(options.task_name, benchmark)
+    seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
+    task = _task(site, seed, options, hub.benchmarks)
+
+    if isinstance(options.screenshots, bool):
+        screenshots: Screenshots = "png" if options.screenshots else "none"
+    else:
+        screenshots = options.screenshots or hub.options.screenshots
+    settings: dict[str, Any] = {
+        "page_details": not options.details,
+        "viewport": options.viewport or (None if options.details else hub.options.viewport),
+        **_host_settings(options, config),
+        "screenshots": screenshots != "none",
+    }
+    given = options.model_dump(include={"observation", "dialect", "settle_cap_s", "step_timeout_s"}, exclude_none=True)
+    for name in given.keys() & {"settle_cap_s", "step_timeout_s"}:
+        given[name] = min(given[name], config.step_timeout_s)
+    settings |= given
+    try:
+        episode_config = RolloutConfig.model_validate(config.model_dump() | settings)
+    except ValidationError as error:
+        raise DataError(f"reset: {problem_text(error.errors()[0])}") from None
+    return Start(task, settings, episode_config, screenshots, options.details)
+
+
+def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
+    """Return the task that a reset names. Raises DataError if there is none, or it is not served."""
+    instruction, start_url = options.instruction, options.start_url
+    task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
+    suite = suite_at(site)
+    if suite is PAGES or suite.is_stateless:
+        suite.open_site(task)
+    elif suite.not_served:
+        raise DataError(f"task {site!r}: {suite.not_served}")
+    elif suite.name not in benchmarks:
+        raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite.name}")
+    elif instruction or start_url:
+        raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")
+    return task
+
+
+def _host_settings(options: ResetOptions, config: RolloutConfig) -> dict[str, list[str]]:
+    """Return the settings that admit the hosts of a reset: those that the server names, and those that its `*` covers.
+
+    Raises:
+        DataError: a host that the server does not allow, or not a web address.
+    """
+    named = {host.lower() for host in config.allowed_hosts} - {"*"}
+    covered = "*" in (*config.allowed_hosts, *config.public_hosts)
+    settings: dict[str, list[str]] = {"allowed_hosts": [], "public_hosts": []}
+    wanted = [("allowed_hosts", host, host.lower()) for host in options.allowed_hosts]
+    if options.start_url is not None:
+        url = urlsplit(options.start_url)
+        wanted.append(("start_url", options.start_url, url.netloc.lower() if url.scheme in ("http", "https") else ""))
+    for field_name, given, host in wanted:
+        if host in named or (host and re.sub(r":[0-9]*$", "", host) in named):
+            settings["allowed_hosts"].append(host)
+        elif host and covered:
+            settings["public_hosts"].append(host)
+        else:
+            raise DataError(f"{field_name} {given!r}: not among the server's rollout.allowed_hosts")
+    return settings
+
+
+def check_default(hub: Hub) -> Task:
+    """Return the server's own default task. Raises UsageError if it does not exist."""
+    try:
+        return _task(hub.options.default_site, 0, ResetOptions(), hub.benchmarks)
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+def first_state(hub: Hub) -> BrowserGymState:
+    """Return the state before the first reset, which names the server's default task."""
+    suite, _, name = hub.options.default_site.partition(".")
+    return BrowserGymState(episode_id=None, benchmark=suite, task_name=name)
 
 
 class Session:
@@ -46,7 +159,7 @@ class Session:
         self.idle_since: float | None = None
         """Loop time since which it has been silent for too long; None while it is not."""
         self.state = first_state(hub)
-        """Where the episode stands."""
+        """State of the episode."""
         self._rest()
 
     async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
@@ -64,17 +177,22 @@ class Session:
             suite, _, name = start.task.site.partition(".")
             episode = data.get("episode_id") or uuid.uuid4().hex
             self.state = BrowserGymState(episode_id=episode, benchmark=suite, task_name=name)
-            await self._borrow()
+            await self._give_back()  # the last episode's environment, whose worker may be due for replacement
+            try:
+                async with asyncio.timeout(BORROW_TIMEOUT_S):
+                    self._env = await self._lent.enter_async_context(self._hub.pool.env())
+            except TimeoutError:
+                raise BrowserError(f"all {self._hub.pool.size} environments are in use") from None
             self._start, self._over, self._last, self._last_action = start, False, None, ""
-            # A client that goes meanwhile leaves a page behind as well.
+            # A client that leaves during the reset leaves a page behind as well.
             first: Observation = await self._env.reset(start.task, start.settings)
             self.state.goal, self.state.current_url = first.goal, first.url
             return await self._describe(start, first, None)
 
     async def step(self, action_text: str) -> BrowserGymObservation:
-        """Act once; after the end of the episode nothing is done, and the answer is its last page with reward 0.
+        """Act once; after the end of the episode nothing is done, and the result is its last page with reward 0.
 
-        (OpenEnv's own server passes the action on to BrowserGym, which gives the episode's reward again.)
+        (OpenEnv's own server passes the action on to BrowserGym, which repeats the episode's reward.)
 
         Raises:
             NoEpisode: there is none.
@@ -91,7 +209,7 @@ class Session:
                 ended = dataclasses.replace(self._last, reward=0.0, error=EPISODE_OVER)
                 return await self._describe(start, ended.observation, ended)
             self._last_action = action_text
-            with contextlib.suppress(ActionError):  # the environment tells of it
+            with contextlib.suppress(ActionError):  # the environment reports it
                 action = read_answer(action_text, start.config.dialect)
                 self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
             result: StepResult = await self._env.step(action_text)
@@ -119,17 +237,16 @@ class Session:
             self._timer.cancel()
 
     def park(self) -> asyncio.Task[None]:
-        """Give page and place to others; the next reset takes a place again."""
+        """Return page and place; the next reset takes a place again."""
         self.idle_since = None
         self._parking = asyncio.create_task(self._leave())
         return self._parking
 
     @contextlib.asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:
-        """While a request is served the session is not idle."""
+        """Keep the session from becoming idle while a request is served."""
         self.idle_since = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self.forget()
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
         try:
@@ -144,28 +261,20 @@ class Session:
         self.idle_since = asyncio.get_running_loop().time()
         self._hub.wake()
 
-    async def _borrow(self) -> None:
-        """An environment for the next episode; not the last one's, whose worker may be due for replacement."""
-        await self._give_back()
-        try:
-            async with asyncio.timeout(BORROW_TIMEOUT_S):
-                self._env = await self._lent.enter_async_context(self._hub.pool.env())
-        except TimeoutError:
-            raise BrowserError(f"all {self._hub.pool.size} environments are in use") from None
-
     async def _leave(self) -> None:
-        """Give environment and place back."""
+        """Return environment and place."""
         try:
             await self._give_back(for_good=not self._over)
         finally:
             self._hub.release(self)
 
     async def _give_back(self, *, for_good: bool = False) -> None:
-        """Let another session have the environment; a MiniWoB page is kept, and reset when it is next lent."""
+        """Return the environment to the pool; a MiniWoB page stays open, and is reset when it is next lent."""
         lent, self._lent = self._lent, contextlib.AsyncExitStack()
         env, self._env, self._over = self._env, None, True
+        stays_open = self._start is not None and suite_at(self._start.task.site).is_stateless
         try:
-            if env is not None and (for_good or not (self._start and self._start.stays_open)):
+            if env is not None and (for_good or not stays_open):
                 await env.close()
         finally:
             await lent.aclose()
@@ -181,49 +290,33 @@ class Session:
             "reward": result.reward if result else 0.0,
             "done": bool(result and (result.done or result.agent_done)),
         }
-        if not start.details:
-            form = start.config.observation
-            return BrowserGymObservation(**fields, **_copies(page, form), metadata=self._metadata(page, result))
-        if result is None:
+        if start.details and result is None:
             return DetailedObservation(**fields)
-        return DetailedObservation(
-            **fields,
-            action=result.action,
-            page_done=result.done,
-            agent_done=result.agent_done,
-            message=result.message,
-            blocked=result.blocked,
-        )
-
-    def _metadata(self, page: Observation, result: StepResult | None) -> dict[str, Any]:
-        """What OpenEnv's own server has there: BrowserGym's observation without its large parts.
-
-        `bbox` holds four numbers as text, because that is how OpenEnv's example reads it.
-        """
-        elements = page.details.elements if page.details else {}
-        shown = {bid: fields | {"bbox": _as_text(fields["bbox"])} for bid, fields in elements.items()}
+        if start.details and result is not None:
+            return DetailedObservation(
+                **fields,
+                action=result.action,
+                page_done=result.done,
+                agent_done=result.agent_done,
+                message=result.message,
+                blocked=result.blocked,
+            )
+        # The page a second time, in the fields of BrowserGym's observation, for the clients that read them.
+        if start.config.observation == "html":
+            fields["pruned_html"] = page.text
+        else:
+            fields |= {"axtree_txt": page.text, "pruned_html": page.details.html if page.details else ""}
+        # As in OpenEnv's own server: BrowserGym's observation without its large parts. `bbox` holds four numbers as
+        # text, because that is how OpenEnv's example reads it.
+        elements = {}
+        for bid, properties in (page.details.elements if page.details else {}).items():
+            box = properties["bbox"]
+            elements[bid] = properties | {"bbox": None if box is None else [f"{number:g}" for number in box]}
         observed = {
             "goal": page.goal,
             "url": page.url,
             "last_action": self._last_action,
-            "last_action_error": result.error if result else "",
-            "extra_element_properties": shown,
+            "last_action_error": fields["error"],
+            "extra_element_properties": elements,
         }
-        return {"browsergym_obs": observed, "browsergym_info": {}}
-
-
-def first_state(hub: Hub) -> BrowserGymState:
-    """Before the first reset: the task of one that names none."""
-    suite, _, name = hub.options.default_site.partition(".")
-    return BrowserGymState(episode_id=None, benchmark=suite, task_name=name)
-
-
-def _as_text(box: list[float] | None) -> list[str] | None:
-    return None if box is None else [f"{number:g}" for number in box]
-
-
-def _copies(page: Observation, form: str) -> dict[str, str]:
-    """The fields of the BrowserGym observation that carry the page a second time, for the clients that read them."""
-    if form == "html":
-        return {"pruned_html": page.text}
-    return {"axtree_txt": page.text, "pruned_html": page.details.html if page.details else ""}
+        return BrowserGymObservation(**fields, metadata={"browsergym_obs": observed, "browsergym_info": {}})

@@ -1,4 +1,4 @@
-"""What `webrl serve-model` is told to serve: a run's actor or another checkpoint, with the settings of its training.
+"""Finds the checkpoint that `webrl serve-model` serves: a run's actor or another model, with its training settings.
 
 API: `find_checkpoint(name, config, overrides, phase=None) -> Checkpoint`; `check_context(checkpoint) -> int | None`.
 """
@@ -29,22 +29,22 @@ _ENGINE = "rollout.engine.kind"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights with what their prompts and answers look like."""
+    """Weights, and the settings of their prompts and answers."""
 
     name: str
-    """Folder (a LoRA adapter's, too) or hub name."""
+    """Folder (also a LoRA adapter's) or hub name."""
     alias: str
-    """What clients call it."""
+    """Its name for clients."""
     config: RunConfig
     """Prompt, action language, sampling and engine."""
     source: str
-    """Where these settings come from."""
+    """Origin of these settings."""
 
 
 def find_checkpoint(
     name: str, config: str | None = None, overrides: Sequence[str] = (), *, phase: int | None = None
 ) -> Checkpoint:
-    """The checkpoint of that name.
+    """Find a checkpoint by its name.
 
     Args:
         name: a run folder (its newest actor, or that of `phase`), a model folder or a hub name.
@@ -53,8 +53,8 @@ def find_checkpoint(
 
     Raises:
         UsageError: a run without an actor, `phase` without a run, a bad config, or an engine that serves other models.
-        ModelError: a model that cannot be loaded (`check_model`), or that sees where `rollout.image_size` asks for
-            none, or the other way round.
+        ModelError: a model that cannot be loaded (`check_model`), a vision-language model without
+            `rollout.image_size`, or a text model with it.
     """
     name = shipped_model(name)
     folder = Path(name).expanduser()
@@ -65,7 +65,10 @@ def find_checkpoint(
         name = str(folder)
     elif phase is not None:
         raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
-    path = find_config(config) if config else _run_config(folder) if model_folder(name) else None
+    path = find_config(config) if config else None
+    if path is None and model_folder(name):  # in a run: RUN/sft, RUN/phase_NN/actor
+        above = (parent / "config.yaml" for parent in folder.resolve().parents[:2])
+        path = next(filter(is_file, above), None)
     settings = load_config(path, overrides)
     check_sight(settings, name)
     settings = _on_best_engine(settings, overrides)
@@ -74,7 +77,7 @@ def find_checkpoint(
 
 
 def check_context(checkpoint: Checkpoint) -> int | None:
-    """Tokens that prompt and answer may have together, None where the model's config names no limit.
+    """Returns the tokens that prompt and answer may have together; None if the model's config has no limit.
 
     Raises:
         UsageError: the settings' prompts and answers do not fit.
@@ -96,7 +99,7 @@ def check_context(checkpoint: Checkpoint) -> int | None:
 
 
 def _actor(run: RunFolder, phase: int | None) -> Path:
-    """The actor of a phase, or the newest one. Raises UsageError."""
+    """Return the actor of a phase, or the newest one. Raises UsageError."""
     phases = range(run.last_phase(), -1, -1) if phase is None else [phase]
     for number in phases:
         if (folder := run.phase(number).actor).is_dir():
@@ -107,14 +110,8 @@ def _actor(run: RunFolder, phase: int | None) -> Path:
     )
 
 
-def _run_config(folder: Path) -> Path | None:
-    """The config of the run that a model folder lies in."""
-    above = folder.resolve().parents[:2]  # RUN/sft, RUN/phase_NN/actor
-    return next((path / "config.yaml" for path in above if is_file(path / "config.yaml")), None)
-
-
 def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The settings with vLLM where a GPU and vLLM are there and no engine is asked for. Raises UsageError."""
+    """Return the settings with vLLM if there are a GPU and vLLM and no engine is named. Raises UsageError."""
     engine = config.rollout.engine
     if engine.kind == "openai":
         raise UsageError(

@@ -1,6 +1,6 @@
-"""What may be asked: bodies of requests, read strictly. What is not understood, or not done here, is refused by name.
+"""Reads the bodies of requests strictly: what is unknown, or not supported here, is refused by name.
 
-API: `read(ChatRequest, body) -> ChatRequest`, and so on; `RequestError` says why not, in OpenAI's form.
+API: `read(ChatRequest, body) -> ChatRequest`, and so on; `RequestError` holds the reason of a refusal in OpenAI's form.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MIN_TEMPERATURE = 0.01
 _MAX_STOPS = 4
 _NOT_DONE = "this server does not do that; leave it out"
 MAX_PICTURE_BYTES = 4 << 20
-"""Of the file in a `data:` URL."""
+"""Bound of the file in a `data:` URL."""
 MAX_PICTURE_PIXELS = 1 << 24
-"""Width times height: 50 MB once it is unpacked, whatever the file has."""
+"""Bound of width times height: 50 MB once it is unpacked, whatever the size of the file."""
 _COMPLETION_TOKENS = 16
 """OpenAI's default length of a plain completion."""
 
 
 class RequestError(Exception):
-    """A request that is refused."""
+    """Raised for a request that is refused."""
 
     def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -39,35 +39,36 @@ class RequestError(Exception):
         self.code = code
 
 
-def _check_temperature(value: float | None) -> float | None:
-    if value and value < _MIN_TEMPERATURE:
-        raise ValueError(f"0 is greedy, and {_MIN_TEMPERATURE} the lowest above it")
-    return value
+class RequestBody(BaseModel):
+    """What all bodies have."""
 
-
-class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
 
-    _temperature = field_validator("temperature")(_check_temperature)
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, value: float | None) -> float | None:
+        if value and value < _MIN_TEMPERATURE:
+            raise ValueError(f"0 is greedy, and {_MIN_TEMPERATURE} the lowest above it")
+        return value
 
     @property
     def draw_seed(self) -> int:
-        """The seed, or a fresh one."""
+        """The seed, or a random one."""
         return random.getrandbits(62) if self.seed is None else self.seed
 
 
-class _Generation(_Body):
-    """What chats and completions share; the second block's fields are known with the values that ask for nothing."""
+class _Generation(RequestBody):
+    """Fields of chats and completions; those of the second block are accepted with their neutral values only."""
 
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=0)
     max_tokens: int | None = Field(None, ge=1)
     stop: str | list[str] | None = None
-    user: str | None = None  # says who asks, which changes no answer
+    user: str | None = None  # identifies the user, which changes no answer
 
     n: Literal[1] | None = None
     stream: Literal[False] | None = None
@@ -83,14 +84,14 @@ class _Generation(_Body):
 
     @field_validator("stop")
     @classmethod
-    def _stops_are_texts(cls, value: str | list[str] | None) -> str | list[str] | None:
+    def _check_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
         stops = [value] if isinstance(value, str) else value or []
         if len(stops) > _MAX_STOPS or not all(stops):
             raise ValueError(f"expected at most {_MAX_STOPS} texts, none of them empty")
         return value
 
     def sampling(self, max_new_tokens: int) -> Sampling:
-        """How to draw the answer; OpenAI's defaults."""
+        """Return how to sample the answer, with OpenAI's defaults."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -102,7 +103,7 @@ class _Generation(_Body):
 
 @dataclass(frozen=True)
 class _Content:
-    """What a message says, and the picture before it."""
+    """Text of a message, and the image before it."""
 
     text: str
     picture: bytes | None = None
@@ -124,7 +125,11 @@ class _ChatMessage(BaseModel):
         match parts[:1]:
             case [{"type": "image_url", "image_url": {"url": str(url), **more}, **rest}] if not (more or rest):
                 picture, parts = read_picture(url), parts[1:]
-        texts = [text for part in parts if (text := _text(part)) is not None]
+        texts = []
+        for part in parts:
+            match part:
+                case {"type": "text", "text": str(text), **rest} if not rest:
+                    texts.append(text)
         if len(texts) < len(parts) or not (texts or picture):
             raise ValueError(
                 "only text is read here, parts of the form {'type': 'text', 'text': …}, and before it one picture, "
@@ -133,22 +138,17 @@ class _ChatMessage(BaseModel):
         return _Content("\n".join(texts), picture)
 
 
-def _text(part: Any) -> str | None:
-    """The text of a text part, None of any other."""
-    match part:
-        case {"type": "text", "text": str(text), **more} if not more:
-            return text
-    return None
-
-
 def read_picture(text: str) -> bytes:
-    """The file in a `data:` URL; nothing is fetched.
+    """Returns the file in a `data:` URL; nothing is fetched.
 
     Raises:
-        ValueError: it is none, no PNG or JPEG, or larger than MAX_PICTURE_BYTES or MAX_PICTURE_PIXELS.
+        ValueError: not such a URL, not a PNG or JPEG, or larger than MAX_PICTURE_BYTES or MAX_PICTURE_PIXELS.
     """
-    kind, _, data = text.partition(",")
-    if kind not in ("data:image/png;base64", "data:image/jpeg;base64"):
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+
+    head, _, data = text.partition(",")
+    if head not in ("data:image/png;base64", "data:image/jpeg;base64"):
         raise ValueError(f"a picture is 'data:image/png;base64,…' (or jpeg), found {text[:60]!r}")
     try:
         picture = base64.b64decode(data, validate=True)
@@ -156,21 +156,16 @@ def read_picture(text: str) -> bytes:
         raise ValueError(f"the picture is no base64: {text[:60]!r}") from None
     if len(picture) > MAX_PICTURE_BYTES:
         raise ValueError(f"the picture's file has {len(picture)} bytes; {MAX_PICTURE_BYTES} are read at most")
-    width, height = _size(picture)
+    # The size stands in the file's head: nothing is unpacked.
+    for kind in (PngImageFile, JpegImageFile):
+        with contextlib.suppress(SyntaxError, OSError), kind(io.BytesIO(picture)) as image:
+            width, height = image.size
+            break
+    else:
+        raise ValueError("the screenshot is no picture that can be read: neither PNG nor JPEG")
     if width * height > MAX_PICTURE_PIXELS:
         raise ValueError(f"the picture has {width}x{height} pixels; {MAX_PICTURE_PIXELS} are read at most")
     return picture
-
-
-def _size(picture: bytes) -> tuple[int, int]:
-    """Width and height by the head of a PNG or JPEG; nothing is unpacked. Raises ValueError."""
-    from PIL.JpegImagePlugin import JpegImageFile
-    from PIL.PngImagePlugin import PngImageFile
-
-    for kind in (PngImageFile, JpegImageFile):
-        with contextlib.suppress(SyntaxError, OSError), kind(io.BytesIO(picture)) as image:
-            return image.size
-    raise ValueError("the screenshot is no picture that can be read: neither PNG nor JPEG")
 
 
 class ChatRequest(_Generation):
@@ -187,11 +182,13 @@ class ChatRequest(_Generation):
     store: Literal[False] | None = None
 
     @model_validator(mode="after")
-    def _one_limit(self) -> Self:
+    def _check_combination(self) -> Self:
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise ValueError(
                 f"max_tokens={self.max_tokens} and max_completion_tokens={self.max_completion_tokens} differ; send one"
             )
+        if sum(m.content.picture is not None for m in self.messages) != (self.picture is not None):
+            raise ValueError("one picture at most is read, which the last user message begins with")
         return self
 
     @property
@@ -206,14 +203,8 @@ class ChatRequest(_Generation):
 
     @property
     def picture(self) -> bytes | None:
-        """What the last user message begins with; None: there is no picture at all."""
+        """Image at the start of the last user message; None: there is none."""
         return next((m.content.picture for m in reversed(self.messages) if m.role == "user"), None)
-
-    @model_validator(mode="after")
-    def _one_picture(self) -> Self:
-        if sum(m.content.picture is not None for m in self.messages) != (self.picture is not None):
-            raise ValueError("one picture at most is read, which the last user message begins with")
-        return self
 
 
 class CompletionRequest(_Generation):
@@ -228,7 +219,7 @@ class CompletionRequest(_Generation):
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _one_prompt(cls, value: Any) -> Any:
+    def _check_prompt(cls, value: Any) -> Any:
         if isinstance(value, str) or (isinstance(value, list) and all(type(i) is int for i in value)):
             return value
         raise ValueError("expected a text or a list of token ids; several prompts are several requests")
@@ -248,7 +239,7 @@ class _PastStep(BaseModel):
     note: str = ""
 
 
-class ActionRequest(_Body):
+class ActionRequest(RequestBody):
     """Body of `/v1/actions`: a page, for the model's own prompt."""
 
     goal: str = Field(min_length=1)
@@ -265,7 +256,7 @@ class ActionRequest(_Body):
         )
 
 
-R = TypeVar("R", bound=_Body)
+R = TypeVar("R", bound=RequestBody)
 _DONE_ELSEWHERE = frozenset(
     ("n", "stream", "stream_options", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs",
      "tools", "tool_choice", "response_format", "store", "echo", "best_of", "suffix")
@@ -273,7 +264,7 @@ _DONE_ELSEWHERE = frozenset(
 
 
 def read(kind: type[R], body: bytes) -> R:
-    """The request that a body is.
+    """Parse the body of a request.
 
     Raises:
         RequestError: names the first parameter that is not understood.

@@ -102,8 +102,12 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     await set_value(tabs, bid, "select_option", options, force=True)
 
 
-async def _click(tabs: Tabs, bid: str, *, method: str, **options: Any) -> None:
-    await attempt(await locate(tabs.page, bid), method, force=True, **options)
+async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
+    element = await locate(tabs.page, bid)
+    if modifiers is None:
+        await attempt(element, method, force=True, **options)
+    else:
+        await click_holding(tabs, element, method, modifiers, force=True, **options)
 
 
 FORCED: dict[str, Handler] = {

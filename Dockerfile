@@ -19,12 +19,13 @@ RUN apt-get update \
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY webrl webrl
+COPY packages/webrl-serve packages/webrl-serve
 COPY configs configs
 COPY data/tiny data/tiny
 # torch is a dependency of the package; its CPU build is the small one, and serving imports none of it.
 RUN torch=$(sed -n 's/^torch==//p' constraints.txt) \
     && pip install --no-deps --index-url https://download.pytorch.org/whl/cpu "torch==$torch" \
-    && pip install -c constraints.txt .
+    && pip install -c constraints.txt . ./packages/webrl-serve
 
 # Pages are strangers' programs: they run as nobody's user, without a home that is worth anything.
 RUN useradd --create-home --shell /usr/sbin/nologin webrl

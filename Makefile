@@ -59,7 +59,7 @@ clean: ## removes environment and caches; keeps runs/
 	@rm -rf $(VENV) $(VENV).uv $(VENV)-vllm $(VENV)-openenv $(VENV)-trackers build dist .pytest_cache .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.python-done: pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh python
 	@touch $@
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
-from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.task_files import as_task
-from webrl.suites.arena.tasks import draw
-from webrl.suites.arena.templates import MAX_WAITS, WAIT, Template
 from webrl.types import Task
+from webrl_arena.env import ArenaEnv
+from webrl_arena.task_files import as_task
+from webrl_arena.tasks import draw
+from webrl_arena.templates import MAX_WAITS, WAIT, Template
 
 _NUM_TASKS = 8
 """Of a template: the one that is played, and those that its end is compared with."""

@@ -27,10 +27,10 @@ from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
 from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
-from webrl.suites.arena.script import notes_in
-from webrl.suites.arena.tasks import BY_TYPE
-from webrl.suites.arena.templates import WAIT
 from webrl.types import Trajectory
+from webrl_arena.script import notes_in
+from webrl_arena.tasks import BY_TYPE
+from webrl_arena.templates import WAIT
 
 SAY = "send_msg_to_user"
 SPLITS = {"eval": "trained templates", "eval_heldout": "held-out templates"}

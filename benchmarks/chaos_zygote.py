@@ -22,8 +22,8 @@ from typing import Any
 WARM = (
     "torch", "transformers.models.llama.modeling_llama", "accelerate", "matplotlib.pyplot", "sklearn.metrics",
     "playwright.async_api", "websockets.asyncio.client", "aiohttp.web", "webrl.cli", "webrl.cli.run",
-    "webrl.cli.serve_env", "webrl.llm.local.model", "webrl.llm.policy", "webrl.rollouts.collect",
-    "webrl.openenv.client", "webrl.tasks.curriculum", "webrl.reward.stage", "webrl.replay.stage",
+    "webrl_serve.cli.serve_env", "webrl.llm.local.model", "webrl.llm.policy", "webrl.rollouts.collect",
+    "webrl_serve.openenv.client", "webrl.tasks.curriculum", "webrl.reward.stage", "webrl.replay.stage",
     "webrl.training", "webrl.training.trainer",
 )  # fmt: skip
 

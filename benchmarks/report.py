@@ -15,7 +15,7 @@ from typing import Any
 
 from view import chromium
 
-from webrl.reports.page.build import write_report
+from webrl_report.page.build import write_report
 
 NUM_OPENED = 5
 

@@ -30,12 +30,12 @@ import psutil
 from rollout import HERE, play_episode
 
 from webrl.config import RolloutConfig
-from webrl.openenv.client import RemotePool
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.rollouts.pool import EnvPool
 from webrl.types import Task
+from webrl_serve.openenv.client import RemotePool
 
 SESSIONS = (1, 2, 4, 8)
 ROUNDS = 3

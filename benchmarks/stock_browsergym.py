@@ -201,7 +201,7 @@ def play(url: str, task: str, max_steps: int, folder: Path) -> dict[str, Any]:
     os.environ["MINIWOB_URL"] = (miniwob_root() / "miniwob").as_uri() + "/"
     from browsergym.experiments import EnvArgs, ExpArgs, loop
 
-    from webrl.gym.agent import WebrlAgentArgs
+    from webrl_serve.gym.agent import WebrlAgentArgs
 
     # Its statistics count tokens with a vocabulary that is downloaded first.
     loop.count_tokens = lambda text: len(text.split())

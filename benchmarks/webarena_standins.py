@@ -2,8 +2,8 @@
 
     python benchmarks/webarena_standins.py [--steps 12] [--envs 4]
 
-Needs `make webarena` and a Chromium, no network. The stand-ins (tests/webarena/standins) have the log-in forms and
-the markup that the tasks' evaluators read; they say nothing about how an agent does on the real sites.
+Needs `make webarena` and a Chromium, no network. The stand-ins (packages/webrl-webarena/tests/standins) have the
+log-in forms and the markup that the tasks' evaluators read; they say nothing about how an agent does on the real sites.
 The last line of output is one JSON object.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "webarena"))
+sys.path.insert(0, str(ROOT / "packages" / "webrl-webarena" / "tests"))
 
 from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
 from standins.play import failures, lite_tasks, play  # noqa: E402
@@ -53,9 +53,9 @@ def main() -> None:
 
 def instantiate(world: World) -> dict[str, Any]:
     """Build every task of both suites, as BrowserGym's own classes and as ours."""
-    from webrl.suites.web.sites import resolve
-    from webrl.suites.webarena.sites import SITES
-    from webrl.suites.webarena.tasks import config_of, load_suite, sites_of
+    from webrl_site.sites import resolve
+    from webrl_webarena.sites import SITES
+    from webrl_webarena.tasks import config_of, load_suite, sites_of
 
     os.environ.update(world.variables())
     from browsergym.webarena.config import TASK_IDS as FULL
@@ -148,7 +148,7 @@ def compare(world: World, steps: int) -> dict[str, Any]:
 async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
     """Times of our environment; the log-in is minted before, as in any run after its first episode."""
     from webrl.rollouts.browser import Browser
-    from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
+    from webrl_webarena.env import SiteAccess, WebArenaEnv
 
     config = world.config()
     async with Browser() as browser:

@@ -3,9 +3,9 @@
     python benchmarks/webarena_verified.py --tasks FILE --command PATH/webarena-verified
 
 FILE is what `webarena-verified dataset-get` writes. Every task of it is read; then some are played in a real browser on
-the stand-ins (tests/webarena/standins), each by a script that solves it, by one that answers without doing anything,
-and by one that does it and answers in other words: right are 1, 0 and 0. Retrieval tasks are answered with their
-reference, and with another one. It says nothing about how an agent does on the real sites.
+the stand-ins (packages/webrl-webarena/tests/standins), each by a script that solves it, by one that answers without
+doing anything, and by one that does it and answers in other words: right are 1, 0 and 0. Retrieval tasks are answered
+with their reference, and with another one. It says nothing about how an agent does on the real sites.
 The last line of output is one JSON object.
 """
 
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "webarena"))
+sys.path.insert(0, str(ROOT / "packages" / "webrl-webarena" / "tests"))
 
 from standins.experts import SCRIPTS, Script  # noqa: E402
 from standins.play import play  # noqa: E402
 from standins.world import World  # noqa: E402
 
 from webrl.runs.store import read_json  # noqa: E402
-from webrl.suites.webarena.verified import verified_tasks  # noqa: E402
+from webrl_webarena.verified import verified_tasks  # noqa: E402
 
 ACTED = {44: "NAVIGATE", 276: "NAVIGATE", 657: "MUTATE"}
 """Tasks for which the stand-ins send what the real sites send; the type that is the right answer."""

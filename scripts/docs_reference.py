@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from webrl.cli import build_parser, summaries
 from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
-from webrl.suites.arena.tasks import TEMPLATES
+from webrl_arena.tasks import TEMPLATES
 
 _COMMANDS_HEAD = """# Commands
 
@@ -35,7 +35,7 @@ the nearest known name. `--dry-run` prints what a run would use.
 """
 _ARENA_HEAD = """# Arena tasks
 
-The {num} task templates of the [arena](arena.md), made from `webrl/suites/arena/` while this page was built. **h**:
+The {num} task templates of the [arena](arena.md), made from `webrl_arena/` while this page was built. **h**:
 held out, never trained on. Of each template, the first wording.
 
 | Template | Instruction |

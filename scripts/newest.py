@@ -23,7 +23,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("dev", "grpo")
+EXTRAS = ("dev",)
+COMPANIONS = ("webrl-site", "webrl-serve", "webrl-grpo", "webrl-report", "webrl-study")
 """What `make setup` installs."""
 WITHOUT_DEPENDENCIES = ("browsergym",)
 """Prefix of packages whose pins are ignored."""
@@ -35,6 +36,9 @@ def requirements() -> tuple[list[str], list[str]]:
     """What is installed with its dependencies, and what without."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(r for extra in EXTRAS for r in project["optional-dependencies"][extra])]
+    for name in COMPANIONS:
+        companion = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        wanted += [r for r in companion["dependencies"] if not r.startswith("webrl")]
     alone = [r for r in wanted if r.startswith(WITHOUT_DEPENDENCIES)]
     return [*(r for r in wanted if r not in alone), *BROUGHT_BY_THOSE], alone
 
@@ -74,7 +78,8 @@ def install(environment: Path, torch: str | None) -> None:
     if torch:  # first and alone, as scripts/setup.sh does: its CPU build comes from elsewhere
         pip(python, "install", "--quiet", torch)
     pip(python, "install", "--quiet", "--upgrade", "--upgrade-strategy", "eager", *wanted, *keep)
-    pip(python, "install", "--quiet", "--no-deps", "--upgrade", *alone, "-e", str(ROOT))
+    editable = [part for path in (ROOT, *sorted(ROOT.glob("packages/webrl-*"))) for part in ("-e", str(path))]
+    pip(python, "install", "--quiet", "--no-deps", "--upgrade", *alone, *editable)
 
 
 def installed(environment: Path) -> dict[str, str]:
@@ -97,7 +102,7 @@ def run_tests(environment: Path, pattern: str | None) -> tuple[int, str]:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sorted(ROOT.glob("packages/webrl-*")))))}
 
 
 def page(versions: Mapping[str, str], result: str) -> str:

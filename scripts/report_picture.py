@@ -41,8 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     from PIL import Image
 
-    from webrl.reports.page.build import write_report
     from webrl.runs.disk import atomic_path
+    from webrl_report.page.build import write_report
 
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.html"

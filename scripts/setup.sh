@@ -12,6 +12,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 VENV=${VENV:-.venv}
 TORCH=$(sed -n 's/^torch==//p' constraints.txt)
 LOG=$VENV/setup.log
+# The companions in packages/. What the arena and WebArena import is installed later (engines; make webarena).
+COMPANIONS=(-e packages/webrl-site -e packages/webrl-serve -e packages/webrl-grpo -e packages/webrl-report -e packages/webrl-study)
+LATER=(-e packages/webrl-arena -e packages/webrl-webarena)
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -90,8 +93,9 @@ setup_python() {
   if "$VENV/bin/python" -m pip show -qq openenv-core 2>/dev/null; then
     quietly "$VENV/bin/python" -m pip uninstall -y openenv-core openenv || die "pip could not remove openenv-core"
   fi
-  say "webrl and its dependencies (constraints.txt)"
-  pip -c constraints.txt -e '.[dev,grpo]' || die "pip could not install webrl"
+  say "webrl, its companions and their dependencies (constraints.txt)"
+  pip -c constraints.txt -e '.[dev]' "${COMPANIONS[@]}" || die "pip could not install webrl"
+  pip --no-deps "${LATER[@]}" || die "pip could not install the companions"
 }
 
 browser_works() { quietly "$VENV/bin/python" -m webrl.cli doctor browser; }
@@ -131,13 +135,13 @@ sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file(
 setup_engines() {
   if [ "$(uname -s)" != Linux ]; then
     say "Ray and the arena; DeepSpeed and vLLM exist for Linux only, their tests are skipped here"
-    pip -c constraints.txt -e '.[dev,arena,grpo,ray]' || die "pip could not install Ray and the arena"
+    pip -c constraints.txt -e '.[dev,ray]' "${COMPANIONS[@]}" -e packages/webrl-arena || die "pip could not install Ray and the arena"
     return
   fi
   say "DeepSpeed, Ray and the arena"
   can_compile || apt_install g++ "$(basename "$(readlink -f "$VENV/bin/python")")-dev" && can_compile ||
     die "DeepSpeed needs g++ and Python's headers; run: sudo apt-get install g++ python3-dev"
-  pip -c constraints.txt -e '.[dev,arena,deepspeed,grpo,ray]' || die "pip could not install DeepSpeed, Ray and the arena"
+  pip -c constraints.txt -e '.[dev,deepspeed,ray]' "${COMPANIONS[@]}" -e packages/webrl-arena || die "pip could not install DeepSpeed, Ray and the arena"
   command -v npm >/dev/null || apt_install npm || say "no npm: the tests that fetch real tokenizers with it are skipped"
   setup_vllm
 }

@@ -105,7 +105,11 @@ def run_tests(executable: Path, version: str, arguments: Sequence[str]) -> Resul
     """Run the tests with this browser; their output goes to the screen."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        files = [str(ROOT / "tests" / name) for name in FILES]
+        files = [
+            str(path)
+            for name in FILES
+            for path in (*ROOT.glob(f"tests/{name}"), *ROOT.glob(f"packages/**/tests/{name}"))
+        ]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "browser and not slow", f"--junitxml={report}", *files]
         done = subprocess.run([*command, *arguments], env=os.environ | {"WEBRL_CHROMIUM": str(executable)}, check=False)
         if not report.is_file():

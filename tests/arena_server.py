@@ -13,9 +13,9 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-from webrl.arena import running
-from webrl.arena.client import Arena, ArenaError, Session
 from webrl.config import RunConfig
+from webrl_arena.world import running
+from webrl_arena.world.client import Arena, ArenaError, Session
 
 
 def share_templates(folder: Path, factory: pytest.TempPathFactory) -> None:

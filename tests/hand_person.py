@@ -11,8 +11,8 @@ from browsers import run, shared_browser
 from rollouts_builders import serve
 
 from webrl.config import RunConfig
-from webrl.demos.by_hand import record_by_hand
 from webrl.types import Task
+from webrl_site.by_hand import record_by_hand
 
 WAIT_S = 120.0
 

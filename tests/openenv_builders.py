@@ -19,9 +19,9 @@ from served import served
 
 from webrl.config import RolloutConfig
 from webrl.net import listen
-from webrl.openenv.hub import Hub, ServerOptions
-from webrl.openenv.server import host
 from webrl.rollouts.pool import EnvPool
+from webrl_serve.openenv.hub import Hub, ServerOptions
+from webrl_serve.openenv.server import host
 
 SCRIPTS = Path(__file__).parent / "openenv_scripts.py"
 CLIENTS = Path(f"{sys.prefix}-openenv")

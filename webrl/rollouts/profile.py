@@ -103,7 +103,7 @@ _NO_DOCUMENT = ("", ":")
 
 
 class EpisodeObserver(Protocol):
-    """Somebody in whose sight episodes are played: a person who demonstrates (`webrl.demos.hand`)."""
+    """Somebody in whose sight episodes are played: a person who demonstrates (`webrl_site.hand`)."""
 
     script: str
     """Every document runs it before its own scripts."""

@@ -1,0 +1,111 @@
+"""What all tests share: a quiet, offline process, and skips for hardware that this machine lacks."""
+
+import gc
+import os
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from webrl.config import plugins, redaction
+from webrl.config.extras import EXTRAS, is_installed
+
+if TYPE_CHECKING:
+    from openenv_builders import Servers
+
+    from webrl_arena.world.client import Arena
+
+# Before torch is imported: the CPU settings that webrl's launcher sets, and no look-ups on model hubs.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# `make engines` puts vLLM beside the environment that runs the tests.
+_VLLM_PYTHON = Path(f"{sys.prefix}-vllm/bin/python")
+if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
+    os.environ.setdefault("WEBRL_VLLM_PYTHON", str(_VLLM_PYTHON))
+
+_MAY_SKIP = {"true": ("gpu",), "before-engines": ("gpu", "arena", "deepspeed", "ray", "vllm")}
+"""By what `CI` says: the markers whose tests may be skipped. The second is for a run before `make engines`."""
+_SLOW_S = 1800
+"""Deadline of a slow test; the others have `timeout` of pyproject.toml."""
+
+
+@pytest.fixture(scope="session")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Arena"]:
+    """A running arena that the tests of a process share."""
+    from arena_server import serving
+
+    with serving(tmp_path_factory.mktemp("arena"), tmp_path_factory) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator["Servers"]:
+    """`webrl serve-env` in this process, on a browser that the tests of a process share."""
+    from openenv_builders import Servers
+
+    with Servers() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test calls a secret ("other", say) is none to the tests after it."""
+    monkeypatch.setattr(redaction, "_known", set(redaction._known))
+
+
+def pytest_sessionfinish() -> None:
+    """End the browser that tests have shared."""
+    gc.unfreeze()  # Hypothesis, which the summary imports, asks who refers to what
+    if "browsers" in sys.modules:
+        sys.modules["browsers"].close()
+
+
+@pytest.hookimpl(trylast=True)  # after what `-m` and `-k` leave out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` or with the name of an extra where there is none; a missing browser is an error."""
+    lacking = {name: f"{name} is not installed: {fix}" for name, (fix, _) in EXTRAS.items() if not is_installed(name)}
+    if os.environ.get("WEBRL_VLLM_PYTHON"):
+        lacking.pop("vllm", None)
+    if not _has_gpu(items):
+        lacking["gpu"] = "no GPU that torch can use"
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(_SLOW_S))
+        for name in (name for mark in item.iter_markers("companion") for name in mark.args if not _has(name)):
+            item.add_marker(pytest.mark.skip(reason=f"webrl-{name} is not installed"))
+        for name, reason in lacking.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the search for garbage, which each training ends with, out of what all imports and tests have made."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI everything runs but what needs a GPU, or engines before they are there: any other skip is an error."""
+    report = yield
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    allowed = _MAY_SKIP.get(os.environ.get("CI", ""))
+    if skipped and allowed is not None and not any(item.get_closest_marker(name) for name in allowed):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI={os.environ['CI']}: {report.longrepr}"
+    return report
+
+
+def _has(companion: str) -> bool:
+    return all(set(names) <= set(plugins.names(group)) for group, names in plugins.COMPANIONS[companion].items())
+
+
+def _has_gpu(items: list[pytest.Item]) -> bool:
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return False
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,151 @@
+"""The documentation: the reference says what the code has, links lead somewhere, nothing is fetched from elsewhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import lxml.html
+import pytest
+from mkdocs.exceptions import PluginError
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+import docs_reference
+import docs_site
+import words
+
+from webrl.cli import STAGES, command_names
+from webrl.config import describe_options
+from webrl_arena.tasks import TEMPLATES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+
+
+def run_mkdocs(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `make docs` runs."""
+    recipe = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs" in line)
+    command = [sys.executable, "-m", *recipe.split("$(RUN)/")[1].split(), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    done = run_mkdocs(ROOT, "--site-dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(site) -> dict[str, tuple[str, str]]:
+    """What the page of options shows a reader: option -> (type and default, description)."""
+    page = lxml.html.parse(site / "options.html").getroot()
+    found = {}
+    for term in page.iterfind(".//dl/dt"):
+        key, _, about = term.text_content().partition(" · ")
+        found[key] = (about, term.getnext().text_content().strip())
+    return found
+
+
+def test_every_option_has_an_entry_with_its_type_default_and_description(options):
+    for option in describe_options():
+        for key in option.keys:
+            about, description = options[key]
+            assert description == option.description.replace("`", ""), key
+            assert " · default " in about, key
+    assert options["rollout.num_workers"] == ("whole number, at least 1 · default 1", "browser worker processes")
+    assert options["replay.perplexity_low"][0] == "number · default 1.05263"
+    assert options["actor.beta"][0] == "number, above 0 or null · default null"
+    assert options["tasks.source"][0] == "curriculum fixed fresh · default curriculum"
+
+
+def test_options_below_one_that_is_not_set_have_entries_too(options):
+    assert options["rollout.web.login.form.url"][0] == "text · required"
+    assert options["rollout.webarena.accounts.NAME.password"][0] == "text · required"
+
+
+def test_every_command_has_its_help_and_leads_to_its_options():
+    page = docs_reference.commands_page()
+    for name in command_names():
+        assert f"\n## webrl {name}\n" in page
+        assert f"\nusage: webrl {name} " in page
+    for name, command in STAGES.items():
+        sections = set(docs_reference.command_help(name)[1])
+        assert sections == set(command.sections) or name == "run"
+    assert "config options" not in page
+    assert "| [`webrl run`](#webrl-run) |" in page
+
+
+def test_the_page_of_arena_tasks_lists_every_template():
+    page = docs_reference.arena_page()
+    assert f"The {len(TEMPLATES)} task templates" in page
+    for template in TEMPLATES:
+        name = f"`{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''}"
+        assert f"| {name} | {template.wordings[0]} |" in page
+
+
+def test_a_command_that_no_longer_parses_is_found():
+    lines = ("webrl run demo --sed 3", "X=1 webrl eval demo actor.lrr=1 && webrl status runs/demo", "webrl run $CONFIG")
+    page = "\n".join(("```bash", *lines, "```", ""))
+    found = [(line, words.command_problem(arguments)) for line, arguments in words.commands(page)]
+    assert [line for line, _ in found] == [2, 3, 3, 4]
+    assert "--sed" in found[0][1]
+    assert found[1][1] == "no option is called actor.lrr"
+    assert [problem for _, problem in found[2:]] == ["", ""]
+
+
+def test_the_pages_are_short_plain_and_their_commands_parse():
+    assert list(words.length_problems()) == []
+    assert list(words.phrase_problems()) == []
+    assert list(words.command_problems()) == []
+    assert list(words.option_problems()) == []
+
+
+def test_words_are_counted_and_judged_as_a_reader_sees_them():
+    page = "# Head\n\nThe cat sat on a mat. `anew` [link](beside.md)\n\n```bash\nwhoever\n```\n| a | b |\n"
+    assert list(words.found_phrases(words.blank_code(page))) == []
+    assert [phrase for _, phrase, _ in words.found_phrases("Done anew\nbeside Whoever")] == [
+        "anew",
+        "Whoever",
+        "beside",
+    ]
+    assert words.num_words("one, two\n| three | – |") == 3
+    assert words.syllables("table") == 2
+    assert words.syllables("made") == 1
+    assert words.reading_ease("The cat sat on the mat.\n") == pytest.approx(206.835 - 1.015 * 6 - 84.6)
+
+
+@pytest.mark.parametrize(
+    ("file", "written", "built"),
+    [
+        ("README.md", "[a](docs/study.md#x) [b](data/README.md)", "[a](study.md#x) [b](files.md)"),
+        ("README.md", "![x](docs/loop.svg)", "![x](loop.svg)"),
+        ("README.md", "[`c`](webrl/tasks), [d](https://example.org/a)", "`c`, [d](https://example.org/a)"),
+        ("docs/study.md", "[a](../README.md#the-stages) [b](vllm.md)", "[a](index.md#the-stages) [b](vllm.md)"),
+    ],
+)
+def test_links_lead_to_pages_and_files_that_are_no_page_keep_their_text(file, written, built):
+    assert docs_site.rewrite_links(written, ROOT / file) == built
+
+
+def test_a_link_to_a_file_that_is_not_there_is_left_for_the_strict_build_to_refuse():
+    assert docs_site.rewrite_links("[a](../webrl/gone.py)", ROOT / "docs" / "study.md") == "[a](../webrl/gone.py)"
+
+
+def test_a_page_that_would_fetch_from_elsewhere_is_refused():
+    same = '<script src="assets/a.js"></script><a href="https://example.org">there</a>'
+    assert docs_site.on_post_page(same, PAGE, None) == same
+    with pytest.raises(PluginError, match=r"index\.md.*fetch from elsewhere.*cdn\.example"):
+        docs_site.on_post_page('<link rel="stylesheet" href="//cdn.example/a.css">', PAGE, None)
+
+
+def test_equations_and_diagrams_need_no_script():
+    equation = '<span class="arithmatex">\\(a &lt; \\beta\\)</span>'
+    diagram = '<pre class="mermaid"><code>flowchart LR\n a --&gt; b</code></pre>'
+    page = docs_site.on_page_content(equation + diagram, PAGE, None, None)
+    assert "<mi>&#x003B2;</mi>" in page
+    assert "<svg" in page
+    assert "arithmatex" not in page
+    assert "<pre" not in page

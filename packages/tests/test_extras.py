@@ -1,0 +1,188 @@
+"""What needs an optional package says so in one line before it does anything, with the command that installs it."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from webrl import cli
+from webrl.cli.doctor import run_checks
+from webrl.config import load_config
+from webrl.config.extras import EXTRAS, TESTED, check_extras, require
+from webrl.errors import ExtraMissing
+
+ROOT = Path(__file__).resolve().parents[2]
+DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))
+TRACKERS = "pip install 'webrl[trackers]'"
+
+
+def hide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra were not installed."""
+    for module in EXTRAS[name][1]:
+        monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "option", "fix"),
+    [
+        ("run", "ray", "rollout.backend=ray", RAY),
+        ("run", "vllm", "rollout.engine.kind=vllm", VLLM),
+        ("gen-tasks", "vllm", "generate.engine.kind=vllm", VLLM),
+        ("label", "vllm", "label.engine.kind=vllm", VLLM),
+        ("train-orm", "deepspeed", "orm.engine=zero3", DEEPSPEED),
+        ("train", "deepspeed", "critic.engine=zero2", DEEPSPEED),
+        ("train", "torchao", "actor.float8=true", "pip install torchao"),
+        ("eval", "webarena", "tasks.suite=webarena", "make webarena"),
+        ("run", "wandb", "trackers=[wandb]", TRACKERS),
+        ("label", "trackio", "trackers=[trackio]", TRACKERS),
+    ],
+)
+def test_an_option_whose_extra_is_missing(
+    command: str, extra: str, option: str, fix: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    hide(extra, monkeypatch)
+    assert cli.main([command, "demo", f"runs_dir={tmp_path}", option]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"webrl: {option} needs {extra}, which is not installed: {fix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dry_run_names_every_extra_that_is_missing(tmp_path: Path, monkeypatch, capsys) -> None:
+    for name in ("ray", "vllm"):
+        hide(name, monkeypatch)
+    options = ["rollout.backend=ray", "rollout.engine.kind=vllm"]
+    assert cli.main(["run", "demo", f"runs_dir={tmp_path}", *options, "--dry-run"]) == 0
+    named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# missing on this machine: ")]
+    assert [line.split(": ", 1)[1].partition(" needs ")[0] for line in named] == options
+    assert f"which is not installed: {RAY}" in named[0]
+    assert cli.main(["label", "demo", f"runs_dir={tmp_path}", *options, "--dry-run"]) == 0
+    assert "# missing" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("extra", "settings", "wanted_by", "fix"),
+    [
+        ("vllm", ["sft.probe_tasks=4", "rollout.engine.kind=vllm"], "rollout.engine.kind=vllm", VLLM),
+        ("deepspeed", ["sft.engine=zero2"], "sft.engine=zero2", DEEPSPEED),
+        ("torchao", ["sft.float8=true"], "sft.float8=true", "pip install torchao"),
+    ],
+)
+def test_the_supervised_start_asks_before_it_trains(
+    extra: str, settings: list[str], wanted_by: str, fix: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    hide(extra, monkeypatch)
+    assert cli.main(["sft", "demo", f"runs_dir={tmp_path}", *settings, "--data", str(ROOT / "data" / "samples")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"webrl: {wanted_by} needs {extra}, which is not installed: {fix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_supervised_start_without_a_probe_needs_no_server(monkeypatch) -> None:
+    hide("vllm", monkeypatch)
+    check_extras(load_config(None, ["rollout.engine.kind=vllm"]), ("sft",))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "extra", "fix"),
+    [
+        ("webarena_standins.py", "webarena", "make webarena"),
+        ("rollout_gpu.py --size tiny", "vllm", VLLM),
+        ("training.py --part cluster --size tiny", "deepspeed", DEEPSPEED),
+    ],
+)
+def test_a_benchmark_whose_extra_is_missing(benchmark: str, extra: str, fix: str) -> None:
+    name, *options = benchmark.split()
+    hidden = {module.partition(".")[0] for module in EXTRAS[extra][1]}
+    code = f"import runpy, sys; sys.modules.update(dict.fromkeys({hidden})); "
+    code += f"sys.argv = {[f'benchmarks/{name}', *options]}; sys.path.insert(0, 'benchmarks'); "
+    code += f"runpy.run_path('benchmarks/{name}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"benchmarks/{name}: benchmarks/{name}"), done.stderr
+    assert f"needs {extra}, which is not installed: {fix}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_stage_asks_for_what_it_uses_only(monkeypatch) -> None:
+    for name in EXTRAS:
+        hide(name, monkeypatch)
+    config = load_config(None, ["rollout.backend=ray", "actor.engine=zero3", "label.engine.kind=vllm"])
+    check_extras(config, ("replay",))
+    with pytest.raises(ExtraMissing, match=r"label\.engine\.kind=vllm"):
+        check_extras(config, ("label",))
+
+
+def test_an_extra_of_another_environment_is_not_asked_for_here(monkeypatch) -> None:
+    hide("vllm", monkeypatch)
+    config = load_config(None, ["rollout.engine.kind=vllm", "rollout.engine.vllm_python=/elsewhere/bin/python"])
+    check_extras(config, ("rollout",))
+
+
+def install_metadata(name: str, version: str, folder: Path, monkeypatch) -> None:
+    """A package of this name and version, found before any other."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.grpo
+@pytest.mark.parametrize("version", ["1.15.0", "1.17.0", "1.17.0.dev0", "0.29.1"])
+def test_a_version_of_trl_that_was_not_tested_is_refused(version: str, tmp_path: Path, monkeypatch) -> None:
+    install_metadata("trl", version, tmp_path, monkeypatch)
+    said = rf"webrl grpo needs trl>=1.16,<1.17, and {version} is installed: pip install 'webrl\[grpo\]'"
+    with pytest.raises(ExtraMissing, match=said):
+        require("grpo", "webrl grpo")
+
+
+@pytest.mark.grpo
+@pytest.mark.parametrize("version", ["1.16.0", "1.16.3"])
+def test_a_version_of_trl_that_was_tested_is_not(version: str, tmp_path: Path, monkeypatch) -> None:
+    install_metadata("trl", version, tmp_path, monkeypatch)
+    require("grpo", "webrl grpo")
+
+
+def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
+    for name, packages in TESTED.items():
+        own = ROOT / "packages" / f"webrl-{name}" / "pyproject.toml"
+        path = own if own.is_file() else ROOT / "pyproject.toml"
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        wanted = project["dependencies"] if own.is_file() else project["optional-dependencies"][name]
+        for package, versions in packages.items():
+            assert f"{package}{versions}" in wanted
+
+
+def test_both_packages_of_the_module_openenv_are_named_with_the_fix(tmp_path: Path, monkeypatch) -> None:
+    install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
+    install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
+    (check,) = run_checks(["openenv"])
+    assert check.state == "warning"
+    assert check.detail.startswith("openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv")
+    assert check.fix == "pip uninstall -y openenv openenv-core, then pip install openenv"
+
+
+@pytest.mark.parametrize(("module", "extra"), [("webrl_serve.gym", "browsergym"), ("webrl_serve.gym.agent", "agent")])
+def test_the_adapters_to_browsergym_ask_when_they_are_imported(module: str, extra: str, monkeypatch) -> None:
+    if extra == "agent":
+        importlib.import_module("webrl_serve.gym")
+    hide(extra, monkeypatch)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ExtraMissing, match=rf"{module} needs {extra}, which is not installed: pip install 'webrl"):
+        importlib.import_module(module)
+
+
+def test_code_below_the_command_line_says_it_too(monkeypatch) -> None:
+    hide("torchao", monkeypatch)
+    from webrl.training.memory_policy import use_float8
+
+    with pytest.raises(ExtraMissing, match="float8=true needs torchao"):
+        use_float8(None)

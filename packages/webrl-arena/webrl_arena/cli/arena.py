@@ -1,0 +1,86 @@
+"""`webrl arena`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from webrl.errors import UsageError
+
+_ACTIONS = ("up", "status", "open", "reset", "down")
+_PORT = 7780
+_WORKERS = min(os.cpu_count() or 1, 8)
+_MAX_WORKERS = 256
+_OF_ACTION = {"port": "up", "workers": "up", "user": "open"}
+"""The only action that an option belongs to."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
+    parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
+    parser.add_argument("--port", type=int, help=f"of `up`; 0: a free one (default: {_PORT})")
+    parser.add_argument("--workers", type=int, help="of `up`: processes (default: cores, up to 8)")
+    parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
+    parser.epilog = (
+        "up      start the sites in the background, on this machine only\n"
+        "status  where it is, and how many sessions there are\n"
+        "open    make a session and print the address that opens it in your browser\n"
+        "reset   drop all sessions\n"
+        "down    end it and drop all sessions"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what was asked for; 1 from `status` where nothing runs."""
+    from webrl_arena.world import running
+
+    for name, action in _OF_ACTION.items():
+        if getattr(args, name) is not None and args.action != action:
+            raise UsageError(f"--{name} belongs to `webrl arena {action}`; leave it out of `webrl arena {args.action}`")
+    folder = (args.folder or running.default_folder()).absolute()
+    match args.action:
+        case "up":
+            port = _PORT if args.port is None else args.port
+            return _up(folder, port, _WORKERS if args.workers is None else args.workers)
+        case "status":
+            return _status(folder)
+        case "down":
+            was_up = running.stop(folder)
+            print("the arena is down, its sessions are dropped" if was_up else "no arena was up")
+            return 0
+    from webrl_arena.world.client import Arena
+
+    arena = Arena.running(folder)
+    if args.action == "reset":
+        print(f"{arena.reset()} sessions dropped")
+    else:
+        print(arena.open(args.user).enter_url)
+    return 0
+
+
+def _up(folder: Path, port: int, workers: int) -> int:
+    from webrl.net import check_port
+    from webrl_arena.world import running
+    from webrl_arena.world.sites import addresses
+
+    if not 1 <= workers <= _MAX_WORKERS:
+        raise UsageError(f"--workers {workers}: from 1 to {_MAX_WORKERS} processes")
+    check_port(port)
+    state = running.start(folder, port, workers)
+    for name, address in addresses(state.url).items():
+        print(f"{name.replace('_', ' '):<12}{address}/")
+    print("Every visitor needs a session. One for your own browser: webrl arena open --user staff")
+    return 0
+
+
+def _status(folder: Path) -> int:
+    from webrl_arena.world import running
+
+    state = running.find(folder)
+    if state is None:
+        print("down (webrl arena up)")
+        return 1
+    print(f"up: {state.url}/, process {state.pid}, {running.num_sessions(folder)} sessions")
+    return 0

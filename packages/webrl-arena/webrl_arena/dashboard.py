@@ -1,0 +1,342 @@
+"""Tasks of the shop's dashboard: the staff look up orders and customers, and change what the shop sells.
+
+First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+
+from webrl.suites.miniwob.experts.page import Page
+from webrl_arena.script import (
+    Slots,
+    Step,
+    below,
+    click,
+    click_in_row,
+    click_on,
+    fill,
+    fill_nth,
+    number_in,
+    row_with,
+    say,
+    text_below,
+)
+from webrl_arena.templates import (
+    STAFF,
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    about,
+    answers,
+    finds,
+    is_answered,
+    is_titled,
+    leads_to,
+    quoted,
+    template,
+)
+from webrl_arena.world.content import Customer, Order, Product, Review, load_words
+
+NEXT_STATUSES = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
+"""What the dashboard can make of an order."""
+_HIDDEN = "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public"
+_INACTIVE = "SELECT group_concat(email) FROM auth_user WHERE NOT is_active"
+_REJECTED = """SELECT group_concat(u.email || ' ' || p.upc) FROM reviews_productreview r
+    JOIN auth_user u ON u.id = r.user_id JOIN catalogue_product p ON p.id = r.product_id WHERE r.status = 2"""
+IN_STOCK, THRESHOLD, PRICE = range(3)
+"""Fields of a stock record, by their place."""
+
+
+def _of_order(succeeds: Callable[[Order], Eval]) -> Draw:
+    return about(lambda e: e.orders, lambda o: {"number": o.number}, succeeds, lambda _: STAFF)
+
+
+def _of_customer(succeeds: Callable[[Customer], Eval]) -> Draw:
+    return about(lambda e: e.customers, lambda c: {"customer": c.name}, succeeds, lambda _: STAFF)
+
+
+def _of_product(succeeds: Callable[[Product], Eval]) -> Draw:
+    return about(lambda e: e.products, lambda p: {"product": p.title}, succeeds, lambda _: STAFF)
+
+
+def _of_review(succeeds: Callable[[Product, Review], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance | None:
+        product, mine = rng.choice(e.products), {customer.email for customer in e.customers}
+        reviews = [review for review in product.reviews if review.email in mine]
+        if not reviews:
+            return None
+        review = rng.choice(reviews)
+        return Instance({"customer": review.author, "product": product.title}, succeeds(product, review))
+
+    return draw
+
+
+def in_status(number: str, status: str) -> Eval:
+    """Require an order's status."""
+    return finds(f"SELECT status FROM order_order WHERE number = {quoted(number)}", status)
+
+
+def _stock_record(column: str, new_value: Callable[[Product, random.Random], Decimal | int]) -> Draw:
+    """Draw a product, and what a column of its stock record is to become."""
+
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        product = rng.choice(e.products)
+        value = new_value(product, rng)
+        number = float(value) if isinstance(value, Decimal) else value
+        return Instance({"product": product.title, "value": str(value)}, in_stock_record(product.upc, column, number))
+
+    return draw
+
+
+def in_stock_record(upc: str, column: str, value: float) -> Eval:
+    """Require a value in a column of a product's stock record."""
+    query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
+        WHERE p.upc = {quoted(upc)}"""
+    return finds(query, value)
+
+
+def _made(table: str, e: Entities, rng: random.Random) -> Instance:
+    name = rng.choice(e.names)
+    return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
+
+
+def _menu(menu: str, entry: str) -> list[Step]:
+    return [click(menu, "button"), click(entry, "link")]
+
+
+def set_status(status: str) -> list[Step]:
+    """Change the status on an order's page."""
+
+    def open_list(page: Page, _: Slots) -> str | None:
+        shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
+        return click_on(shown[-1] if shown else None)
+
+    return [open_list, click(status, "option"), click("Change status")]
+
+
+def set_stock_record(title: str, field: int, value: str) -> list[Step]:
+    """Change a field of a product's stock record."""
+    return [*_open_product(title), click("Stock and pricing"), fill_nth("spinbutton", field, value), click("Save")]
+
+
+def _open_product(title: str) -> list[Step]:
+    return [*_menu("Catalogue", "Products"), fill("Product title:", title), click("Search"), click(title, "link")]
+
+
+def _email(page: Page, slots: Slots) -> str | None:
+    return next((e.name for e in row_with(page, slots["customer"]) if "@" in e.name), None)
+
+
+def _score(page: Page, slots: Slots) -> str | None:
+    row = row_with(page, slots["product"], slots["customer"])
+    return next((e.name for e in row if " / 5" in e.name), None)
+
+
+def _make(menu: str, entry: str, new: str) -> list[Step]:
+    return [*_menu(menu, entry), click(new), fill("Name *", "{name}"), click("Save")]
+
+
+FIND_ORDER = [*_menu("Fulfilment", "Orders"), fill("Order number:", "{number}"), click("Search")]
+"""Searches for the whole number of an order, which leads to the order itself."""
+_PRODUCT = _open_product("{product}")
+_CUSTOMERS = [*_menu("Customers", "Customers"), fill("Name:", "{customer}"), click("Search")]
+_CUSTOMER = [*_CUSTOMERS, click_in_row("link", "{customer}")]
+_REVIEWS = [*_menu("Content", "Reviews"), fill("Customer name:", "{customer}"), click("Search")]
+DASHBOARD: list[Template] = []
+_task = partial(template, DASHBOARD, "shop_admin")
+
+_task(
+    "order-customer",
+    "Who placed order {number}?",
+    "Find out which customer order {number} is from.",
+    script=[*FIND_ORDER, say(below("Name"))],
+)(_of_order(lambda order: answers(order.customer)))
+
+_task(
+    "order-total",
+    "What is the total of order {number}?",
+    "How much did the customer pay for order {number}?",
+    script=[*FIND_ORDER, say(below("Order Total"))],
+    held_out=True,
+)(_of_order(lambda order: answers(f"${order.total}")))
+
+_task(
+    "customer-email",
+    "What is the e-mail address of our customer {customer}?",
+    "Look up the e-mail address of {customer}.",
+    script=[*_CUSTOMERS, say(_email)],
+)(_of_customer(lambda customer: answers(customer.email)))
+
+_task(
+    "customer-city",
+    "In which city does our customer {customer} live?",
+    "Look up the city in the address of {customer}.",
+    script=[*_CUSTOMER, click("Addresses"), say(text_below("Addresses", 2))],
+    held_out=True,
+)(_of_customer(lambda customer: answers(customer.city)))
+
+_task(
+    "review-score",
+    'How many stars did {customer} give "{product}"? Answer with the number alone.',
+    'Look up the score of the review of "{product}" by {customer}. Say the number, nothing else.',
+    script=[*_REVIEWS, say(number_in(_score))],
+)(_of_review(lambda _, review: is_answered(str(review.score))))
+
+_task(
+    "sku",
+    'Under which SKU do we keep "{product}" in stock?',
+    'Look up the SKU of "{product}".',
+    script=[*_PRODUCT, click("Stock and pricing"), say(below("SKU"))],
+)(_of_product(lambda product: answers(product.sku)))
+
+_task(
+    "open-order", "Open order {number} in the dashboard.", "Show me the details of order {number}.", script=FIND_ORDER
+)(_of_order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")))
+
+_task(
+    "open-customer",
+    "Open the page of our customer {customer} in the dashboard.",
+    "Show me all that we know about the customer {customer}.",
+    script=_CUSTOMER,
+    held_out=True,
+)(_of_customer(lambda customer: is_titled(customer.email)))
+
+
+@_task(
+    "order-status",
+    'Change the status of order {number} to "{status}".',
+    'Order {number} is now "{status}": record that.',
+    script=[*FIND_ORDER, *set_status("{status}")],
+)
+def _order_status(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice([order for order in e.orders if order.status in NEXT_STATUSES])
+    status = rng.choice(NEXT_STATUSES[order.status])
+    return Instance({"number": order.number, "status": status}, in_status(order.number, status))
+
+
+@_task(
+    "order-note",
+    'Add the note "{text}" to order {number}.',
+    'Write down for order {number}: "{text}"',
+    script=[*FIND_ORDER, click("Notes"), fill("Message *", "{text}"), click("Save note")],
+)
+def _order_note(e: Entities, rng: random.Random) -> Instance:
+    order, note = rng.choice(e.orders), rng.choice(load_words("tasks").notes)
+    query = f"""SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id
+        WHERE o.number = {quoted(order.number)} ORDER BY n.id DESC"""
+    return Instance({"number": order.number, "text": note}, finds(query, note))
+
+
+_task(
+    "new-price",
+    'Change the price of "{product}" to {value}.',
+    '"{product}" shall cost {value} from now on.',
+    script=set_stock_record("{product}", PRICE, "{value}"),
+)(_stock_record("price", lambda product, rng: product.price + rng.randint(2, 40) + Decimal("0.25")))
+
+_task(
+    "new-stock",
+    'We have counted {value} pieces of "{product}": correct the number in stock.',
+    'Set the number in stock of "{product}" to {value}.',
+    script=set_stock_record("{product}", IN_STOCK, "{value}"),
+    held_out=True,
+)(_stock_record("num_in_stock", lambda product, rng: product.stock + rng.randint(5, 90)))
+
+_task(
+    "threshold",
+    'Set the low stock threshold of "{product}" to {value}.',
+    'Warn us when fewer than {value} of "{product}" are left (low stock threshold).',
+    script=set_stock_record("{product}", THRESHOLD, "{value}"),
+)(_stock_record("low_stock_threshold", lambda _, rng: rng.randint(2, 60)))
+
+
+@_task(
+    "rename",
+    'Change the title of "{product}" to "{name}".',
+    'Rename the product "{product}" to "{name}".',
+    script=[*_PRODUCT, fill("Title", "{name}"), click("Save")],
+    held_out=True,
+)
+def _rename(e: Entities, rng: random.Random) -> Instance:
+    product, name = rng.choice(e.products), rng.choice(e.names)
+    query = f"SELECT title FROM catalogue_product WHERE upc = {quoted(product.upc)}"
+    return Instance({"product": product.title, "name": name}, finds(query, name))
+
+
+_task(
+    "hide",
+    'Make "{product}" non-public, so that the shop does not show it.',
+    'Take "{product}" out of the catalogue listings without deleting it.',
+    script=[*_PRODUCT, click("Is public", "checkbox"), click("Save")],
+)(_of_product(lambda product: finds(_HIDDEN, product.upc)))
+
+_task(
+    "reject",
+    'Reject the review of "{product}" by {customer}.',
+    'Set the status of {customer}\'s review of "{product}" to rejected.',
+    script=[
+        *_REVIEWS,
+        click_in_row("link", "{product}", "{customer}"),
+        click("Approved", "combobox"),
+        click("Rejected", "option"),
+        click("Save"),
+    ],
+)(_of_review(lambda product, review: finds(_REJECTED, f"{review.email} {product.upc}")))
+
+_task(
+    "deactivate",
+    "Make the account of {customer} inactive.",
+    "Block the customer account of {customer} (make it inactive).",
+    script=[*_CUSTOMERS, click_in_row("checkbox", "{customer}"), click("Make inactive", "radio"), click("Go!")],
+    held_out=True,
+)(_of_customer(lambda customer: finds(_INACTIVE, customer.email)))
+
+
+@_task(
+    "category",
+    'Create the category "{name}" below "{parent}".',
+    'Add a category called "{name}" to "{parent}".',
+    script=[
+        *_menu("Catalogue", "Categories"),
+        click("Create new category"),
+        fill("Name *", "{name}"),
+        click("-- root --", "combobox"),
+        click("{parent}", "option"),
+        click("Save"),
+    ],
+)
+def _category(e: Entities, rng: random.Random) -> Instance:
+    name, parent = rng.choice(e.names), rng.choice(e.shelves)[0]
+    query = f"""SELECT parent.name FROM catalogue_category c JOIN catalogue_category parent
+        ON parent.depth = c.depth - 1 AND parent.path = substr(c.path, 1, length(parent.path))
+        WHERE c.name = {quoted(name)}"""
+    return Instance({"name": name, "parent": parent}, finds(query, parent))
+
+
+_task(
+    "range",
+    'Create a product range called "{name}".',
+    'We need a range "{name}"; create it.',
+    script=_make("Catalogue", "Ranges", "Create new range"),
+    held_out=True,
+)(partial(_made, "offer_range"))
+
+_task(
+    "partner",
+    'Add "{name}" as a fulfilment partner.',
+    'Create the partner "{name}".',
+    script=_make("Fulfilment", "Partners", "Create new partner"),
+)(partial(_made, "partner_partner"))
+
+_task(
+    "option",
+    'Create a product option called "{name}".',
+    'Add the option "{name}" for products.',
+    script=_make("Catalogue", "Options", "Create new Option"),
+)(partial(_made, "catalogue_option"))

@@ -1,0 +1,499 @@
+"""Tasks of the forum, alone and together with the shop: customers read, write and vote, the staff moderate.
+
+First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from webrl.suites.miniwob.experts.page import Element, Page
+from webrl_arena.script import (
+    Read,
+    Slots,
+    Step,
+    beside,
+    click,
+    click_after,
+    click_on,
+    fill,
+    first,
+    matched,
+    noting,
+    number_in,
+    say,
+    select,
+    text_below,
+)
+from webrl_arena.storefront import OWN_ORDER, in_basket, open_product, search_for_kind
+from webrl_arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    about,
+    any_customer,
+    finds,
+    is_answered,
+    is_titled,
+    leads_to,
+    quoted,
+    rows,
+    template,
+)
+from webrl_arena.world.content import STAFF_EMAIL, catalogue, load_words, shelves
+from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Post, Topic, forum
+
+_POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
+
+
+def talks(e: Entities) -> list[Topic]:
+    """Return the topics that customers have begun and all of whose posts are shown."""
+    return [topic for topic in e.topics if topic.posts[0].email and topic.shown == topic.posts]
+
+
+def _of_talk(succeeds: Callable[[Topic], Eval]) -> Draw:
+    return about(talks, lambda topic: {"topic": topic.subject}, succeeds)
+
+
+def _num_posts(email: str) -> int:
+    return sum(post.email == email for each in forum().topics for post in each.shown)
+
+
+def _subscriptions(login: str) -> set[str]:
+    return {topic.subject for topic in forum().topics if login in topic.subscribers}
+
+
+def _subscribed(login: str, subjects: set[str]) -> Eval:
+    tables = f"""{_TOPIC}_subscribers s JOIN {_TOPIC} t ON t.id = s.topic_id JOIN auth_user u ON u.id = s.user_id
+        WHERE u.email = {quoted(login)}"""
+    return rows("t.subject", tables, subjects)
+
+
+def _marked(condition: str, e: Entities, rng: random.Random) -> Instance:
+    """Require that a condition holds of one topic, and of no other."""
+    topic = rng.choice(talks(e))
+    return Instance({"topic": topic.subject}, rows("t.subject", f"{_TOPIC} t WHERE {condition}", {topic.subject}))
+
+
+def _judge_waiting(approve: bool, e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if not topic.posts[-1].approved])
+    post = topic.posts[-1]
+    shown = f"SELECT count(*) FROM {_POST} WHERE id = {post.pk}" + (" AND approved" if approve else "")
+    query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
+    slots = {"topic": topic.subject, "customer": post.author}
+    return Instance(slots, finds(query, f"{forum().num_waiting - 1} {int(approve)}"))
+
+
+def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if topic.asks == asks])
+    taken = {post.email for post in topic.posts}
+    product, login = topic.product, rng.choice([c.email for c in e.customers if c.email not in taken])
+    assert product is not None
+    known = {"price": f"${product.price}", "stock": str(product.stock), "weight": dict(product.attributes)["Weight"]}
+    return Instance({"topic": topic.subject, "product": product.title}, replied(topic, login, known[asks]), login)
+
+
+def written(row: str) -> Eval:
+    """Require one new post, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`, and no other."""
+    tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
+        JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
+    return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
+
+
+def replied(topic: Topic, login: str, text: str) -> Eval:
+    """Require one new post, in a topic, and no other."""
+    return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
+
+
+def _reply_in(e: Entities, rng: random.Random) -> tuple[Topic, Post]:
+    topic = rng.choice(talks(e))
+    return topic, rng.choice(topic.posts[1:])
+
+
+def open_topic(topic: str) -> list[Step]:
+    """Search for a topic, and open it."""
+    return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
+
+
+def post(text: str) -> list[Step]:
+    """Write in the form of a post, and send it."""
+    return [fill("Message", text), click("Submit", "button")]
+
+
+def start_topic(board: str, subject: str, text: str) -> list[Step]:
+    """Start a topic, from the list of boards."""
+    return [click(board, "link"), click("New topic"), fill("Subject", subject), *post(text)]
+
+
+def _writers(page: Page) -> list[Element]:
+    """Return the link to each post's writer, in order."""
+    starts = [i for i, e in enumerate(page.elements) if e.role == "StaticText" and e.name == "By:"]
+    found = (first(page.elements[i:], "link") for i in starts)
+    return [link for link in found if link]
+
+
+def _writer(place: int) -> Read:
+    def read(page: Page, _: Slots) -> str | None:
+        found = _writers(page)
+        return found[place].name if found else None
+
+    return read
+
+
+def _open_writer(page: Page, _: Slots) -> str | None:
+    return click_on(next(iter(_writers(page)), None))
+
+
+def _num_replies(page: Page, _: Slots) -> str | None:
+    return str(len(_writers(page)) - 1)
+
+
+def _recommended(page: Page, slots: Slots) -> str | None:
+    finishes = sorted({finish for shelf in shelves() for finish in shelf.finishes}, key=len, reverse=True)
+    link = next((link for link in _writers(page) if link.name == slots["customer"]), None)
+    if link is None:
+        return None
+    texts = [e.name for e in page.elements[page.elements.index(link) :] if e.role == "StaticText"]
+    return next((finish for finish in finishes if finish in texts[1]), None)  # the first is the date
+
+
+def _moderate(entry: str, *steps: Step) -> list[Step]:
+    return [*_OPEN, click("Moderate", "button"), click(entry, "link"), *steps, _SURE]
+
+
+def _decide(decision: str) -> list[Step]:
+    return [click("Moderation queue"), click("Re: {topic}", "link"), click(decision), _SURE]
+
+
+def _answer_with(read: Read) -> list[Step]:
+    look_up = [click("Shop", "link"), *open_product("{product}"), noting(read, click("Forum", "link"))]
+    return [*look_up, *_OPEN, click("Post reply"), *post("{note}")]
+
+
+def _product_asked_about(page: Page, _: Slots) -> str | None:
+    found = [p.title for p in catalogue().products if any(p.title in text for text in page.texts())]
+    return max(found, key=len, default=None)
+
+
+_OPEN = open_topic("{topic}")
+_SURE = click("Yes, I'm sure", "button")
+FORUM: list[Template] = []
+_task = partial(template, FORUM, "forum")
+
+_task(
+    "author",
+    'Who started the forum topic "{topic}"? Answer with the name alone.',
+    'Find out who asked first in the topic "{topic}" of the forum. Say the name, nothing else.',
+    script=[*_OPEN, say(_writer(0))],
+)(_of_talk(lambda topic: is_answered(topic.posts[0].author)))
+
+_task(
+    "last-author",
+    'Who wrote the latest reply to the forum topic "{topic}"? Answer with the name alone.',
+    'Name the writer of the last post in the topic "{topic}" of the forum, nothing else.',
+    script=[*_OPEN, say(_writer(-1))],
+    held_out=True,
+)(_of_talk(lambda topic: is_answered(topic.posts[-1].author)))
+
+_task(
+    "num-replies",
+    'How many replies has the forum topic "{topic}"? Answer with the number alone.',
+    'Count the replies to "{topic}" in the forum. Say the number, nothing else.',
+    script=[*_OPEN, say(_num_replies)],
+)(_of_talk(lambda topic: is_answered(str(len(topic.posts) - 1))))
+
+
+@_task(
+    "finish",
+    'Which finish does {customer} recommend in the forum topic "{topic}"? Answer with its name alone.',
+    'Look up what {customer} says in the topic "{topic}" of the forum: which finish? Name it, nothing else.',
+    script=[*_OPEN, say(_recommended)],
+)
+def _finish(e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if topic.posts[-1].finish])
+    post = rng.choice(topic.posts[1:])
+    slots = {"topic": topic.subject, "customer": post.author}
+    return Instance(slots, is_answered(post.finish), any_customer(e, rng))
+
+
+_task(
+    "num-posts",
+    'How many posts has the person who started the forum topic "{topic}" written in all? Answer with the number alone.',
+    'Look at the profile of whoever began "{topic}" in the forum. How many posts? Say the number, nothing else.',
+    script=[*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
+    held_out=True,
+)(_of_talk(lambda topic: is_answered(str(_num_posts(topic.posts[0].email)))))
+
+_task(
+    "open-topic",
+    'Open the topic "{topic}" in the forum.',
+    'Show me what is said about "{topic}" in the forum.',
+    script=_OPEN,
+)(_of_talk(lambda topic: leads_to(topic.path)))
+
+_task(
+    "open-member",
+    'Open the forum profile of the person who started the topic "{topic}".',
+    'Who began "{topic}" in the forum? Show me their profile.',
+    script=[*_OPEN, _open_writer],
+    held_out=True,
+)(_of_talk(lambda topic: is_titled(f"{topic.posts[0].author} profile")))
+
+_task(
+    "search",
+    'Search the forum for "{words}".',
+    'Use the forum\'s search to find posts about "{words}".',
+    script=[fill("Search", "{words}", "searchbox"), click("Search", "button")],
+)(search_for_kind("/forum/search/"))
+
+
+@_task(
+    "new-topic",
+    'Start a topic in the board "{board}" of the forum: subject "{name}", message "{text}"',
+    'Post in the forum, as a new topic of "{board}" with the subject "{name}", this message: "{text}"',
+    script=start_topic("{board}", "{name}", "{text}"),
+)
+def _new_topic(e: Entities, rng: random.Random) -> Instance:
+    board = rng.choice([board for board in forum().boards if board.name not in (ANNOUNCEMENTS, SWAP)])
+    login, name, text = any_customer(e, rng), rng.choice(e.names), rng.choice(load_words("tasks").posts)
+    evaluation = written(f"{board.name} / {name} / {login} / {text}")
+    return Instance({"board": board.name, "name": name, "text": text}, evaluation, login)
+
+
+@_task(
+    "announce",
+    'Start a topic in the forum\'s board "Announcements": subject "{name}", message "{text}"',
+    'Announce in the forum, under the subject "{name}": "{text}"',
+    script=start_topic(ANNOUNCEMENTS, "{name}", "{text}"),
+    held_out=True,
+)
+def _announce(e: Entities, rng: random.Random) -> Instance:
+    name, text = rng.choice(e.names), rng.choice(load_words("tasks").news)
+    evaluation = written(f"{ANNOUNCEMENTS} / {name} / {STAFF_EMAIL} / {text}")
+    return Instance({"name": name, "text": text}, evaluation)
+
+
+@_task(
+    "reply",
+    'Reply to the forum topic "{topic}" with this message: "{text}"',
+    'Write in the topic "{topic}" of the forum: "{text}"',
+    script=[*_OPEN, click("Post reply"), *post("{text}")],
+)
+def _reply(e: Entities, rng: random.Random) -> Instance:
+    topic, login, text = rng.choice(talks(e)), any_customer(e, rng), rng.choice(load_words("tasks").posts)
+    return Instance({"topic": topic.subject, "text": text}, replied(topic, login, text), login)
+
+
+@_task(
+    "edit",
+    'Change my reply in the forum topic "{topic}": its whole message shall be "{text}"',
+    'I regret what I wrote in the topic "{topic}" of the forum. Replace my message by "{text}"',
+    script=[*_OPEN, click("Edit"), *post("{text}")],
+)
+def _edit(e: Entities, rng: random.Random) -> Instance:
+    topic, post = _reply_in(e, rng)
+    text = rng.choice(load_words("tasks").posts)
+    evaluation = finds(f"SELECT content FROM {_POST} WHERE id = {post.pk}", text)
+    return Instance({"topic": topic.subject, "text": text}, evaluation, post.email)
+
+
+@_task(
+    "delete",
+    'Delete my reply in the forum topic "{topic}".',
+    'Remove what I wrote in the topic "{topic}" of the forum.',
+    script=[*_OPEN, click("Delete"), _SURE],
+    held_out=True,
+)
+def _delete(e: Entities, rng: random.Random) -> Instance:
+    topic, post = _reply_in(e, rng)
+    query = f"SELECT (SELECT count(*) FROM {_POST}) || ' ' || (SELECT count(*) FROM {_POST} WHERE id = {post.pk})"
+    return Instance({"topic": topic.subject}, finds(query, f"{forum().num_posts - 1} 0"), post.email)
+
+
+@_task(
+    "subscribe",
+    'Subscribe to the forum topic "{topic}".',
+    'I want to follow the topic "{topic}" in the forum: subscribe to it.',
+    script=[*_OPEN, click("Subscribe"), _SURE],
+)
+def _subscribe(e: Entities, rng: random.Random) -> Instance | None:
+    topic, login = rng.choice(talks(e)), any_customer(e, rng)
+    if login in topic.subscribers:
+        return None
+    return Instance({"topic": topic.subject}, _subscribed(login, {*_subscriptions(login), topic.subject}), login)
+
+
+@_task(
+    "unsubscribe",
+    'Unsubscribe from the forum topic "{topic}".',
+    'End my subscription to the topic "{topic}" in the forum.',
+    script=[*_OPEN, click("Unsubscribe"), _SURE],
+    held_out=True,
+)
+def _unsubscribe(e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice(talks(e))
+    login = rng.choice(topic.subscribers)
+    return Instance({"topic": topic.subject}, _subscribed(login, _subscriptions(login) - {topic.subject}), login)
+
+
+@_task(
+    "vote",
+    'Vote for "{option}" in the forum topic "{topic}".',
+    'Take part in the forum\'s poll "{topic}": my answer is "{option}".',
+    script=[*_OPEN, click("{option}", "radio"), click("Submit", "button")],
+)
+def _vote(e: Entities, rng: random.Random) -> Instance | None:
+    topic, login = rng.choice([topic for topic in e.topics if topic.poll]), any_customer(e, rng)
+    polls = [(each.subject, each.poll) for each in forum().topics if each.poll]
+    before = {f"{subject} {dict(poll.votes)[login]}" for subject, poll in polls if login in dict(poll.votes)}
+    if topic.poll is None or login in dict(topic.poll.votes):
+        return None
+    option = rng.choice(topic.poll.options)
+    tables = f"""forum_polls_topicpollvote v JOIN forum_polls_topicpolloption o ON o.id = v.poll_option_id
+        JOIN forum_polls_topicpoll p ON p.id = o.poll_id JOIN {_TOPIC} t ON t.id = p.topic_id
+        JOIN auth_user u ON u.id = v.voter_id WHERE u.email = {quoted(login)}"""
+    evaluation = rows("t.subject || ' ' || o.text", tables, {*before, f"{topic.subject} {option}"})
+    return Instance({"topic": topic.subject, "option": option}, evaluation, login)
+
+
+@_task(
+    "signature",
+    'Change my signature in the forum to "{text}".',
+    'Let my forum profile have the signature "{text}".',
+    script=[
+        click_after("Shop", None, "link"),  # to one's own profile
+        click("Edit profile"),
+        fill("Signature (optional)", "{text}"),
+        click("Submit", "button"),
+    ],
+)
+def _signature(e: Entities, rng: random.Random) -> Instance:
+    login, text = any_customer(e, rng), f"{rng.choice(load_words('tasks').mottos)}, {rng.choice(e.names)}"
+    query = f"""SELECT p.signature FROM forum_member_forumprofile p JOIN auth_user u ON u.id = p.user_id
+        WHERE u.email = {quoted(login)}"""
+    return Instance({"text": text}, finds(query, text), login)
+
+
+_task(
+    "lock",
+    'Lock the forum topic "{topic}".',
+    'Nobody is to reply to "{topic}" in the forum any more: lock it.',
+    script=_moderate("Lock topic"),
+)(partial(_marked, "t.status = 1"))
+
+_task(
+    "sticky",
+    'Make the forum topic "{topic}" sticky.',
+    'Keep "{topic}" on top of its board in the forum, as a sticky topic.',
+    script=_moderate("Change to sticky topic"),
+)(partial(_marked, "t.type = 1"))
+
+
+@_task(
+    "move",
+    'Move the forum topic "{topic}" to the board "{board}".',
+    '"{topic}" stands in the wrong board of the forum: move it to "{board}".',
+    script=_moderate("Move topic", select("Select a destination forum", "{board}")),
+    held_out=True,
+)
+def _move(e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice(talks(e))
+    board = rng.choice([board for board in forum().boards if board != topic.board])
+    there = sum(each.board == board for each in forum().topics)
+    query = f"""SELECT f.name || ' ' || (SELECT count(*) FROM {_TOPIC} o WHERE o.forum_id = f.id)
+        FROM {_TOPIC} t JOIN forum_forum f ON f.id = t.forum_id WHERE t.id = {topic.pk}"""
+    return Instance({"topic": topic.subject, "board": board.name}, finds(query, f"{board.name} {there + 1}"))
+
+
+_task(
+    "approve",
+    'Approve the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
+    'Let {customer}\'s post in the forum topic "{topic}" appear (moderation queue).',
+    script=_decide("Approve"),
+)(partial(_judge_waiting, True))
+
+_task(
+    "disapprove",
+    'Disapprove the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
+    'Do not let {customer}\'s post in the forum topic "{topic}" appear: disapprove it (moderation queue).',
+    script=_decide("Disapprove"),
+    held_out=True,
+)(partial(_judge_waiting, False))
+
+template(
+    FORUM,
+    "forum+shop",
+    "answer-price",
+    'Somebody asks in the forum topic "{topic}" for the price of "{product}". Look it up in the shop and reply '
+    "with the price alone, written like $12.50.",
+    'Reply to the forum topic "{topic}" with what the shop asks for "{product}": the price alone, like $12.50.',
+    script=_answer_with(beside("Price (incl. tax)")),
+)(partial(_answer, "price"))
+
+template(
+    FORUM,
+    "forum+shop",
+    "answer-weight",
+    'Somebody asks in the forum topic "{topic}" for the weight of "{product}". Look it up in the shop and reply '
+    "with the weight alone, as its page writes it.",
+    'Reply to the forum topic "{topic}" with the weight of "{product}" alone, as the shop writes it.',
+    script=_answer_with(beside("Weight")),
+)(partial(_answer, "weight"))
+
+template(
+    FORUM,
+    "forum+shop",
+    "answer-stock",
+    'Somebody asks in the forum topic "{topic}" how many of "{product}" there are. Look it up in the shop and '
+    "reply with the number alone.",
+    'Reply to the forum topic "{topic}" with how many of "{product}" are available: the number alone.',
+    script=_answer_with(number_in(beside("Availability"))),
+    held_out=True,
+)(partial(_answer, "stock"))
+
+
+@template(
+    FORUM,
+    "forum+shop",
+    "basket-of-topic",
+    'Put one of the product that the forum topic "{topic}" asks about into my basket.',
+    'I want what they ask about in the topic "{topic}" of the forum: add one to my basket.',
+    script=[
+        *_OPEN,
+        noting(_product_asked_about, click("Shop", "link")),
+        *open_product("{note}"),
+        click("Add to basket"),
+    ],
+)
+def _basket(e: Entities, rng: random.Random) -> Instance:
+    topic, login = rng.choice([topic for topic in e.topics if topic.product]), any_customer(e, rng)
+    assert topic.product is not None
+    return Instance({"topic": topic.subject}, in_basket(login, f"1 {topic.product.upc}"), login)
+
+
+template(
+    FORUM,
+    "shop+forum",
+    "report-order",
+    'Start a topic in the forum\'s board "Orders and delivery": the subject is the number of my order {number}, '
+    "alone, the message is that order's status, alone. The shop knows it.",
+    'Look up in the shop how far my order {number} is, then post it in the forum as a new topic of "Orders and '
+    "delivery\": the order's number as the subject, its status as the message, nothing else.",
+    script=[
+        *OWN_ORDER,
+        noting(text_below("Status"), click("Forum", "link")),
+        *start_topic(ORDERS, "{number}", "{note}"),
+    ],
+    held_out=True,
+)(
+    about(
+        lambda e: e.orders,
+        lambda order: {"number": order.number},
+        lambda order: written(f"{ORDERS} / {order.number} / {order.email} / {order.status}"),
+        lambda order: order.email,
+    )
+)

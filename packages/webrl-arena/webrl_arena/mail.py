@@ -1,0 +1,277 @@
+"""Tasks of the mail: customers look up what was written to them, write, answer, and keep their folders.
+
+First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache, partial
+
+from webrl.suites.miniwob.experts.page import Page
+from webrl_arena.script import Slots, Step, after, click, click_on, fill, fill_in, first, matched, rows_of, say
+from webrl_arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    about,
+    is_answered,
+    leads_to,
+    quoted,
+    rows,
+    template,
+)
+from webrl_arena.world.content import catalogue, load_words
+from webrl_arena.world.mail import Conversation, Letter, mail
+
+_TO_CUSTOMERS = ("meeting", "voucher")
+"""Kinds of conversations whose first message is in a customer's mailbox, not the staff's."""
+
+
+def _to_customer(
+    succeeds: Callable[[Conversation], Eval],
+    holds: Callable[[Conversation], bool],
+    slots: Callable[[Conversation], dict[str, str]] = lambda found: {"mail": found.subject},
+    folder: str = "inbox",
+) -> Draw:
+    """Draw a conversation whose first message lies in a folder of a customer, who is logged in."""
+    return about(
+        lambda e: [c for c in e.mails if c.letters[0].folder == folder and c.kind in _TO_CUSTOMERS and holds(c)],
+        slots,
+        succeeds,
+        lambda found: found.letters[0].recipient,
+    )
+
+
+def _subject_and_sender(found: Conversation) -> dict[str, str]:
+    return {"mail": found.subject, "customer": _names()[found.letters[0].sender]}
+
+
+@cache
+def _names() -> dict[str, str]:
+    return {customer.email: customer.name for customer in catalogue().customers}
+
+
+def _is_single(found: Conversation) -> bool:
+    return len(found.letters) == 1
+
+
+def _is_meeting(found: Conversation) -> bool:
+    return found.kind == "meeting"
+
+
+def _opened(found: Conversation) -> Eval:
+    return leads_to(found.path.removeprefix("/mail"), "mail")
+
+
+def _unread(found: Conversation) -> Eval:
+    """Require that this message is unread again; which others are read on the way does not matter."""
+    first = found.letters[0]
+    before = ", ".join(str(each.pk) for each in mail().letters if not each.is_read)
+    return _are(f"m.read_at IS NULL AND m.id NOT IN ({before})", first.recipient, {first.pk})
+
+
+def pick(e: Entities, rng: random.Random, kind: str) -> Conversation:
+    """Draw a conversation of a kind whose first message lies in the inbox."""
+    return rng.choice([each for each in e.mails if each.letters[0].folder == "inbox" and each.kind == kind])
+
+
+def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
+    """Require new messages: one to each of these recipients, and no other."""
+    tables = f"""postman_message m JOIN auth_user s ON s.id = m.sender_id JOIN auth_user r ON r.id = m.recipient_id
+        WHERE m.id > {mail().last_pk}"""
+    wanted = {f"{login} / {recipient} / {subject} / {text}" for recipient in recipients}
+    return rows("s.email || ' / ' || r.email || ' / ' || m.subject || ' / ' || m.body", tables, wanted)
+
+
+def archived(found: Conversation) -> Eval:
+    """Require this in its recipient's archives, and what was there before."""
+    first = found.letters[0]
+    return _are("m.recipient_archived", first.recipient, {*_folder(first.recipient, "archives"), first.pk})
+
+
+def _in_trash(changed: Letter) -> Eval:
+    """Require this in its recipient's trash if it was not there, else only the others."""
+    condition = "m.recipient_deleted_at IS NOT NULL"
+    return _are(condition, changed.recipient, _folder(changed.recipient, "trash") ^ {changed.pk})
+
+
+def _are(condition: str, login: str, pks: set[int]) -> Eval:
+    """Require that a condition holds of these messages to somebody, and of no others."""
+    tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
+        WHERE u.email = {quoted(login)} AND {condition}"""
+    return rows("m.id", tables, {str(pk) for pk in pks})
+
+
+def _folder(login: str, name: str) -> set[int]:
+    return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
+
+
+def _people(e: Entities, rng: random.Random, count: int) -> list[str]:
+    return [customer.email for customer in rng.sample(e.customers, count)]
+
+
+def open_mail(subject: str) -> Step:
+    """Open a message or conversation of a folder; a link also shows how the latest message begins."""
+
+    def step(page: Page, slots: Slots) -> str | None:
+        names = tuple(f"{start}{subject.format(**slots)} - " for start in ("", "Re: "))
+        return click_on(next((link for link in page.all("link") if link.name.startswith(names)), None))
+
+    return step
+
+
+def write(recipients: str, subject: str, text: str) -> list[Step]:
+    """Write a new message, from any page of the mail."""
+    fields = [fill("Recipients:", recipients), fill("Subject:", subject), fill("Body:", text)]
+    return [click("»\xa0Write"), *fields, click("Send", "button")]
+
+
+def reply(subject: str, text: str) -> list[Step]:
+    """Open a message, and reply below it."""
+
+    def answer(page: Page, slots: Slots) -> str | None:
+        return fill_in(first(after(page, "Reply", "heading"), "textbox"), text.format(**slots))
+
+    return [open_mail(subject), answer, click("Reply", "button")]
+
+
+def ticked(subject: str, button: str) -> list[Step]:
+    """Tick a message of a folder, and press a button of the folder."""
+
+    def tick(page: Page, slots: Slots) -> str | None:
+        start = f"{subject.format(**slots)} - "
+        row = next((row for row in rows_of(page) if any(e.name.startswith(start) for e in row)), [])
+        return click_on(first(row, "checkbox"))
+
+    return [tick, click(button, "button")]
+
+
+def _num_messages(page: Page, slots: Slots) -> str | None:
+    shown = sum(text in (slots["mail"], f"Re: {slots['mail']}") for text in page.texts())
+    return str(shown) if shown else None
+
+
+_OPEN = open_mail("{mail}")
+MAIL: list[Template] = []
+_task = partial(template, MAIL, "mail")
+
+_task(
+    "time",
+    'At what time does {customer} want to meet me, by the first message of "{mail}"? Answer with the time alone, '
+    "like 17:30.",
+    '{customer} has written to me about "{mail}". When are we to meet? Say the time, like 17:30, nothing else.',
+    script=[_OPEN, say(matched(r"\bat (\d\d:\d\d)"))],
+)(_to_customer(lambda found: is_answered(found.value), _is_meeting, _subject_and_sender))
+
+_task(
+    "voucher",
+    "Which voucher code has the shop sent me for my order {number}? Answer with the code alone.",
+    "Find the voucher that I got by mail for order {number}. Say its code, nothing else.",
+    script=[open_mail("Order {number}: a voucher"), say(matched(r"voucher code (?:is )?([A-Z]+-\d+)"))],
+    held_out=True,
+)(
+    _to_customer(
+        lambda found: is_answered(found.value),
+        lambda found: found.kind == "voucher",
+        lambda found: {"number": found.order.number if found.order else ""},
+    )
+)
+
+_task(
+    "num-messages",
+    'How many messages are there in my conversation "{mail}" with {customer}, mine among them? Answer with the '
+    "number alone.",
+    'Count the messages that {customer} and I have exchanged under the subject "{mail}". Say the number, nothing else.',
+    script=[_OPEN, say(_num_messages)],
+    held_out=True,
+)(
+    _to_customer(
+        lambda found: is_answered(str(len(found.letters))),
+        lambda found: _is_meeting(found) and not _is_single(found),
+        _subject_and_sender,
+    )
+)
+
+_task("open", 'Open the message "{mail}" in my mail.', 'Show me the mail whose subject is "{mail}".', script=[_OPEN])(
+    _to_customer(_opened, _is_single)
+)
+
+_task(
+    "open-conversation",
+    'Open the whole conversation "{mail}" in my mail.',
+    'Show me all that was written under "{mail}" in my mail, on one page.',
+    script=[_OPEN],
+    held_out=True,
+)(_to_customer(_opened, lambda found: not _is_single(found)))
+
+
+@_task(
+    "write",
+    'Write to {address} in the mail: subject "{name}", text "{text}"',
+    'Send {address} a message with the subject "{name}" that says "{text}"',
+    script=write("{address}", "{name}", "{text}"),
+)
+def _write(e: Entities, rng: random.Random) -> Instance:
+    login, address, name, text = *_people(e, rng, 2), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    return Instance({"address": address, "name": name, "text": text}, sent(login, name, text, address), login)
+
+
+@_task(
+    "write-two",
+    'Send one message to both {address} and {other}: subject "{name}", text "{text}"',
+    'Let {address} and {other} know by mail, under the subject "{name}": "{text}"',
+    script=write("{address}, {other}", "{name}", "{text}"),
+    held_out=True,
+)
+def _write_two(e: Entities, rng: random.Random) -> Instance:
+    login, address, other, name, text = *_people(e, rng, 3), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    slots = {"address": address, "other": other, "name": name, "text": text}
+    return Instance(slots, sent(login, name, text, address, other), login)
+
+
+@_task(
+    "reply",
+    'Reply to what {customer} wrote to me under "{mail}" in the mail: "{text}"',
+    'Answer the mail "{mail}" of {customer} with "{text}"',
+    script=reply("{mail}", "{text}"),
+)
+def _reply(e: Entities, rng: random.Random) -> Instance:
+    found, text = pick(e, rng, "meeting"), rng.choice(load_words("tasks").mails)
+    first = found.letters[0]
+    evaluation = sent(first.recipient, f"Re: {found.subject}", text, first.sender)
+    return Instance({**_subject_and_sender(found), "text": text}, evaluation, first.recipient)
+
+
+_task(
+    "archive",
+    'Archive the message "{mail}" in my mail.',
+    'Move the message "{mail}" from my inbox into the archives.',
+    script=ticked("{mail}", "Archive"),
+)(_to_customer(archived, _is_single))
+
+_task(
+    "delete",
+    'Delete the message "{mail}" from my mail.',
+    'Put the message "{mail}" of my inbox into the trash.',
+    script=ticked("{mail}", "Delete"),
+    held_out=True,
+)(_to_customer(lambda found: _in_trash(found.letters[0]), _is_single))
+
+_task(
+    "restore",
+    'Bring the message "{mail}" back from the trash of my mail.',
+    'I should not have deleted the message "{mail}": undelete it.',
+    script=[click("»\xa0Trash"), *ticked("{mail}", "Undelete")],
+)(_to_customer(lambda found: _in_trash(found.letters[0]), lambda _: True, folder="trash"))
+
+_task(
+    "unread",
+    'Mark the message "{mail}" in my inbox as unread.',
+    'Let the message "{mail}" of my inbox count as unread again.',
+    script=ticked("{mail}", "Mark as unread"),
+    held_out=True,
+)(_to_customer(_unread, lambda found: _is_single(found) and found.letters[0].is_read))

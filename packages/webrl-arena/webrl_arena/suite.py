@@ -1,0 +1,160 @@
+"""The arena as a suite, and what a stage needs of it around its episodes: that it is up, and can answer task files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from webrl.config import RolloutConfig, RunConfig
+from webrl.errors import DataError, UsageError
+from webrl.rollouts.browser import Browser, first_line
+from webrl.rollouts.interface import Env
+from webrl.rollouts.suite import API_VERSION, Expert, Suite, score_episode
+from webrl.types import Task, Trajectory
+from webrl_arena import tasks as arena_tasks
+from webrl_arena.env import ArenaEnv
+from webrl_arena.scoring import CHECK_TIMEOUT_S
+from webrl_arena.tasks import BY_TYPE, TEMPLATES
+from webrl_arena.world.client import Arena, ArenaError
+from webrl_arena.world.running import template_path
+from webrl_arena.world.sites import starts_at_a_site
+from webrl_site.checks import first_value
+
+logger = logging.getLogger(__name__)
+
+_SESSION_S = 60.0
+"""Longest wait for a new session."""
+
+
+class ArenaSuite(Suite):
+    """Sites to practise in, each episode in a session of its own."""
+
+    name = "arena"
+    api_version = API_VERSION
+    extra = "arena"
+    shows_pages = True
+    draws_fresh = True
+    first_task = "arena.shop.open-product"
+
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
+        return arena_tasks.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
+
+    def eval_tasks(self, config: RunConfig) -> list[Task]:
+        kept: list[Task] = []
+        for name, tasks in zip(
+            ("num_eval_tasks", "num_heldout_tasks"), arena_tasks.evaluation_tasks(config), strict=True
+        ):
+            count = getattr(config.tasks, name)
+            if count < len(tasks):
+                logger.warning("%d of %d evaluation tasks (%s)", count, len(tasks), name)
+            kept += tasks[:count]
+        return kept
+
+    def heldout_tasks(self, config: RunConfig) -> list[Task]:
+        return [task for tasks in arena_tasks.evaluation_tasks(config) for task in tasks]
+
+    def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
+        """Raises UsageError: a task of the evaluation."""
+        for site in types:
+            template, evaluated, _ = site.partition("-eval-")
+            if evaluated:
+                raise UsageError(f"task {site!r} is one of the evaluation's; train on its template, {template}")
+        return super().named_tasks(types, seeds, seed)
+
+    def check(self, task: Task, config: RolloutConfig) -> None:
+        """Raises UsageError: remote environments, a start page outside the arena; DataError: no such task."""
+        if config.env == "openenv":
+            raise UsageError(f"task {task.task_id!r}: tasks.suite=arena needs rollout.env=browser")
+        if task.start_url is None:
+            arena_tasks.find_task(task.site, task.seed, config.arena)
+            return
+        if not starts_at_a_site(task.start_url):
+            raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
+
+    def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:
+        return ArenaEnv(browser, config)
+
+    def reset_allowance_s(self, config: RolloutConfig) -> float:
+        return _SESSION_S
+
+    async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
+        """With the score; the session is dropped."""
+        scored = await score_episode(env, trajectory)
+        await env.close()
+        return scored
+
+    @contextlib.asynccontextmanager
+    async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        """Raises UsageError where no arena runs, DataError where a task file asks what no session can answer: no
+        episode is worth starting then.
+        """
+        settings = config.rollout.arena
+        try:
+            arena = Arena.running(settings.folder)
+        except ArenaError as error:
+            raise UsageError(f"tasks.suite=arena: {error}") from None
+        if settings.train_files or settings.eval_files:
+            await _try_evaluations(tasks, arena)
+        yield
+
+    def with_step_rewards(self, config: RolloutConfig) -> RolloutConfig:
+        return config.model_copy(update={"arena": config.arena.model_copy(update={"score_steps": True})})
+
+    def needs_judge(self, task: Task) -> bool:
+        return arena_tasks.eval_of(task) is None
+
+    def sites_of(self, task: Task) -> list[str]:
+        return arena_tasks.sites_of(task)
+
+    def dedupe_key(self, task: Task) -> str:
+        """The site that it starts at."""
+        return arena_tasks.sites_of(task)[0]
+
+    def task_type(self, task: Task) -> str:
+        """The template in whose words its instruction is."""
+        return arena_tasks.reads_as(task)
+
+    def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in extra.get(arena_tasks.KEY, {}).items() if key != "eval"}
+        return extra | {arena_tasks.KEY: kept} if arena_tasks.KEY in extra else extra
+
+    def demonstration_types(self, config: RunConfig) -> Sequence[str]:
+        return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
+
+    def expert(self, task_type: str) -> Expert | None:
+        return BY_TYPE.get(task_type)
+
+
+async def _try_evaluations(tasks: Sequence[Task], arena: Arena) -> None:
+    """Run each query and locator once: one that cannot run would leave its task without a score for ever.
+
+    Locators run on an empty page, where nothing is found: what is no JavaScript, or no selector, is a SyntaxError there
+    too.
+    """
+    evaluations = [(task.task_id, evaluation) for task in tasks if (evaluation := arena_tasks.eval_of(task))]
+    checks = [(name, check) for name, data in evaluations for check in data.get("database", ())]
+    queries = {(check.get("site", "shop"), check["query"]): name for name, check in checks}
+    for (site, query), name in queries.items():
+        try:
+            await asyncio.to_thread(first_value, template_path(arena.folder, site), query, CHECK_TIMEOUT_S)
+        except sqlite3.Error as error:
+            raise DataError(f"task {name!r}: the query {query!r:.200} does not run on the arena: {error}") from None
+    targets = [(name, target) for name, data in evaluations for target in data.get("program_html", ())]
+    locators = {target["locator"]: name for name, target in targets if target["locator"].strip()}
+    if not locators:
+        return
+    from playwright.async_api import Error
+
+    async with Browser() as browser:
+        page: Any = await (await browser.new_context()).new_page()
+        for locator, name in locators.items():
+            try:
+                await page.evaluate(f"() => {locator}")
+            except Error as error:
+                if "SyntaxError" in str(error):
+                    problem = first_line(error)
+                    raise DataError(f"task {name!r}: the locator {locator!r:.200} cannot be read: {problem}") from None

@@ -1,0 +1,160 @@
+"""Sessions of the running arena: `async with Arena.running().new(user="staff") as session: …`.
+
+Any process of the user who started the arena may open sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from webrl.errors import BrowserError, UsageError
+from webrl_arena.world import running
+from webrl_arena.world.sites import database_of
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 60.0
+
+
+class ArenaError(BrowserError):
+    """The arena is not up, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Sites in a state of their own: nobody else sees what is done in them."""
+
+    id: str
+    start_url: str
+    """The shop's front page; for the staff, their dashboard."""
+    enter_url: str
+    """Sets the cookies by itself and leads to `start_url`."""
+    cookies: list[dict[str, Any]]
+    """As Playwright takes them, in `context.add_cookies` and in a storage state: the session's, and the log-in's."""
+    database: Path
+    """The shop's, SQLite; there until the session is dropped. Open it read-only (`mode=ro`)."""
+
+    def database_of(self, site: str) -> Path:
+        """Return the database file of another site."""
+        return self.database.with_name(database_of(site))
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The arena that runs in a folder."""
+
+    folder: Path
+    state: running.State = field(repr=False)
+
+    @classmethod
+    def running(cls, folder: Path | None = None) -> Arena:
+        """Find the one that runs now, in the folder of `webrl arena up --folder`.
+
+        Raises:
+            ArenaError: none runs.
+            UsageError: another version of webrl started it, whose content may differ.
+        """
+        place = (folder or running.default_folder()).absolute()
+        state = running.find(place)
+        if state is None:
+            raise ArenaError(f"no arena runs in {str(place)!r}; start it: webrl arena up")
+        if state.content != running.content_digest():
+            raise UsageError(
+                f"the arena in {str(place)!r} was started by another version of webrl, with other content: "
+                "webrl arena down, then webrl arena up"
+            )
+        return cls(place, state)
+
+    def open(self, user: str | None = None) -> Session:
+        """Open a new session, in the state that all start with.
+
+        Args:
+            user: who is logged in: `customer:E-MAIL`, `staff`, or None for nobody.
+
+        Raises:
+            UsageError: the shop has no such user.
+            ArenaError: the arena has gone, or has failed.
+        """
+        if user is not None and user != "staff" and not user.startswith("customer:"):
+            raise UsageError(f"user {user!r} of the arena: it takes 'customer:E-MAIL', 'staff' or None")
+        answer = self._request("POST", "/arena/sessions", {"user": user or ""})
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            raise UsageError(answer.json()["error"])
+        if answer.status_code != HTTPStatus.CREATED:
+            raise ArenaError(f"the arena made no session: {answer.status_code} {answer.text[:300]}")
+        made, url = answer.json(), self.state.url
+        of_host = {"domain": running.HOST, "path": "/", "expires": -1}
+        common = {**of_host, "httpOnly": True, "secure": False, "sameSite": "Lax"}
+        return Session(
+            id=made["id"],
+            start_url=url + made["start"],
+            enter_url=url + made["enter"],
+            cookies=[{"name": name, "value": value, **common} for name, value in made["cookies"].items()],
+            database=self.folder / running.SESSIONS / made["id"] / database_of("shop"),
+        )
+
+    def drop(self, session: Session) -> None:
+        """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
+        self._drop(session.id)
+
+    def reset(self) -> int:
+        """Drop all sessions of all users, and return how many there were. Raises ArenaError."""
+        return self._drop("")
+
+    @contextlib.asynccontextmanager
+    async def new(self, user: str | None = None) -> AsyncIterator[Session]:
+        """`open` for the length of a block; a caller who is cancelled meanwhile leaves no session behind."""
+        made: list[Session] = []
+        given_up = threading.Event()
+
+        def make() -> None:
+            made.append(self.open(user))
+            if given_up.is_set():
+                self.drop(made[0])
+
+        try:
+            await asyncio.to_thread(make)
+        except asyncio.CancelledError:
+            given_up.set()
+            if made:  # before the thread could know
+                with contextlib.suppress(ArenaError):
+                    self.drop(made[0])
+            raise
+        try:
+            yield made[0]
+        finally:
+            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
+                await asyncio.to_thread(self.drop, made[0])
+
+    def _drop(self, name: str) -> int:
+        answer = self._request("DELETE", f"/arena/sessions/{name}", {})
+        if answer.status_code != HTTPStatus.OK:
+            raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
+        return int(answer.json()["dropped"])
+
+    def _request(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
+        import httpx  # half of what a browser worker imports, which other suites do not need
+
+        try:
+            # Of its own connection, which ends with it; without certificates, which take long to load.
+            answer = httpx.request(
+                *(method, self.state.url + path),
+                params=query,
+                headers={"Authorization": f"Bearer {self.state.key}"},
+                timeout=_TIMEOUT_S,
+                trust_env=False,
+                verify=False,
+            )
+        except httpx.TransportError as error:
+            raise ArenaError(f"the arena at {self.state.url} does not answer: {error!r}") from error
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            raise ArenaError(f"the arena at {self.state.url} is another one than the one of {str(self.folder)!r}")
+        return answer

@@ -1,0 +1,42 @@
+"""The arena's sites, each below a path of one server; nothing here imports what serves them."""
+
+from __future__ import annotations
+
+import re
+
+SITES: dict[str, str] = {
+    "shop": "",
+    "shop_admin": "/dashboard",
+    "forum": "/forum",
+    "tracker": "/tracker",
+    "mail": "/mail",
+}
+"""Name and path; `__SHOP_ADMIN__` in a task stands for the second's address."""
+DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
+"""Sites with a database of their own: its file in a session's folder. The others share the shop's."""
+CONTENT = (
+    *("content.py", "forum.py", "mail.py", "tracker.py"),
+    *("data/shop.yaml", "data/forum.yaml", "data/tracker.yaml", "data/mail.yaml"),
+)
+"""The sources of what the sites show, below `webrl_arena/world/`; they need nothing but Python and its YAML."""
+
+
+def addresses(root: str) -> dict[str, str]:
+    """Return each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
+    return {name: root + path for name, path in SITES.items()}
+
+
+def keeper_of(site: str) -> str:
+    """Return the site in whose database a site's state is: itself, or the shop."""
+    return site if site in DATABASES else "shop"
+
+
+def database_of(site: str) -> str:
+    """Return the file name of a site's database in a session's folder."""
+    return DATABASES[keeper_of(site)]
+
+
+def starts_at_a_site(url: str) -> bool:
+    """Whether a start page is given as `__SITE__/…`."""
+    names = "|".join(SITES).upper()
+    return re.match(rf"__({names})__(?:[/?#]|$)", url) is not None

@@ -1,0 +1,258 @@
+"""Options of `webrl grpo` under the public scripts' names, and what is refused before anything starts."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from grpo_builders import refused
+from llm_builders import save_tiny_model
+
+from webrl import cli
+from webrl.config.extras import EXTRAS
+from webrl.errors import UsageError
+from webrl_grpo.cli.grpo import _new_folder, add_arguments, resolve
+from webrl_grpo.settings import VARIABLES, GrpoSettings, load_settings
+
+ROOT = Path(__file__).resolve().parents[3]
+COOKBOOK = Path(__file__).parent / "data" / "cookbook_lfm2.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def parsed(*arguments: str) -> GrpoSettings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return resolve(parser.parse_args(arguments))
+
+
+def test_the_public_scripts_options_go_by_their_names():
+    # the command line of TRL's example for language models
+    command = (
+        "--model-id some/model --space-url http://127.0.0.1:8000 --benchmark miniwob --task-name click-test "
+        "--dataset-prompt Go --dataset-size 12 --max-steps 5 --max-completion-length 64 --temperature 0.7 --top-k 50 "
+        "--top-p 0.9 --learning-rate 1e-6 --weight-decay 0.1 --gradient-accumulation-steps 1 --warmup-steps 3 "
+        "--per-device-batch-size 2 --num-generations 6 --num-epochs 2 --save-interval 7 --save-total-limit 2 "
+        "--output-dir out --run-name run --project mine --vllm-mode server --vllm-server-url http://localhost:8001 "
+        "--use-vllm --logging-steps 4 --report-to trackio"
+    )
+    s = parsed(*command.split())
+    assert (s.model_name, [str(u) for u in s.browsergym_url]) == ("some/model", ["http://127.0.0.1:8000"])
+    assert (s.task_name, s.default_goal, s.dataset_size, s.max_steps) == (("click-test",), "Go", 12, 5)
+    assert (s.max_completion_length, s.temperature, s.top_k, s.top_p) == (64, 0.7, 50, 0.9)
+    assert (s.learning_rate, s.weight_decay, s.warmup_steps, s.num_epochs) == (1e-6, 0.1, 3, 2)
+    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_generations) == (2, 1, 6)
+    assert (s.save_interval, s.save_total_limit, s.logging_steps) == (7, 2, 4)
+    assert (s.output_dir, s.run_name, s.project) == (Path("out"), "run", "mine")
+    assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8001")
+    assert (s.sees, s.trackers) == (False, ["trackio"])
+    assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
+
+
+def test_vllm_s_own_arguments_are_parted_at_blanks_alone():
+    given = parsed("--use-vllm", "--vllm-mode", "own", 'vllm_extra_args=--seed 3 --compilation-config={"mode":0,"x":1}')
+    assert given.vllm_extra_args == ("--seed", "3", '--compilation-config={"mode":0,"x":1}')
+
+
+def test_the_public_vision_scripts_options_go_by_their_names():
+    # the command line of TRL's example for vision-language models
+    command = (
+        "--model-id some/vlm --space-url http://127.0.0.1:8000 --task-name click-test --dataset-prompt Go "
+        "--dataset-size 12 --max-steps 5 --max-completion-length 64 --image-size 256 --num-generations 6 "
+        "--gradient-accumulation-steps 3 --learning-rate 1e-6 --num-epochs 2 --logging-steps 4 --output-dir out "
+        "--vllm-mode colocate "
+        "--vllm-server-url http://localhost:8001"
+    )
+    s = parsed(*command.split())
+    assert (s.sees, s.image_size) == (True, 256)
+    assert s.run_config.rollout.screenshots
+    assert not parsed("--model-id", "m").run_config.rollout.screenshots
+    assert parsed("--model-id", "m", "--viewport", "160x210").run_config.rollout.viewport == (160, 210)
+    assert parsed("--model-id", "m", "--image-size", "0").sees, "0 is no resizing, as in the script"
+
+
+def test_episodes_are_played_as_the_settings_say():
+    rollout = parsed("--model-id", "m", "--space-url", "http://127.0.0.1:8000", "--max-steps", "5").run_config.rollout
+    assert (rollout.env, rollout.max_steps, rollout.max_new_tokens) == ("openenv", 5, 128)
+    assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
+
+
+def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):
+    values = {"MODEL_ID": "m", "MAX_STEPS": "8", "MAX_NEW_TOKENS": "16", "GRAD_ACCUM_STEPS": "8", "NUM_EPOCHS": "2"}
+    values |= {"VLLM_ENDPOINT": "http://localhost:8010/generate/", "BROWSERGYM_TASK_NAME": "click-tab", "TOP_K": ""}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    s = parsed("--max-steps", "3")
+    assert (s.model_name, s.max_steps, s.max_completion_length, s.task_name) == ("m", 3, 16, ("click-tab",))
+    assert (s.gradient_accumulation_steps, s.num_epochs, s.top_k) == (8, 2, 0)
+    assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8010")
+    assert parsed(str(COOKBOOK)).max_completion_length == 16, "a variable overrides the file"
+
+
+def test_the_cookbooks_keys_load():
+    s = load_settings(COOKBOOK, {}, {})
+    assert s.prompt_format == "browsergym"
+    assert s.system_prompt == "Answer with one BrowserGym action.\n"
+    assert (s.trackers, s.wandb_project_name) == (["tensorboard", "wandb"], "browser-control")
+    assert (s.episodes_per_generation, s.lora_target_modules) == (4, ("q_proj", "v_proj"))
+
+
+def test_rewards_and_lists_on_the_command_line():
+    s = parsed("--reward", "outcome=1", "format=0.1", "--task-name", "click-test", "click-tab")
+    assert s.rewards == {"outcome": 1.0, "format": 0.1}
+    assert s.task_name == ("click-test", "click-tab")
+    assert parsed("task_name=click-test,click-tab", "rewards={sum: 1}").rewards == {"sum": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("num_generations=1", "num_generations = 1: a group of one has no advantage"),
+        ("temprature=1", "unknown key 'temprature'; did you mean 'temperature'?"),
+        ("generation_batch_size=6", "generation_batch_size 6 is no whole number of groups (num_generations 4)"),
+        ("rewards={outcome: 0}", "one weight at least must differ from 0"),
+        ("rewards={outcome: .nan}", "rewards.outcome = nan"),
+        ("rewards={outcom: 1}", "Input should be 'outcome'"),
+        ("dataset_size=1", "dataset_size 1 x num_generations 4 are fewer than 8"),
+        ("max_completion_length=5000", "leaves no room for a prompt"),
+        ("system_prompt=Hello", "system_prompt goes with prompt_format=browsergym"),
+        (
+            "--image-size 512 --use-vllm",
+            "image_size 512 with use_vllm: screenshots go through the engine of this process",
+        ),
+        ("--image-size 0 prompt_format=webrl", "prompt_format=webrl has no place for a screenshot"),
+        ("push_to_hf=true", "nothing is uploaded from here"),
+        ("browsergym_url=nowhere", "a server's address has the form http://host:port"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
+    with pytest.raises(UsageError) as refused:
+        parsed("--model-id", "m", *(argument.split() if argument.startswith("--") else [argument]))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["vllm_extra_args=--seed 3"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-extra-args", "x"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-mode", "own"], "the command line: vllm_mode=own goes with use_vllm=true"),
+        (["temprature=1"], "the command line: unknown key 'temprature'; did you mean 'temperature'?"),
+        (["--model-id", "m", "rewards={outcom: 1}"], "the command line: rewards.outcom"),
+        (["own.yaml", "seed=1"], "own.yaml: vllm_python goes with use_vllm=true vllm_mode=own"),
+        (["own.yaml", "vllm_python=null", "max_staleness=1"], "own.yaml and the command line: max_staleness 1"),
+        (["own.yaml", "vllm_python=null", "max_steps=-1"], "the command line: max_steps = -1"),
+    ],
+)
+def test_a_mistake_is_laid_where_it_was_made(arguments, said, tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text("vllm_python: python3\ntemperature: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        parsed(*arguments)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_mistake_in_the_environment_is_laid_there(monkeypatch):
+    monkeypatch.setenv("NUM_GENERATIONS", "1")
+    with pytest.raises(UsageError, match=r"^the environment: num_generations = '1': a group of one"):
+        parsed("seed=1")
+
+
+def small(folder: Path) -> list[str]:
+    return ["--model-id", str(folder), "--max-seq-length", "512", "--output-dir", str(folder.parent / "out")]
+
+
+@pytest.mark.grpo
+def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
+    folder = save_tiny_model(tmp_path / "model")
+    for option, said in {
+        "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'",
+        "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by its name",
+        "--task-name arena.shop.prize": "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'",
+        "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",
+        "--task-name arena.shop.price-eval-0-3": "one of the evaluation's; train on its template, arena.shop.price",
+        "--image-size 512": f"image_size=512: model {str(folder)!r} has no vision",
+        "--fallback-action wait": "fallback_action = 'wait': Not an action",
+        "--max-seq-length 4096": "max_seq_length 4096: model",
+        f"--resume-from-checkpoint {tmp_path}": "is no checkpoint-N folder",
+    }.items():
+        assert said in refused(capsys, *small(folder), *option.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.grpo
+def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
+    from transformers import AutoTokenizer
+
+    folder = save_tiny_model(tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = None
+    (folder / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(folder)
+    assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
+    assert cli.main(["grpo", "--model-id", "./nowhere"]) == 1
+    assert "model folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extra", "option", "fix"),
+    [
+        ("grpo", ["seed=1"], "webrl grpo needs grpo, which is not installed: pip install 'webrl[grpo]'"),
+        (
+            "vllm",
+            ["--use-vllm", "vllm_mode=own"],
+            "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'",
+        ),
+        ("trackio", ["--report-to", "trackio"], "report_to=trackio needs trackio, which is not installed"),
+        ("wandb", ["--wandb-enabled"], "report_to=wandb needs wandb, which is not installed"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeypatch, capsys):
+    for module in EXTRAS[extra][1]:
+        monkeypatch.setitem(sys.modules, module, None)
+    assert fix in refused(capsys, *option)
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_an_engine_that_takes_new_weights_on_a_gpu_alone_is_refused_without_one(mode, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert f"vllm_mode={mode} without a CUDA device" in refused(capsys, "--use-vllm", "--vllm-mode", mode)
+
+
+@pytest.mark.parametrize(("model", "name"), [("models/mine", "grpo-mine-"), ("google/gemma", "grpo-google-gemma-")])
+def test_a_new_folder_is_named_after_the_models_own_name(model, name, tmp_path):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    model = str(tmp_path / model) if model.startswith("models") else model
+    assert _new_folder(load_settings(None, {}, {"model_name": model})).name.startswith(name)
+
+
+def test_the_script_has_the_commands_options():
+    command = [sys.executable, str(ROOT / "scripts" / "train_grpo.py"), "--num-generations", "16", "--dry-run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "num_generations: 16\n" in done.stdout
+    assert "model_name: data/tiny/actor\n" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--task-name", "click-test,focus-text"], ["task_name=[click-test, focus-text]"]])
+def test_several_tasks_may_stand_in_one_word(words, capsys):
+    assert cli.main(["grpo", "--dry-run", *words]) == 0
+    assert "task_name:\n- click-test\n- focus-text\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_an_unknown_task(capsys):
+    assert cli.main(["grpo", "--dry-run", "--task-name", "click-test,click-tst"]) == 2
+    assert "'miniwob.click-tst'; the nearest is 'miniwob.click-test'" in capsys.readouterr().err
+
+
+def test_a_servers_token_is_shown_nowhere(monkeypatch, capsys):
+    monkeypatch.setenv("BROWSERGYM_BASE_URL", "http://any:PLANTED@127.0.0.1:9")
+    assert cli.main(["grpo", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "***@127.0.0.1:9" in shown.out
+    assert "PLANTED" not in shown.out + shown.err

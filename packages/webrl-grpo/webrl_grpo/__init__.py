@@ -1,0 +1,1 @@
+"""webrl's environment under TRL's GRPO trainer."""

@@ -1,0 +1,128 @@
+"""`webrl grpo`: options by the public scripts' names, and the lines at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import typing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from webrl.cli.options import split_settings
+from webrl.config.redaction import redact
+from webrl.config.resources import find_config
+from webrl.errors import UsageError
+from webrl_grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
+
+DEMO = "grpo_demo"
+"""What is trained where nothing says what: the tiny actor."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option a field, and its aliases."""
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG | key=value",
+        help="a YAML file of these options (the cookbook's load as they are) and overrides; without a CONFIG and a\n"
+        f"model: the shipped {DEMO}",
+    )
+    names: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        names.setdefault(name, []).append(alias)
+    for name, info in GrpoSettings.model_fields.items():
+        flags = [f"--{n.replace('_', '-')}" for n in (name, *names.get(name, ()))]
+        default = info.default
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text = f"{info.description} (default: {'none' if shown in (None, '') else shown})".replace("%", "%%")
+        options: dict[str, Any] = {"dest": f"option_{name}", "default": None, "help": text}
+        if info.annotation is bool:
+            parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
+        elif name == "rewards":
+            parser.add_argument(*flags, nargs="+", metavar="NAME=WEIGHT", **options)
+        else:
+            many = typing.get_origin(info.annotation) is tuple
+            parser.add_argument(*flags, nargs="+" if many else None, metavar="X", **options)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check tasks and model and print the resolved options, run nothing"
+    )
+    parser.epilog = f"environment variables, between CONFIG and options: {', '.join(VARIABLES)}"
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train; gives the exit code."""
+    settings = resolve(args)
+    used = [name for name in VARIABLES if os.environ.get(name)]
+    if used:
+        print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
+    from webrl.llm.check import check_model
+    from webrl_grpo.train import check, make_tasks, train
+
+    if args.dry_run:
+        make_tasks(settings)
+        check_model(settings.model_name)
+        print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
+        return 0
+    out = settings.output_dir or _new_folder(settings)
+    if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
+        raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
+    from webrl.runs.lock import hold_output
+
+    settings = check(settings)
+    where = ", ".join(map(str, settings.browsergym_url)) or "browsers of our own"
+    print(
+        f"model  {settings.model_name}\ntasks  {settings.dataset_size} pages x {settings.num_generations} attempts of "
+        f"{', '.join(settings.task_name)}, in {where}\noutput {out}",
+        flush=True,
+    )
+    with hold_output(out):
+        report = train(settings, out)
+    print("\n".join(describe(report)))
+    print(f"saved {out}, trained on its last episodes since it played them: try it with `webrl eval` (models.actor=…)")
+    return 0
+
+
+def resolve(args: argparse.Namespace) -> GrpoSettings:
+    """The settings that command line, environment and CONFIG name.
+
+    Raises:
+        UsageError: two CONFIGs, none of that name, an unknown key or a bad value.
+    """
+    config, overrides = split_settings(args.settings)
+    options = {
+        name: value for name in GrpoSettings.model_fields if (value := getattr(args, f"option_{name}")) is not None
+    }
+    if "rewards" in options:
+        options["rewards"] = dict(_weight(text) for text in options["rewards"])
+    keys = {s.partition("=")[0] for s in overrides}
+    names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
+    name = config if config is not None else None if names_model else DEMO
+    path = find_config(name, "grpo") if name else None
+    return load_settings(path, os.environ, options, overrides)
+
+
+def _weight(text: str) -> tuple[str, str]:
+    name, equals, weight = text.partition("=")
+    return name, weight if equals else "1"
+
+
+def _new_folder(settings: GrpoSettings) -> Path:
+    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    model = settings.model_name
+    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
+    return Path("runs") / f"grpo-{name}-{stamp}"
+
+
+def describe(report: dict[str, Any]) -> list[str]:
+    """The report in lines."""
+    from webrl_grpo.rewards import Mean
+
+    first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
+    ratio = f"{last.mean / first.mean:.2f}x" if first.mean > 0 else "from nothing"
+    failed = f"; {report['failed_episodes']} episodes failed and were left out" if report["failed_episodes"] else ""
+    if report["unreadable_left_out"]:
+        failed += f"; {report['unreadable_left_out']} answers that were no action were not made more likely"
+    return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained {ratio}{failed}"]

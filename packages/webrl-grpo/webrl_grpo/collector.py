@@ -1,0 +1,257 @@
+"""Plays ahead of the training, in another process: the next generation batches, with a copy of the policy.
+
+    with Collector(settings, out) as collector:
+        collector.check(tasks)
+        collector.hand_over("actor@step-0", module)      # a snapshot; neither side waits
+        collector.ask(0, attempts)
+        episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
+
+Batches are played in the order of the requests, each with the weights handed over last before it, independently of the
+speed of either side. Errors of the process are raised here, with the type and text that they have in `Player`. The
+process and its browsers end with this one, even if it is killed.
+
+The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
+folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). The responses
+to "check" and "play" are None, the episodes, or the exception that ended the process. It ends when the pipe closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
+
+from webrl.config import plugins
+from webrl.config.redaction import guard_output, revealed
+from webrl.errors import StageError, WebRLError
+from webrl.llm.eyes import Eyes
+from webrl.runs.own_python import own_environment, own_python, restore_python_path
+from webrl.types import Task
+from webrl_grpo.play import Attempt, Episode, Player
+from webrl_grpo.settings import GrpoSettings
+
+if TYPE_CHECKING:
+    from webrl_grpo.sampler import PolicyCopy, ServedCopy
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 30.0
+"""Time for the process to end, before it is killed."""
+_CLOSING_S = 20.0
+"""Time for its browsers to close."""
+
+
+class Collector:
+    """Owns the process; `out` is where it keeps screenshots."""
+
+    def __init__(self, settings: GrpoSettings, out: Path) -> None:
+        self._settings = settings
+        self._out = out
+        self._asked: deque[tuple[int, str]] = deque()
+        self._fingerprint = ""
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                own_python("webrl_grpo.collector", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
+                env=own_environment(),
+            )
+        self._sender = threading.Thread(target=self._send_all, name="webrl-handover", daemon=True)
+        self._sender.start()
+        settings = revealed(self._settings)
+        self._outbox.put((settings, self._out, logging.getLogger("webrl").getEffectiveLevel()))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._outbox.put(None)
+        self._sender.join(_PATIENCE_S)
+        if self._sender.is_alive():  # the process does not read any more
+            self._process.kill()
+            self._sender.join()
+        self._connection.close()  # the process ends when its end of the pipe closes
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Check the tasks like `Player.check`."""
+        self._outbox.put(("check", list(tasks)))
+        self._receive()
+
+    def hand_over(self, fingerprint: str, module: Any) -> None:
+        """Take a snapshot of the trained weights for all later requests."""
+        tensors = {
+            name: weight.detach().to("cpu", copy=True).contiguous()
+            for name, weight in module.named_parameters()
+            if weight.requires_grad
+        }
+        self._fingerprint = fingerprint
+        self._outbox.put(("weights", fingerprint, tensors))
+
+    def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
+        """Request a batch, played with the weights that were handed over last.
+
+        Args:
+            version: number of batches that these weights have been trained on.
+        """
+        self._asked.append((version, self._fingerprint))
+        self._outbox.put(("play", list(attempts)))
+
+    @property
+    def num_asked(self) -> int:
+        """Number of batches that are requested and not taken."""
+        return len(self._asked)
+
+    def take(self, version: int) -> tuple[list[Episode], int]:
+        """Wait for the oldest batch; return it and how many batches its weights are behind the current ones.
+
+        Args:
+            version: number of batches that the current weights have been trained on.
+
+        Raises:
+            StageError: more than `max_staleness` behind, of other weights than requested, or the process died.
+            WebRLError: an error of `Player.play`.
+        """
+        episodes: list[Episode] = self._receive()
+        asked, fingerprint = self._asked.popleft()
+        others = {e.trajectory.policy for e in episodes} - {fingerprint}
+        if others:
+            raise StageError(f"episodes asked of {fingerprint!r} were played by {', '.join(sorted(others))}")
+        staleness = version - asked
+        if not 0 <= staleness <= self._settings.max_staleness:
+            raise StageError(
+                f"episodes of {fingerprint!r} are {staleness} generation batches behind the weights to be trained; "
+                f"max_staleness={self._settings.max_staleness}"
+            )
+        return episodes, staleness
+
+    def _send_all(self) -> None:
+        """Send messages from a thread, which waits neither for the training nor for the episodes."""
+        from safetensors.torch import save
+
+        try:
+            for message in iter(self._outbox.get, None):
+                match message:
+                    case ("weights", fingerprint, tensors):
+                        self._connection.send(("weights", fingerprint, save(tensors)))
+                    case _:
+                        self._connection.send(message)
+        except OSError:
+            pass  # it died: `_receive` says so
+        except Exception:  # boundary of the thread: `_receive` raises once the process has ended
+            logger.exception("nothing can be handed over to the process that collects episodes")
+            self._process.kill()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            code = self._process.wait()
+            raise StageError(f"the process that collects episodes ended with exit code {code}") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
+    """Handle messages until the process ends."""
+    eyes = Eyes(settings.model_name) if settings.sees else None
+    with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
+        copy: PolicyCopy | ServedCopy | None = None
+
+        def opened() -> PolicyCopy | ServedCopy:
+            from webrl_grpo.sampler import PolicyCopy, ServedCopy
+
+            new = ServedCopy(settings, out, player.run) if settings.has_servers else PolicyCopy(settings, eyes)
+            stack.callback(new.stop)
+            return new
+
+        while True:
+            match inbox.get():
+                case ("check", tasks):
+                    player.check(tasks)
+                    if settings.has_servers:  # vLLM needs its share of the GPU before the trainer takes its own
+                        copy = copy or opened()
+                    connection.send(None)
+                    copy = copy or opened()  # while the trainer loads its own
+                case ("weights", fingerprint, data):
+                    copy = copy or opened()
+                    copy.take(fingerprint, data)
+                case ("play", attempts):
+                    assert copy is not None
+                    connection.send(player.play(attempts, copy.open))
+
+
+def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+    """Queue incoming messages so that senders do not wait; interrupt the main thread at the end."""
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGINT)
+        time.sleep(_CLOSING_S)
+        os._exit(1)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error as the other process can raise it; a defect's with its traceback."""
+    if not isinstance(error, WebRLError):
+        error.add_note("in the process that collects episodes:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # boundary: an exception of any library, with whatever constructor
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+def main(fd: int) -> None:
+    """Serve the pipe's end `fd`."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    connection, inbox = Connection(fd), SimpleQueue[Any]()
+    try:
+        data, out, level = connection.recv()
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        for name in plugins.PACKAGES:
+            logging.getLogger(name).setLevel(level)
+        settings = GrpoSettings.model_validate(data)
+        threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+        _serve(connection, settings, out, inbox)
+    except (KeyboardInterrupt, EOFError, ConnectionError):
+        pass  # the other process has ended
+    except Exception as error:  # the boundary of the process
+        connection.send(_portable(error))
+
+
+if __name__ == "__main__":
+    guard_output()
+    restore_python_path()
+    main(int(sys.argv[1]))

@@ -1,0 +1,256 @@
+"""Plays episodes for GRPO: groups of attempts at the same page, many at once, with the reward of every step.
+
+API:
+
+    with Player(settings) as player:                     # opens the browsers, or reaches the servers
+        player.check(tasks)                              # every task type is opened once
+        episodes = player.play(attempts, model)          # [(name, task)] -> list[Episode], in the same order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from webrl.errors import BrowserError, DataError, StageError, UsageError
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import LanguageModel, Policy
+from webrl.llm.pictures import png_size, shrink
+from webrl.llm.policy import ModelPolicy
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.answers import read_answer
+from webrl.rollouts.collect import open_pool
+from webrl.rollouts.episode import repeat_after_crash, run_episode
+from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
+from webrl.rollouts.suite import suite_of
+from webrl.runs.disk import atomic_path, make_folder
+from webrl.types import Task, Trajectory
+from webrl_grpo.prompts import EpisodeLog, GrpoPolicy, check_room
+from webrl_grpo.settings import GrpoSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Attempt = tuple[str, Task]
+"""Name of an episode, and what it attempts."""
+
+
+@dataclass(frozen=True, repr=False)
+class Episode:
+    """One attempt at a page."""
+
+    trajectory: Trajectory
+    """The episode's record."""
+    step_rewards: tuple[float, ...]
+    """The environment's reward of each step."""
+    unreadable: tuple[int, ...]
+    """Indices of the steps whose answer was not an action and was replaced by the fallback."""
+    screenshots: tuple[bytes, ...] = ()
+    """PNG in each step's prompt, as the model saw it; empty for a text model."""
+
+    def __repr__(self) -> str:
+        return f"Episode({self.trajectory.trajectory_id}: {self.trajectory.status}, {self.trajectory.message!r:.200})"
+
+
+class RewardedEnv:
+    """An `Env` that logs rewards and screenshots, and replaces unreadable actions by the fallback.
+
+    Raises:
+        StageError: a reward that is not finite, or no screenshot for a model that sees.
+    """
+
+    def __init__(self, env: Env, settings: GrpoSettings, log: EpisodeLog) -> None:
+        self._env = env
+        self._settings = settings
+        self._dialect = settings.run_config.rollout.dialect
+        self._log = log
+        self._name = ""
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode (`Env.reset`)."""
+        self._name = task.task_id
+        observation = await self._env.reset(task)
+        self._goal = observation.goal or self._settings.default_goal
+        return await self._shown(observation)
+
+    async def step(self, action_text: str) -> StepResult:
+        """Act once (`Env.step`)."""
+        try:
+            text = read_answer(action_text, self._dialect).canonical
+        except ActionError:
+            self._log.unreadable.append(len(self._log.rewards))
+            text = self._settings.fallback_action
+        result = await self._env.step(text)
+        if not math.isfinite(result.reward):
+            raise StageError(f"task {self._name!r}: the reward of step {len(self._log.rewards)} is {result.reward}")
+        self._log.rewards.append(result.reward)
+        is_over = result.done or result.agent_done
+        return dataclasses.replace(result, observation=await self._shown(result.observation, is_over))
+
+    async def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
+        """Return the observation as the model sees it; that of a finished episode it does not."""
+        self._log.url = observation.url
+        text = "" if self._settings.observation == "none" else observation.text
+        observation = dataclasses.replace(observation, goal=self._goal, text=text)
+        if not self._settings.sees or is_over:
+            return observation
+        if observation.screenshot is None:
+            raise StageError(
+                f"task {self._name!r}: no screenshot came with step {len(self._log.rewards)}, which "
+                f"image_size={self._settings.image_size} asks for: the model would be trained blind"
+            )
+        try:
+            png = await asyncio.to_thread(shrink, observation.screenshot, self._settings.image_size or 0)
+        except ValueError as error:
+            raise BrowserError(str(error)) from None
+        self._log.screenshot, self._log.is_smaller = png, png_size(png) != png_size(observation.screenshot)
+        return dataclasses.replace(observation, screenshot=png)
+
+    async def finish(self) -> Score:
+        """Return the episode's score (`Env.finish`)."""
+        return await self._env.finish()
+
+    async def close(self) -> None:
+        """Close the environment."""
+        await self._env.close()
+
+
+class Player:
+    """Plays episodes on browsers or servers that stay open from one training step to the next.
+
+    Args:
+        eyes: the model's vision processor, if it sees screenshots.
+        out: folder in whose `screenshots/` they are kept.
+    """
+
+    def __init__(self, settings: GrpoSettings, eyes: Eyes | None = None, out: Path | None = None) -> None:
+        self._settings = settings
+        self._eyes = eyes
+        self._out = out
+        self._config = settings.run_config
+        self._loop = asyncio.Runner()
+        self._open = contextlib.AsyncExitStack()
+        self._pool: Pool = None  # type: ignore[assignment]
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        try:
+            self._pool = self._loop.run(self._open.enter_async_context(open_pool(self._config.rollout)))
+        except BaseException:
+            self._loop.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self._loop.run(self._open.aclose())
+        finally:
+            self._loop.__exit__(None, None, None)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop that the episodes are played on."""
+        return self._loop.run(coroutine)
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Open one page of every task type, and act once.
+
+        Raises:
+            UsageError: a page that cannot be opened; a server without the task or its screenshot, or of another
+                version; a screenshot that leaves no room in the prompt.
+            StageError: a reward that is not finite.
+        """
+        first = {task.site: task for task in reversed(tasks)}
+        for task in first.values():
+            self._loop.run(self._check(task))
+
+    async def _check(self, task: Task) -> None:
+        try:
+            async with self._env(task) as lent:
+                log = EpisodeLog()
+                env = RewardedEnv(lent, self._settings, log)
+                observation = await env.reset(task)
+                await env.step(self._settings.fallback_action)
+        except (BrowserError, DataError) as error:
+            raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
+        if self._eyes:
+            check_room(self._eyes, self._settings, observation.goal, log)
+        elif not observation.text:
+            raise UsageError(
+                f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
+                "a text model would train blind"
+            )
+
+    @contextlib.asynccontextmanager
+    async def _env(self, task: Task) -> AsyncIterator[Env]:
+        """Borrow an environment for one episode."""
+        async with self._pool.env() as env:
+            yield env
+            suite = suite_of(task)
+            if not (suite.is_stateless or suite.not_served):  # the suite's session ends with the episode
+                await env.close()
+
+    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+        """Play all attempts; as many at once as there are pages.
+
+        Args:
+            open_model: opens the model that answers; it is closed at the end, so that training has its threads.
+
+        Raises:
+            StageError: a reward that is not finite, or no server any more.
+        """
+        return self._loop.run(self._play_all(attempts, open_model))
+
+    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+        model = open_model()
+        tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await model.close()
+
+    async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
+        """One episode, again after a crash of page or browser."""
+        log = EpisodeLog()
+
+        async def play() -> Trajectory:
+            nonlocal log
+            log = EpisodeLog()
+            async with self._env(task) as env:
+                return await run_episode(
+                    RewardedEnv(env, self._settings, log),
+                    self._policy(model, log),
+                    task,
+                    self._config.rollout,
+                    trajectory_id=name,
+                    seed=self._config.seed,
+                    save_screenshot=self._keep if self._settings.sees and self._out else None,
+                )
+
+        trajectory = await repeat_after_crash(play, self._config.rollout, name)
+        return Episode(trajectory, tuple(log.rewards), tuple(log.unreadable), tuple(log.screenshots))
+
+    def _keep(self, png: bytes, index: int) -> str:  # noqa: ARG002 - `SaveScreenshot`
+        """Write a screenshot once, however many attempts saw it; return its path in the output folder."""
+        assert self._out is not None
+        path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
+        if not path.exists():
+            make_folder(path.parent)
+            with atomic_path(path) as temporary:
+                temporary.write_bytes(png)
+        return str(path.relative_to(self._out))
+
+    def _policy(self, model: LanguageModel, log: EpisodeLog) -> Policy:
+        if model.eyes or self._settings.prompt_format == "browsergym":
+            return GrpoPolicy(model, self._settings, log)
+        return ModelPolicy(model, self._config, sampling=self._settings.sampling)

@@ -1,0 +1,102 @@
+"""Makes rows of a training batch from scored episodes: one step a row, in exactly the tokens that were sampled.
+
+An episode's steps have a prompt each (goal, history and page of their own), so an episode is not one sequence: what
+the model saw at its third step is that prompt, not all that went before. A row is therefore a step's prompt, and the
+tokens that were sampled for it with the episode's advantage; nothing else is trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from webrl.errors import StageError
+from webrl_grpo.play import Episode
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R steps, padded; P and A are the longest prompt and answer among them."""
+
+    prompt_ids: Tensor
+    """[R, P] padded on the left."""
+    prompt_mask: Tensor
+    """[R, P] 1 for tokens."""
+    answer_ids: Tensor
+    """[R, A] padded on the right."""
+    answer_mask: Tensor
+    """[R, A] 1 for sampled tokens; 0 throughout a row that only fills up."""
+    advantages: Tensor
+    """[R]"""
+    logprobs: Tensor
+    """[R, A] as recorded while sampling; 0 beyond an answer."""
+    num_tokens: int
+    """Sampled tokens of all episodes that have a reward, including those without advantage."""
+    screenshots: tuple[bytes, ...] = ()
+    """R PNGs, one a prompt; empty for a text model."""
+    num_unreadable: int = 0
+    """Steps that were left out: their answer was not an action, and their advantage above 0."""
+
+
+def make_rows(
+    episodes: Sequence[Episode],
+    advantages: Sequence[float],
+    multiple: int,
+    pad_id: int,
+    device: torch.device,
+    *,
+    sees: bool = False,
+) -> Rows:
+    """Make rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
+
+    Unlike in TRL, an answer that is not an action is never made more likely: the episode succeeded after its fallback,
+    not after it. One such answer, tens of nats unlikely, has more gradient than the rest of the batch.
+
+    Args:
+        advantages: one an episode.
+        multiple: number of micro-batches that the rows are dealt to.
+        sees: every prompt holds a screenshot; so do the rows that fill up.
+
+    Raises:
+        StageError: a step that was played without its screenshot.
+    """
+    finished = [(e, a) for e, a in zip(episodes, advantages, strict=True) if e.trajectory.status.finished]
+    for episode, _ in finished if sees else ():
+        if len(episode.screenshots) != len(episode.trajectory.steps):
+            raise StageError(
+                f"{episode.trajectory.trajectory_id}: {len(episode.trajectory.steps)} steps were played with "
+                f"{len(episode.screenshots)} screenshots: nothing is trained blind"
+            )
+    kept = [
+        (episode, step, advantage)
+        for episode, advantage in finished
+        if advantage
+        for step in episode.trajectory.steps
+        if advantage < 0 or step.index not in episode.unreadable
+    ]
+    steps = [(step.prompt_ids, step.action_ids, step.logprobs, advantage) for _, step, advantage in kept]
+    screenshots = [episode.screenshots[step.index] for episode, step, _ in kept] if sees else []
+    num_blank = -len(steps) % multiple or (multiple if not steps else 0)
+    spare = finished[0][0].trajectory.steps[0].prompt_ids if sees else (pad_id,)
+    rows = [*steps, *[(spare, (pad_id,), (0.0,), 0.0)] * num_blank]
+    if sees:
+        screenshots += [finished[0][0].screenshots[0]] * num_blank
+    prompts = [torch.tensor(prompt) for prompt, *_ in rows]
+    answers = [torch.tensor(answer) for _, answer, *_ in rows]
+    answer_mask = pad_sequence([torch.ones_like(a) for a in answers], batch_first=True)
+    answer_mask[len(steps) :] = 0
+    return Rows(
+        prompt_ids=pad_sequence(prompts, True, pad_id, "left").to(device),
+        prompt_mask=pad_sequence([torch.ones_like(p) for p in prompts], True, 0, "left").to(device),
+        answer_ids=pad_sequence(answers, True, pad_id).to(device),
+        answer_mask=answer_mask.to(device),
+        advantages=torch.tensor([advantage for *_, advantage in rows], device=device),
+        logprobs=pad_sequence([torch.tensor(row[2]) for row in rows], batch_first=True).to(device),
+        num_tokens=sum(len(step.action_ids) for episode, _ in finished for step in episode.trajectory.steps),
+        screenshots=tuple(screenshots),
+        num_unreadable=sum(len(episode.unreadable) for episode, advantage in finished if advantage > 0),
+    )

@@ -1,0 +1,420 @@
+"""`webrl report`: whole runs, broken and hostile ones, and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html import unescape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsers import run as run_browser
+from browsers import shared_browser
+from PIL import Image
+from report_builders import build_run, evaluate, mark, task, trajectory
+from test_grpo_loop import settings
+
+from webrl import cli
+from webrl.config import validate_config
+from webrl.errors import UsageError
+from webrl.evaluate import paired_difference
+from webrl.runs.clock import duration
+from webrl.runs.folder import open_run
+from webrl.runs.store import write_records
+from webrl.types import Label
+from webrl_report.page.build import (
+    SHOWN_CHARS,
+    differences,
+    paired,
+    render,
+    settings_table,
+    short,
+    verdicts,
+    write_report,
+)
+from webrl_report.page.charts import bin_counts, curve, histogram
+from webrl_report.page.facts import phase_names, read_run
+from webrl_report.page.families import families, funnel
+from webrl_report.page.sections import judge, success
+
+ROOT = Path(__file__).resolve().parents[3]
+HOSTILE = "</style><script>document.title='owned'</script><img src=x onerror=\"alert('1')\">\x1b[2J\x07\u202egnp.exe"
+
+LOOK = """() => ({
+  scripts: document.scripts.length, images: document.images.length, title: document.title,
+  overflow: document.documentElement.scrollWidth - innerWidth,
+  headings: [...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1]),
+  unnamed: [...document.querySelectorAll('svg')].filter(
+    s => s.ariaHidden !== 'true' && !(s.getAttribute('aria-label') && s.querySelector('title'))).length,
+  headless: [...document.querySelectorAll('table')].filter(t => !t.querySelector('th[scope]')).length,
+  ids: [...document.querySelectorAll('[id]')].map(e => e.id),
+  broken: [...document.querySelectorAll('a')].filter(a => !document.querySelector(a.getAttribute('href'))).length,
+  pale: [...document.querySelectorAll('body *')].filter(e => e.closest('svg') === null
+      && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) && e.getClientRects().length)
+    .map(e => { let back = e; while (back && getComputedStyle(back).backgroundColor === 'rgba(0, 0, 0, 0)')
+                back = back.parentElement;
+      return [getComputedStyle(e).color, getComputedStyle(back || document.body).backgroundColor, e.tagName]; }),
+})"""
+
+
+def look(path: Path, scheme: str, width: int) -> tuple[dict[str, Any], list[str], list[str]]:
+    """(what the page is, what the console said, what was fetched) in Chromium."""
+
+    async def body() -> tuple[dict[str, Any], list[str], list[str]]:
+        async with shared_browser() as browser:
+            context = await browser._browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+            page = await context.new_page()
+            said: list[str] = []
+            fetched: list[str] = []
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("dialog", lambda dialog: said.append(dialog.message))
+            page.on("request", lambda request: fetched.append(request.url))
+            await page.goto(path.as_uri())
+            found = await page.evaluate(LOOK)
+            await context.close()
+            return found, said, fetched
+
+    return run_browser(body())
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2 contrast of two computed colours."""
+
+    def luminance(colour: str) -> float:
+        kind, _, rest = colour.partition("(")
+        parts = [float(part) for part in rest.rstrip(")").replace(",", " ").split()[:3]]
+        if kind == "oklab":
+            return max(parts[0], 0) ** 3  # of the greyish colours of a heat map, near enough
+        linear = [c / 255 / 12.92 if c <= 10.31475 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
+def test_the_page_opens_without_script_fetch_error_or_overflow(tmp_path: Path, scheme: str, width: int):
+    runs = [build_run(tmp_path / name, num_phases=4).path for name in ("one", "two")]
+    out = tmp_path / "report.html"
+    assert write_report(runs, out) == []
+    assert out.stat().st_size < 5e6
+    found, said, fetched = look(out, scheme, width)
+    assert said == []
+    assert fetched == [out.as_uri()]
+    assert (found["scripts"], found["unnamed"], found["headless"], found["broken"]) == (0, 0, 0, 0)
+    assert found["overflow"] <= 0
+    assert len(found["ids"]) == len(set(found["ids"]))
+    levels = found["headings"]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+    pale = [(round(contrast(text, back), 2), tag) for text, back, tag in found["pale"] if contrast(text, back) < 4.5]
+    assert pale == []
+
+
+@pytest.mark.browser
+def test_hostile_text_is_shown_and_never_executed(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=1, tasks={"train_sites": [HOSTILE]})
+    folder = run.phase(0)
+    bad = task(HOSTILE, HOSTILE, text=HOSTILE)
+    tried = trajectory(bad, 0, 1.0, page=HOSTILE + "x" * 5_000_000, action=HOSTILE)
+    write_records(folder.trajectories, [tried])
+    write_records(folder.labels, [Label(tried.trajectory_id, 0.01, 0, HOSTILE)])
+    write_records(run.phase(1).generated, [task("child", HOSTILE, parents=[HOSTILE], text=HOSTILE)])
+    mark(folder, "rollout", {"num_rollouts": 1, "status": {HOSTILE: 1}})
+    mark(folder, "eval", {"successes": 1, "episodes": 1, "rate": 1.0, "ci95": [0.2, 1.0], "by_task": {}})
+    out = tmp_path / "report.html"
+    write_report([run.path], out)
+    html = out.read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert not any(character in html for character in "\x1b\x07\u202e")
+    assert "&lt;script&gt;" in html
+    assert "␛[2J␇⟨U+202E⟩" in html
+    assert f"[cut: {len(HOSTILE) + 5_000_000:,} characters in all]" in html
+    assert len(html) < 1e6
+    found, said, fetched = look(out, "light", 1280)
+    assert (found["scripts"], found["images"], said, fetched) == (0, 0, [], [out.as_uri()])
+    assert found["title"] == "run · webrl report"
+    assert found["overflow"] <= 0
+
+
+@pytest.mark.browser
+def test_the_picture_shows_the_head_of_a_report(tmp_path: Path):
+    run, out = build_run(tmp_path / "run", num_phases=1).path, tmp_path / "head.png"
+    command = [sys.executable, "scripts/report_picture.py", str(run), str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
+    with Image.open(out) as picture:
+        assert (picture.width > 1000, picture.height > 400, picture.mode) == (True, True, "P")
+
+
+def test_nothing_may_be_fetched_or_run_by_the_page(tmp_path: Path):
+    html = render([read_run(build_run(tmp_path / "run").path)])
+    assert "default-src 'none'; style-src 'sha256-" in unescape(html)
+    assert "http://" not in html
+    assert "https://" not in html
+    assert " style=" not in html  # the policy would drop it
+
+
+def test_what_a_run_lacks_is_named_once_for_all_its_phases(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=3)
+    for number in (0, 1, 3):
+        run.phase(number).trajectories.unlink()
+    (run.phase(2).path / "stages" / "eval.json").unlink()
+    with run.phase(2).labels.open("a") as file:
+        file.write('{"trajectory_id": "torn')
+    (run.phase(3).path / "stages" / "train.json").write_text("{}")
+    out = tmp_path / "report.html"
+    assert write_report([run.path], out) == [
+        "run: phases 0–1, 3: trajectories.jsonl is not there, though rollout has finished",
+        "run: phase 2: not finished: eval",
+        "run: phase 2: left out: labels.jsonl:11: malformed JSON (unexpected end of data: line 1 column 24 (char 23)): "
+        'b\'{"trajectory_id": "torn\'',
+        f"run: left out: {run.phase(3).path}/stages/train.json: not what a finished stage writes; "
+        "remove it, and the stage runs again",
+    ]
+    assert "phases 0–1, 3: trajectories.jsonl is not there" in out.read_text()
+
+
+def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path):
+    (tmp_path / "run" / "phase_00").mkdir(parents=True)
+    html = render([read_run(tmp_path / "run")])
+    assert "No stage has finished." in html
+    assert "cannot read" in html  # config.yaml
+    assert "No phase has been evaluated to the end." in html
+
+
+def test_the_page_begins_with_how_the_newest_actor_stands_against_the_start(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=3)
+    for phase, outcomes in ((1, [True] * 30), (2, [n % 4 == 0 for n in range(30)]), (3, [False] * 30)):
+        evaluate(run.phase(phase), outcomes)
+    points = [
+        f"{value:+.1f} points [{low:+.1f}, {high:+.1f}], paired by task (95 % interval)."
+        for value, low, high in (
+            [100 * part for part in paired_difference(*cells)]
+            for cells in ((0, 0, 8, 22), (8, 0, 0, 22), (8, 22, 0, 0))
+        )
+    ]
+    worse = f"Worse than the start after phase 3: {points[0]}"
+    assert list(verdicts(read_run(run.path))) == [("worse", worse)]
+    html = render([read_run(run.path)])
+    assert '<p class="verdict worse">Worse than the start' in html.partition("<dl")[0]
+    expected = (
+        ("same", f"No clear difference from the start after phase 2: {points[1]}"),
+        ("better", f"Better than the start after phase 1: {points[2]}"),
+        ("open", "26.7 % of 30 held-out episodes solved in phase 0; no later phase has been evaluated yet."),
+        ("open", "No phase has been evaluated yet."),
+    )
+    for phase, (kind, text) in zip((3, 2, 1, 0), expected, strict=True):
+        (run.phase(phase).path / "stages" / "eval.json").unlink()
+        assert list(verdicts(read_run(run.path))) == [(kind, text)]
+
+
+def test_no_line_goes_through_a_bin_of_three_labels(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=0, num_tasks=7)  # P(YES) 0.2 of three, 0.9 of four
+    (figure, _) = judge(read_run(run.path)).figures
+    _, line, thin = (drawn for drawn in figure.plot.axes[0].lines if drawn.get_label() != "")
+    assert [bool(y == y) for y in line.get_ydata()] == [False, True]
+    assert list(thin.get_xdata()) == [pytest.approx(0.2)]
+    assert thin.get_linestyle() == "None"
+
+
+def test_bars_stand_where_their_numbers_are():
+    figure = histogram("T", "", [("own", [1.0, 1.0, 2.5, 9.0]), ("replayed", [1.2])], [1, 2, 3], x_label="x")
+    bars = [(bar.get_x(), bar.get_y(), bar.get_height()) for bar in figure.plot.axes[0].patches]
+    assert bars == [(1, 0, 2), (2, 0, 2), (1, 2, 1), (2, 2, 0)]
+    assert figure.table.rows == [("1 to 2", 2, 1), ("2 to 3", 2, 0)]
+
+
+def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=1)
+    (run.phase(1).path / "stages" / "eval.json").unlink()
+    section = success(read_run(run.path))
+    assert section.figures[0].table.rows == [("held-out seeds", "0", "8/30 = 26.7 % [14.2, 44.4]")]
+    assert section.lacks == "The evaluation of phase 1 has not finished, so far 10/30 = 33.3 % [19.2, 51.2]. "
+
+
+def test_folders_that_are_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["report", str(tmp_path / "empty")]) == 2
+    assert (
+        f"webrl: '{tmp_path}/empty' is no run folder: it has neither config.yaml nor phase_00"
+        in capsys.readouterr().err
+    )
+    assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "is not there; name a run folder" in capsys.readouterr().err
+    run = build_run(tmp_path / "run", num_phases=1).path
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        write_report([run], run)
+    assert (run / "config.yaml").is_file()
+    with pytest.raises(UsageError, match="named twice"):
+        write_report([run, run / "."], tmp_path / "x.html")
+
+
+def test_the_command_writes_into_the_run_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path / "run", num_phases=1)
+    assert cli.main(["report", str(run.path)]) == 0
+    assert capsys.readouterr().out == f"{run.path}/report.html\n"
+    assert (run.path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_runs_are_paired_only_where_their_evaluation_tasks_are_the_same(tmp_path: Path):
+    one, two = build_run(tmp_path / "one", num_phases=1), build_run(tmp_path / "two", num_phases=1)
+    evaluate(one.phase(0), [True, True, False, False])
+    evaluate(two.phase(0), [True, False, True, True])
+    evaluate(two.phase(1), [True] * 30, [f"other.{n}" for n in range(30)])
+    table, refused = paired([read_run(one.path), read_run(two.path)])
+    assert table is not None
+    difference, low, high = paired_difference(1, 2, 1, 0)
+    assert difference == 0.25
+    text = f"+25.0 [{100 * low:+.1f}, {100 * high:+.1f}]"
+    assert table.rows == [("two − one", 0, 4, 2, 1, text)]
+    assert refused == [
+        "two and one: other evaluation tasks (30 and 30, 0 in common); beside each other, not paired; phase 1"
+    ]
+
+
+def test_the_same_name_for_another_task_or_no_verdict_is_not_paired(tmp_path: Path):
+    one, two = build_run(tmp_path / "one", num_phases=1), build_run(tmp_path / "two", num_phases=1)
+    runs = (one, two)
+    for run, address in zip(runs, ("http://127.0.0.1:1/", "http://127.0.0.1:2/"), strict=True):
+        elsewhere = replace(task("web.heldout-1", "web.shop", split="eval"), start_url=address)
+        write_records(run.phase(0).eval, [trajectory(elsewhere, 0, 1.0, prefix="e")])
+        judged = trajectory(task("eval.1", split="eval"), 1, 1.0, prefix="e")
+        write_records(run.phase(1).eval, [judged if run is one else replace(judged, env_reward=None)])
+    table, refused = paired([read_run(run.path) for run in runs])
+    assert table is None
+    assert refused == [
+        "two and one: other evaluation tasks (1 and 1, 0 in common); beside each other, not paired; phase 0",
+        "two and one: 1 and 0 of the episodes have no reward; beside each other, not paired; phase 1",
+    ]
+
+
+def test_settings_that_differ_between_runs_are_listed(tmp_path: Path):
+    runs = [build_run(tmp_path / name, num_phases=1, seed=seed).path for name, seed in (("one", 0), ("two", 7))]
+    html = render([read_run(path) for path in runs])
+    rows = html.partition("Settings that differ")[2].partition("</table>")[0]
+    assert '>seed</th><td class="whole">0</td><td class="whole">7</td>' in rows
+    assert "num_phases" not in rows
+
+
+def test_settings_that_sections_share_have_the_defaults_and_differences_that_they_come_to(tmp_path: Path):
+    shared = {"engine": {"kind": "vllm"}, "training": {"precision": "bf16"}, "actor": {"precision": "fp32"}}
+    own = {"rollout": {"engine": {"kind": "vllm"}}, "critic": {"engine": "fsdp2"}}
+    runs = []
+    for name, config in (("one", shared), ("two", own)):
+        settings = validate_config(config, name).model_dump(mode="json", exclude={"name", "num_phases"})
+        runs.append(read_run(build_run(tmp_path / name, 1, **settings).path))
+    assert {row for row in settings_table(runs[0]).rows if row[0] != "num_phases"} == {
+        ("engine.kind", "vllm", "transformers"),
+        ("training.precision", "bf16", "fp32"),
+        ("actor.precision", "fp32", "fp32"),
+    }
+    assert ("rollout.engine.kind", "vllm", "transformers") in settings_table(runs[1]).rows
+    assert ("critic.engine", "fsdp2", "ddp") in settings_table(runs[1]).rows
+    assert {row[0]: row[1:] for row in differences(runs).rows} == {
+        "engine.kind": ("vllm", "transformers"),
+        "training.precision": ("bf16", "fp32"),
+        "critic.engine": ("ddp", "fsdp2"),
+    }
+
+
+def test_newcombes_interval_is_that_of_his_paper():
+    # Statistics in Medicine 17 (1998), p. 2645: 36, 12, 2, 0 of 50.
+    difference, low, high = paired_difference(36, 12, 2, 0)
+    assert (round(difference, 4), round(low, 4), round(high, 4)) == (0.2, 0.0569, 0.3404)
+    assert paired_difference(5, 0, 0, 5)[0] == 0
+    with pytest.raises(ValueError, match="one task at least"):
+        paired_difference(0, 0, 0, 0)
+
+
+def test_the_funnel_goes_from_proposals_to_solved_tasks(tmp_path: Path):
+    facts = read_run(build_run(tmp_path / "run", num_phases=1).path)
+    phase = facts.phases[1]
+    idle = {"name": "leakage", "num_in": 12, "num_kept": 12}
+    phase.filters["stages"].insert(0, idle)  # dropped nothing: no row
+    found = [(row.name, row.num, row.reasons) for row in funnel(phase)]
+    assert found == [
+        ("generated", 12, ""),
+        ("after: feasibility", 10, "−2"),
+        ("tasks of the phase", 10, "judged impossible 2"),
+        ("attempted", 10, "ended by the page 10"),
+        ("judged solved", 7, "of 10 judged"),
+    ]
+
+
+def test_a_family_runs_from_a_failure_to_its_descendants(tmp_path: Path):
+    facts = read_run(build_run(tmp_path / "run", num_phases=2).path)
+    tree = families(facts)[0]
+    assert (tree.phase, tree.mark, tree.state) == (0, "failed", "judged failed")
+    assert tree.children
+    assert {child.phase for child in tree.children} == {1}
+    dropped = [n for t in families(facts) for c in t.children for n in (c, *c.children) if n.mark == "dropped"]
+    assert all(node.state == "dropped: judged impossible (answer 'NO')" for node in dropped)
+
+
+def test_a_family_of_a_thousand_generations_and_one_in_a_circle_end(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=1)
+    chain = [task("root"), *(task(f"t{n}", parents=[f"t{n - 1}" if n else "root"]) for n in range(1500))]
+    circle = [task("a", parents=["b"]), task("b", parents=["a"])]
+    write_records(run.phase(1).generated, [*chain[1:], *circle])
+    write_records(run.phase(0).tasks, chain[:1])
+    assert "and 1 more" in render([read_run(run.path)])
+
+
+def test_shipped_experience_is_judged_against_its_rewards(tmp_path: Path):
+    folder = tmp_path / "run" / "phase_01"
+    shutil.copytree(ROOT / "data" / "samples" / "experience", folder)
+    rows = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    facts = read_run(tmp_path / "run")
+    assert [len(phase.attempts) for phase in facts.phases] == [len(rows)]
+    assert sum(a.answer_tokens for a in facts.phases[0].attempts) == sum(
+        len(step["action_ids"]) for row in rows for step in row["steps"]
+    )
+    assert "there is no such folder" in render([facts])  # phase 0
+
+
+def test_a_long_curve_is_averaged_over_stretches_and_keeps_its_mean():
+    figure = curve("Loss", "", [(0, [1.0, 3.0] * 5000), (1, [float("nan")]), (2, [5.0])])
+    assert figure is not None
+    assert figure.table.rows[0] == (0, 10000, "1", "3", "2", "1", "3")
+    assert [row[0] for row in figure.table.rows] == [0, 2]
+    assert len(figure.svg("f0")) < 60_000
+    assert curve("Loss", "", [(0, [])]) is None
+
+
+def test_small_things():
+    assert bin_counts([-9, 0, 0.5, 0.99, 1, 40], [0, 0.5, 1]) == [2, 4]
+    assert phase_names([3, 0, 1, 6, 6]) == "phases 0–1, 3, 6"
+    assert phase_names([2]) == "phase 2"
+    assert (duration(12.34), duration(532), duration(7380)) == ("12.3 s", "8 min 52 s", "2 h 3 min")
+    assert short("a" * (SHOWN_CHARS + 1)).endswith("a … [cut: 1,501 characters in all]")
+
+
+def test_reading_a_run_counts_every_byte_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    run = build_run(tmp_path / "run", num_phases=1)
+    monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+    with caplog.at_level(logging.INFO, "webrl"):
+        read_run(run.path)
+    names = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    paths = [getattr(run.phase(k), name) for k in (0, 1) for name in names]
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    assert caplog.messages[-1].split(",")[0] == f"read run: {size} of {size} bytes"
+
+
+def test_a_report_does_not_miss_the_metrics_of_a_phase_that_trains_nothing(tmp_path):
+    config = settings("tasks.source=fresh", f"runs_dir={tmp_path}")
+    run = open_run(config)
+    run.phase(0).mark_done("train", {}, 1.0, 1.0, config)
+    run.phase(1).mark_done("train", {"actor_steps": 3}, 1.0, 1.0, config)
+    said = [note for note in read_run(run.path).missing if "metrics.jsonl" in note]
+    assert said == ["phase 1: metrics.jsonl is not there, though train has finished"]

@@ -1,0 +1,416 @@
+"""`webrl push`: huggingface_hub's own client against a Hub on loopback; card and model are read by their libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from hub_stand_in import TOKEN, Hub, stand_in
+from huggingface_hub import ModelCard, constants
+from peft import PeftModel
+from report_builders import build_run, mark, trajectory
+from safetensors.torch import load_file, save_file
+from training_builders import make_actor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from webrl import cli, stages
+from webrl.config import OptimConfig
+from webrl.errors import ModelError
+from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.runs.disk import atomic_path
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_records, write_records
+from webrl.training.export import STATE, Start, exporter, read_origin
+from webrl.training.lora import add_adapters
+from webrl.training.models import load_actor
+from webrl.types import Trajectory
+
+ROOT = Path(__file__).resolve().parents[3]
+ACTOR = ROOT / "data" / "tiny" / "actor"
+SECRET = "PLANTED-in-the-upload-3"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished run of two phases after the start, whose models are the tiny actor; secrets in config and pages."""
+    models = {"actor": f"https://ann:{SECRET}@models.test/x"}
+    run = build_run(tmp_path_factory.mktemp("runs") / "little", num_phases=1, models=models, seed=7)
+    for phase in (0, 1):
+        folder = run.phase(phase)
+        shutil.copytree(ACTOR, folder.actor)
+        (folder.actor / "optimizer.pt").write_bytes(b"state of an optimizer")
+        if phase:
+            (folder.actor / "lora").mkdir()
+            (folder.actor / "lora" / "state.safetensors").write_bytes(b"x")
+        tried = list(read_records(folder.trajectories, Trajectory))
+        page = f"see https://shop.test/?token={SECRET}</b><script>alert(1)</script>"
+        tried[0] = trajectory(tried[0].task, phase, 0.0, page=page, action=page)
+        write_records(folder.trajectories, tried)
+    return run
+
+
+class Pusher:
+    """`webrl push` in a process whose Hub is the stand-in."""
+
+    def __init__(self, process: subprocess.Popen[str], hub: Hub, home: Path) -> None:
+        self._process, self.hub = process, hub
+        self._usual = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": str(home / "token")}
+
+    def __call__(self, *arguments: str, **variables: str) -> SimpleNamespace:
+        """Its exit `code`, standard output `out` and standard error `err`."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"arguments": arguments, "environment": self._usual | variables}) + "\n")
+        self._process.stdin.flush()
+        return SimpleNamespace(**json.loads(self._process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pusher]:
+    home = tmp_path_factory.mktemp("home")
+    with stand_in() as hub:
+        environment = os.environ | {
+            "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HOME": str(home),
+        }  # fmt: skip
+        command = [sys.executable, str(Path(__file__).with_name("hub_pusher.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as started:
+            yield Pusher(started, hub, home)
+            assert started.stdin
+            started.stdin.close()
+
+
+@pytest.fixture
+def push(process: Pusher) -> Pusher:
+    """The process, and its Hub as it was at the beginning."""
+    fresh = Hub(process.hub.url)
+    process.hub.__dict__.update(fresh.__dict__)
+    return process
+
+
+def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
+    push: Pusher, finished: RunFolder, tmp_path: Path
+):
+    hub = push.hub
+    done = push(str(finished.path), "ann/agent", "--private", "--license", "apache-2.0")
+    assert done.code == 0, done.err
+    assert done.out == f"{hub.url}/ann/agent\n"
+    assert hub.commits == ["webrl: phase 1 of little"]
+    assert hub.private["ann/agent"]
+    files = hub.repos["ann/agent"]
+    assert set(files) == {
+        "README.md", "config.yaml", "report.html", "config.json", "generation_config.json", "model.safetensors",
+        "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    }  # fmt: skip
+    assert files["model.safetensors"] == (finished.phase(1).actor / "model.safetensors").read_bytes()
+    for name, data in files.items():
+        assert SECRET.encode() not in data, name
+        assert TOKEN.encode() not in data, name
+    assert yaml.safe_load(files["config.yaml"])["models"]["actor"] == "https://***@models.test/x"
+    assert b"https://shop.test/?token=***&lt;/b&gt;" in files["report.html"]
+    assert TOKEN not in done.out + done.err
+    assert hub.num_puts == 1
+
+    # The same again sends nothing; what came of an earlier push with other shards goes.
+    assert push(str(finished.path), "ann/agent").code == 0
+    assert hub.num_puts == 1
+    files["model-00001-of-00002.safetensors"] = b"an earlier push"
+    assert push(str(finished.path), "ann/agent", "--phase", "0").code == 0
+    assert "model-00001-of-00002.safetensors" not in files
+    assert hub.commits[-1] == "webrl: phase 0 of little"
+
+    folder = tmp_path / "back"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    answer = model.generate(**tokenizer("click", return_tensors="pt"), max_new_tokens=2, do_sample=False)
+    assert answer.shape[1] > 2
+
+
+def test_the_card_says_what_was_trained_and_how_it_was_measured(finished: RunFolder, tmp_path: Path):
+    out = tmp_path / "folder"
+    assert cli.main(["push", str(finished.path), "ann/agent", "--to", str(out), "--license", "apache-2.0"]) == 0
+    card = ModelCard.load(out / "README.md")
+    data = card.data.to_dict()
+    assert data["license"] == "apache-2.0"
+    assert data["library_name"] == "transformers"
+    assert "base_model" not in data
+    assert {"webrl", "web-agent"} <= set(data["tags"])
+    (result,) = card.data.eval_results
+    assert result.dataset_config == "held-out seeds"
+    assert result.metric_value == pytest.approx(1 / 3, abs=1e-4)
+    assert "10/30 = 33.3 % [19.2, 51.2]" in result.metric_name
+    assert "| 0: supervised start | 8/30 = 26.7 % &#91;14.2, 44.4&#93; |" in card.text
+    assert (
+        "| 1 | 10/30 = 33.3 % &#91;19.2, 51.2&#93;; over the start +6.7 points &#91;-16.0, +28.5&#93;, paired |"
+        in card.text
+    )
+    assert "one run, seed 7." in card.text
+    assert "training saw the labels of `orm` alone" in card.text
+    assert "https://***@models.test/x" in card.text
+    assert not (out / "model.safetensors").is_symlink()
+
+
+def test_a_base_model_is_named_where_the_hub_has_it(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=0, models={"actor": "Qwen/Qwen3-0.6B"})
+    shutil.copytree(ACTOR, run.phase(0).actor)
+    found = {}
+    # Without a commit it was a folder of that name, which needs not be on this machine.
+    for name, counts, options in (
+        ("hub", {"hub_commit": "0" * 40}, []), ("folder", {}, []), ("named", {}, ["--base", "ann/qwen"]),
+    ):  # fmt: skip
+        mark(run.phase(0), "train", counts)
+        assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / name), *options]) == 0
+        found[name] = ModelCard.load(tmp_path / name / "README.md").data
+    assert found["hub"].base_model == "Qwen/Qwen3-0.6B"
+    assert found["hub"].license == "unknown"
+    assert found["folder"].base_model is None
+    assert found["named"].base_model == "ann/qwen"
+
+
+def test_a_dry_run_lists_the_files_and_asks_nobody(push: Pusher, finished: RunFolder):
+    hub = push.hub
+    done = push(str(finished.path), "ann/agent", "--dry-run")
+    assert done.code == 0, done.err
+    names = [line.split()[1] for line in done.out.splitlines()]
+    assert names[:2] == ["README.md", "chat_template.jinja"]
+    assert "model.safetensors" in names
+    assert hub.asked == []
+
+
+def test_a_push_that_broke_off_sends_no_weights_twice(push: Pusher, finished: RunFolder):
+    hub = push.hub
+    hub.fails_commits = 1
+    failed = push(str(finished.path), "ann/agent")
+    assert failed.code == 1
+    assert "You have used up your storage" in failed.err
+    assert (hub.num_puts, hub.repos["ann/agent"]) == (1, {})
+    again = push(str(finished.path), "ann/agent")
+    assert again.code == 0, again.err
+    assert hub.num_puts == 1
+    assert "model.safetensors" in hub.repos["ann/agent"]
+
+
+def test_what_the_hub_refuses_is_one_line_with_the_fix(push: Pusher, finished: RunFolder):
+    run, hub = str(finished.path), push.hub
+    for arguments, variables, code, says in (
+        (("ann/agent",), {"HF_TOKEN": ""}, 2, "no token for the Hugging Face Hub: export HF_TOKEN, or log in"),
+        (("ann/agent",), {"HF_TOKEN": "hf_another"}, 1, "the token was not accepted"),
+        (("bob/agent",), {}, 1, f"{hub.url}/bob/agent: the token may not write there: another owner's repository"),
+        (("ann/gone",), {}, 1, f"{hub.url} cannot be reached: "),
+        (("agent",), {}, 2, "'agent' is no name of a repository; it is OWNER/NAME"),
+    ):
+        done = push(run, *arguments, **variables)
+        assert done.code == code, (done.out, done.err)
+        assert says in done.err
+        assert "Traceback" not in done.err
+        assert TOKEN not in done.err
+    hub.repos["ann/open"], hub.private["ann/open"] = {}, False
+    public = push(run, "ann/open", "--private")
+    assert public.code == 2
+    assert "is there already and is public" in public.err
+    assert hub.commits == []
+
+
+def test_nothing_is_sent_offline(
+    finished: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)  # HF_HUB_OFFLINE is set in all tests
+    assert cli.main(["push", str(finished.path), "ann/agent"]) == 2
+    assert "HF_HUB_OFFLINE is set: nothing is sent" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_needs_its_phase_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path / "run", num_phases=1)
+    for phase in (0, 1):
+        shutil.copytree(ACTOR, run.phase(phase).actor)
+    (run.phase(1).path / "stages" / "eval.json").unlink()
+    said = []
+    for extra in ((), ("--phase", "4"), ("--phase", "1")):
+        code = cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out"), *extra])
+        said.append((code, capsys.readouterr().err))
+    assert said[0][0] == 2
+    assert "has not finished (phase 1 of 1); its last finished phase is 0: --phase 0" in said[0][1]
+    assert said[1][0] == 2
+    assert "has phases 0 to 1" in said[1][1]
+    assert said[2][0] == 0
+    assert "**This very phase has not been evaluated.**" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    (run.phase(1).path / "stages" / "train.json").unlink()
+    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "two"), "--phase", "1"]) == 1
+    assert "stage 'train' has not finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "model.safetensors"])
+def test_a_secret_in_the_model_folder_stops_the_push(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
+    run = build_run(tmp_path / "run", num_phases=0)
+    actor = run.phase(0).actor
+    shutil.copytree(ACTOR, actor)
+    note = f'{{"note": "http://ann:{SECRET}@models.test/x"}}'.encode()
+    data = note if name.endswith("json") else len(note).to_bytes(8, "little") + note
+    (actor / name).write_bytes(data)
+    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert f"not uploaded: {name} would hold a password" in said
+    assert SECRET not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path / "run", num_phases=0)
+    shutil.copytree(ACTOR, run.phase(0).actor)
+    (run.phase(0).actor / "model.safetensors").unlink()
+    assert cli.main(["push", str(run.path), "ann/agent", "--dry-run"]) == 1
+    assert "no weights (model*.safetensors); name a phase that has them" in capsys.readouterr().err
+
+
+def adapt(start: str, folder: Path, rank: int, seed: int) -> None:
+    """What a LoRA training writes, with adapters of random weights."""
+    config = OptimConfig(lora_rank=rank, lora_alpha=1.5 * rank)
+    model = load_actor(start)
+    add_adapters(model, config)
+    generator = torch.Generator().manual_seed(seed)
+    state = {
+        name: torch.randn(value.shape, generator=generator) / 20
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    }
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        exporter(Start(start), load_tokenizer(start), config)(state, temporary)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunFolder]:
+    """A base model, and a run from it: a supervised start and two phases, adapters each."""
+    home = tmp_path_factory.mktemp("adapted")
+    base = make_actor(home / "base")
+    sft = home / "earlier" / "sft"
+    adapt(str(base), sft, 4, seed=1)
+    run = build_run(home / "run", num_phases=2, models={"actor": str(sft)})
+    stages.copy_model(str(sft), run.phase(0).actor)
+    adapt(str(run.phase(0).actor), run.phase(1).actor, 2, seed=2)
+    adapt(str(run.phase(1).actor), run.phase(2).actor, 4, seed=3)
+    return base, run
+
+
+def test_a_damaged_adapter_state_is_named_before_it_takes_memory(adapted: tuple[Path, RunFolder], tmp_path: Path):
+    folder = shutil.copytree(adapted[1].phase(0).actor, tmp_path / "actor")
+    state = load_file(folder / STATE)
+    origin = read_origin(folder)
+    assert origin is not None
+    for message, changed in (
+        (r"it claims lora_rank=1000000000, its adapters have \[4\]", {"lora_rank": 10**9}),
+        (r"damaged \(.*lora_alpha", {"lora_alpha": -1}),
+    ):
+        text = json.dumps(origin.model_dump() | changed)
+        save_file(state, folder / STATE, metadata={"webrl": text})
+        with pytest.raises(ModelError, match=message):
+            read_origin(folder)
+    (folder / STATE).write_bytes(b"\xff" * 100)
+    with pytest.raises(ModelError, match="not a trained state of webrl's, or damaged"):
+        read_origin(folder)
+
+
+def test_a_pushed_adapter_is_what_peft_puts_onto_the_named_base_model(
+    push: Pusher, adapted: tuple[Path, RunFolder], tmp_path: Path
+):
+    base, run = adapted
+    done = push(str(run.path), "ann/agent", "--adapter", "--base", "ann/base")
+    assert done.code == 0, done.err
+    files = push.hub.repos["ann/agent"]
+    assert set(files) == {
+        "README.md", "config.yaml", "report.html", "adapter_config.json", "adapter_model.safetensors",
+        "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    config = json.loads(files["adapter_config.json"])
+    assert (config["r"], config["base_model_name_or_path"], config["task_type"]) == (10, "ann/base", "CAUSAL_LM")
+    card = ModelCard.load(tmp_path / "README.md")
+    assert (card.data.base_model, card.data.library_name) == ("ann/base", "peft")
+    assert card.data.to_dict()["base_model_relation"] == "adapter"
+    assert 'AutoModelForCausalLM.from_pretrained("ann/base", dtype="float32")' in card.text
+    assert 'PeftModel.from_pretrained(base, "ann/agent")' in card.text
+    assert "The run trained 3 adapters one after the other; this is their sum." in card.text
+    ids = torch.arange(2, 40)[None]
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path)
+    trained = AutoModelForCausalLM.from_pretrained(run.phase(2).actor)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    with torch.no_grad():
+        found, wanted, start = (m(ids).logits for m in (model, trained, plain))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert (start - wanted).abs().max() > 0.1
+    assert AutoTokenizer.from_pretrained(tmp_path)("w7")["input_ids"] == [7]
+    # webrl's own loaders take the folder too, once the base is where the adapter says.
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(base)}))
+    with torch.no_grad():
+        own = load_causal_lm(str(tmp_path), dtype="float32")(ids).logits
+    torch.testing.assert_close(own, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_an_adapter_without_a_base_that_others_have_is_refused(
+    adapted: tuple[Path, RunFolder], finished: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    base, run = adapted
+    whole = build_run(tmp_path / "whole", num_phases=0)
+    shutil.copytree(ACTOR, whole.phase(0).actor)
+    local = f"the run started from the folder {str(base)!r}, which others do not have; name that model"
+    for options, code, says in (
+        ([str(run.path)], 2, local),
+        ([str(run.path), "--base", str(base)], 2, "is no name of a model on the Hub; it is OWNER/NAME"),
+        ([str(whole.path), "--base", "ann/base"], 1, "--adapter: nothing was trained"),
+        ([str(finished.path), "--base", "ann/base"], 1, "phase_01/actor/lora/state.safetensors: not a trained state"),
+    ):
+        given, *more = options
+        out = tmp_path / "out"
+        assert cli.main(["push", given, "ann/agent", "--adapter", "--to", str(out), *more]) == code
+        said = capsys.readouterr().err
+        assert says in said
+        assert "Traceback" not in said
+        assert not out.exists()
+
+
+def test_a_base_on_the_hub_is_copied_into_the_run_and_compared_with_what_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name, seed in (("base", 0), ("other", 1)):
+        cached = tmp_path / "cache" / f"models--ann--{name}"
+        make_actor(cached / "snapshots" / (str(seed) * 40), seed=seed)
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text(str(seed) * 40)
+    run = build_run(tmp_path / "run", num_phases=1, models={"actor": "ann/base"})
+    mark(run.phase(0), "train", stages.copy_model("ann/base", run.phase(0).actor))
+    adapt(str(run.phase(0).actor), run.phase(1).actor, 4, seed=2)
+    pushed = ["push", str(run.path), "ann/agent", "--adapter", "--to", str(tmp_path / "out")]
+    assert cli.main([*pushed, "--base", "ann/other"]) == 2
+    assert "--base ann/other: it has other weights than 'ann/base'" in capsys.readouterr().err
+    assert cli.main(pushed) == 0
+    assert ModelCard.load(tmp_path / "out" / "README.md").data.base_model == "ann/base"
+    with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
+        stages.copy_model("ann/nothing", tmp_path / "nothing")
+
+
+def test_a_base_folder_written_like_a_hub_name_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    make_actor(Path("models/llama"))
+    run = build_run(tmp_path / "run", num_phases=0)
+    adapt("models/llama", run.phase(0).actor, 4, seed=1)
+    shutil.rmtree("models")
+    assert cli.main(["push", str(run.path), "ann/agent", "--adapter", "--dry-run"]) == 2
+    assert "the run started from the folder './models/llama'" in capsys.readouterr().err

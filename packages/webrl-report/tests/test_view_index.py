@@ -1,0 +1,365 @@
+"""The viewer's index: selections, growth and replacement of files, bad lines, details of a step."""
+
+import math
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from view_builders import PAGE, make_run, step_record, trajectory, write
+
+from webrl.errors import DataError, UsageError
+from webrl.interop.problems import ProblemLog
+from webrl.replay.score import ScoreCache
+from webrl.reward.data import read_judged
+from webrl.runs.spelling import visible
+from webrl.types import Label, Status
+from webrl_report.view.app import set_label
+from webrl_report.view.details import Run, acted_elements, describe, pieces, run_tokenizer
+from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, check_run
+from webrl_report.view.query import Selection, neighbours, options, page_rows, places, policy_names, same_task, totals
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run")
+
+
+def indexed(*runs):
+    index = Index(runs)
+    index.refresh()
+    return index
+
+
+def ids(index, **selection):
+    return [row["trajectory_id"] for row in page_rows(index, Selection(**selection))]
+
+
+def test_disagreements_come_first_and_the_last_label_of_a_trajectory_counts(run):
+    index = indexed(run)
+    rows = page_rows(index, Selection())
+    assert [row["trajectory_id"] for row in rows] == ["p00-a", "e01-a", "p00-b", "p00-c"]
+    assert [(row["reward"], row["truth"], row["disagrees"]) for row in rows] == [
+        (1, 0, 1),
+        (None, 1, 0),
+        (1, 1, 0),
+        (None, None, 0),
+    ]
+    counted = totals(index, Selection())
+    assert (counted["num"], counted["agree"], counted["disagree"], counted["labelled"]) == (4, 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("selection", "found"),
+    [
+        ({"match": "disagree"}, ["p00-a"]),
+        ({"match": "unknown"}, ["e01-a", "p00-c"]),
+        ({"label": "none"}, ["e01-a", "p00-c"]),
+        ({"truth": "failure"}, ["p00-a"]),
+        ({"status": "env_error"}, ["p00-c"]),
+        ({"kind": "eval"}, ["e01-a"]),
+        ({"phase": "0", "sort": "oldest"}, ["p00-a", "p00-b", "p00-c"]),
+        ({"q": "PAGE gone"}, ["p00-c"]),
+        ({"q": "choose"}, ["p00-b"]),
+        ({"q": "click('17')"}, ["p00-a"]),
+        ({"sort": "longest", "phase": "0"}, ["p00-a", "p00-b", "p00-c"]),
+        ({"sort": "unsure", "label": "success"}, ["p00-b", "p00-a"]),
+        ({"q": "%"}, []),
+    ],
+)
+def test_a_selection_is_what_its_address_says(run, selection, found):
+    read = Selection.from_query(selection)
+    assert Selection.from_query(dict(p.split("=") for p in read.address().split("&") if p)).sort == read.sort
+    assert ids(indexed(run), **selection) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"label": "yes"}, "label='yes': expected one of success"),
+        ({"lable": "success"}, "unknown filter 'lable'"),
+        ({"page": "two"}, "page='two': expected a number"),
+        ({"phase": "1; DROP TABLE file"}, "expected a number"),
+        ({"sort": "words"}, "sort='words'"),
+    ],
+)
+def test_what_a_selection_does_not_know_is_refused_by_name(query, said):
+    with pytest.raises(UsageError, match=said):
+        Selection.from_query(query)
+
+
+def test_values_are_counted(run):
+    counted = options(indexed(run))
+    assert counted["phase"] == [("0", 3), ("1", 1)]
+    assert counted["status"] == [("env_error", 1), ("page_ended", 3)]
+
+
+def test_what_is_appended_appears_and_nothing_is_read_twice(run):
+    index = indexed(run)
+    version = index.version
+    index.refresh()
+    assert index.version == version
+    write(run / "phase_00" / "trajectories.jsonl", [trajectory("p00-d", phase=0)], "ab")
+    write(run / "phase_00" / "labels.jsonl", [Label("p00-d", 0.1, 0)], "ab")
+    index.refresh()
+    assert ids(index, match="disagree", sort="oldest") == ["p00-a", "p00-d"]
+    assert index.read(Place(0, "phase_00/trajectories.jsonl", 4))[0].trajectory_id == "p00-d"
+
+
+def test_a_line_that_is_being_written_is_not_read_before_its_end(run):
+    path = run / "phase_00" / "trajectories.jsonl"
+    whole = path.read_bytes()
+    half = len(whole.splitlines()[0]) // 2
+    with path.open("ab") as file:
+        file.write(whole[:half])
+    index = indexed(run)
+    assert len(ids(index)) == 4
+    assert [text.partition(": ")[0] for text in index.problems()[0]] == [str(path)]
+    with path.open("ab") as file:
+        file.write(whole.splitlines()[0][half:] + b"\n")
+    index.refresh()
+    assert len(ids(index)) == 5
+    assert index.problems() == ([], 0)
+
+
+def test_a_file_that_is_written_anew_is_read_anew(run):
+    index = indexed(run)
+    path = run / "phase_00" / "trajectories.jsonl"
+    place = Place(0, "phase_00/trajectories.jsonl", 1)
+    new = path.with_suffix(".new")
+    write(new, [trajectory("p00-x", phase=0), trajectory("p00-a", phase=0), trajectory("p00-z", phase=0)])
+    new.replace(path)
+    with pytest.raises(FileChanged):
+        index.read(place)
+    index.refresh()
+    assert index.read(place)[0].trajectory_id == "p00-x"
+    assert ids(index, phase="0", sort="oldest") == ["p00-x", "p00-a", "p00-z"]
+    path.unlink()
+    index.refresh()
+    assert ids(index) == ["e01-a"]
+
+
+def test_a_broken_line_is_named_and_the_others_are_there(run):
+    path = run / "phase_00" / "trajectories.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    foreign = b'{"trajectory_id": "x", "extra": 1}\n'
+    huge = lines[2].replace(b'"phase":0', b'"phase":18446744073709551615')
+    path.write_bytes(lines[0] + b"{nope}\n" + lines[1] + foreign + huge + b"\xff\xfe\n" + lines[2])
+    index = indexed(run)
+    assert ids(index, phase="0", sort="oldest") == ["p00-a", "p00-b", "p00-c"]
+    assert [text.split(": ")[0] for text in index.problems()[0]] == [f"{path}:{n}" for n in (2, 4, 5, 6)]
+    assert index.problems()[1] == 4
+    assert "malformed JSON" in index.problems()[0][0]
+    assert "unknown field 'extra'" in index.problems()[0][1]
+    assert index.read(Place(0, "phase_00/trajectories.jsonl", 7))[0].trajectory_id == "p00-c"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file that opens and cannot be read")
+def test_a_file_that_cannot_be_opened_is_named_once(run, monkeypatch):
+    path = run / "phase_00" / "trajectories.jsonl"
+    for line in range(150):
+        write(path, [Label(str(line), None, None)], "ab")
+    index = indexed(run)
+    assert (len(index.problems()[0]), index.problems()[1]) == (100, 150)
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # a file that opens, and cannot be read
+    index.refresh()
+    version = index.version
+    index.refresh()
+    assert (index.version, index.problems()[1], ids(index)) == (version, 1, ["e01-a"])
+
+
+def test_attempts_at_a_task_are_found_over_phases_and_runs(run, tmp_path):
+    other = make_run(tmp_path / "other")
+    index = indexed(run, other)
+    found = same_task(index, Place(0, "phase_00/trajectories.jsonl", 1))
+    assert [(row["run"], row["trajectory_id"], row["same_page"]) for row in found] == [
+        (0, "e01-a", 1),
+        (1, "p00-a", 1),
+        (1, "e01-a", 1),
+        (0, "p00-c", 0),
+        (1, "p00-c", 0),
+    ]
+
+
+def test_neighbours_are_those_of_the_selection(run):
+    index = indexed(run)
+    everything = places(index, Selection(phase="0", sort="oldest"))
+    before, after, at = neighbours(index, Selection(phase="0", sort="oldest"), everything[1])
+    assert (before, after, at) == (everything[0], everything[2], 2)
+    assert neighbours(index, Selection(phase="1"), everything[1]) == (None, Place(0, "phase_01/eval.jsonl", 1), 0)
+
+
+def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_actors(run):
+    (run / "config.yaml").write_text("actor: {objective: webrl, gae_lambda: 0.5}\n")
+    with ScoreCache(run / "scores.sqlite") as cache:
+        cache.put("actor0", [step_record("p00-a", 0, 2)])
+        cache.put("actor1", [step_record("p00-a", 0, 2, ref_logprobs=(-0.25, -0.125))])
+        cache.put("actor1", [step_record("p00-b", 0, 1, prompt_ids=(9,))])  # another prompt: not this step's
+    index = indexed(run)
+    assert policy_names(index, 0) == {"actor0": "the start", "actor1": "after phase 1"}
+    details = describe(index, Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
+    first, last = details.steps
+    assert [(s.actor, s.is_sampling, s.total) for s in first.scores] == [
+        ("the start", True, -0.75),
+        ("after phase 1", False, -0.375),
+    ]
+    assert math.isclose(first.scores[1].mean_probability, math.exp(-0.1875))
+    # 0.5 (0.5 − 0.25) + 0.5 (1 − 0.25), and 1 − 0.25 at the end
+    assert [step.trained[0].advantage for step in details.steps] == [0.5, 0.75]
+    assert (last.elements, last.is_element_shown) == (("17",), True)
+    assert [p.text for p in last.page if p.kind == "acted"] == ["[17] button 'Cancel'"]
+    assert describe(index, Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 2)).steps[0].scores == []
+
+
+def test_of_a_config_the_actor_alone_is_read(run):
+    (run / "config.yaml").write_text("actor: {objective: webrl_released}\nan_option_of_long_ago: 3\n")
+    details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
+    assert details.steps[0].trained[0].advantage == 1.0
+    assert "advantages" not in "".join(details.notes)
+
+
+@pytest.mark.parametrize("text", ["actor: {objektive: webrl}", "actor: [webrl]", "- actor", "actor: {objective", "\0"])
+def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run, text):
+    (run / "config.yaml").write_text(text)
+    details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
+    assert str(run / "config.yaml") in details.notes[0]
+    assert "advantages are not known" in details.notes[0]
+    assert details.steps[0].trained[0].value == 0.25
+    assert details.steps[0].trained[0].advantage is None
+
+
+def test_an_answers_tokens_are_its_text_piece_by_piece():
+    tokenizer = run_tokenizer(Path("/nowhere"), str(Path(__file__).resolve().parents[3] / "data" / "tiny" / "actor"))
+    for text in ("a" * 5000, "click('12')", "fill('a', 'Grüße, 漢字 💩')  \n# note"):
+        answer = tuple(tokenizer.backend.encode(text).ids)
+        made = tokenizer.pieces(answer)
+        assert "".join(made) == tokenizer.text(answer)
+        assert len(made) == len(answer)
+        assert tokenizer.made(answer, text)
+        assert not tokenizer.made(answer[:-3], text)
+    assert made[:2] == tokenizer.pieces(answer[:2])
+
+
+def test_labels_of_evaluation_episodes_are_theirs(run):
+    write(run / "phase_01" / "eval_labels.jsonl", [Label("e01-a", 0.2, 0)])
+    assert ids(indexed(run), match="disagree") == ["e01-a", "p00-a"]
+
+
+def test_threads_that_name_files_at_once_agree(run):
+    index = Index([run])
+    threads = [threading.Thread(target=index.put_hand_label, args=(0, f"t{n}", 1)) for n in range(20)]
+    threads += [threading.Thread(target=index.refresh) for _ in range(20)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    index.refresh()
+    files = index.query("SELECT id, run, name FROM file")
+    assert len({row["id"] for row in files}) == len({(row["run"], row["name"]) for row in files}) == len(files)
+    assert len(ids(index)) == 4
+
+
+def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
+    path = run / HAND_LABELS
+    path.write_bytes(b'{"instruction": "mine", "responses": [], "final_page": "p", "success": 1}\n{broken')
+    index = indexed(run)
+    a, b = (index.read(Place(0, "phase_00/trajectories.jsonl", n))[0] for n in (1, 2))
+    set_label(run, a, 0)
+    set_label(run, b, 1)
+    set_label(run, a, 1)
+
+    def judged():
+        with ProblemLog() as problems:
+            return {j.example.trajectory_id: j.example for j in read_judged(path, problems)}
+
+    assert {name: example.success for name, example in judged().items()} == {"": 1, "p00-b": 1, "p00-a": 1}
+    example = judged()["p00-a"]
+    assert (example.responses, example.final_page) == (("click('12')", "click('17')"), "the end")
+    set_label(run, a, None)
+    assert set(judged()) == {"", "p00-b"}
+    assert path.read_bytes().splitlines()[1] == b"{broken", "what is not ours stays as it is"
+    index.refresh()
+    assert ids(index, hand="success") == ["p00-b"]
+    set_label(run, b, None)
+    index.refresh()
+    assert ids(index, hand="any") == []
+
+
+def test_what_is_no_attempt_gets_no_label_by_hand(run):
+    gone = indexed(run).read(Place(0, "phase_00/trajectories.jsonl", 3))[0]
+    assert gone.status is Status.ENV_ERROR
+    with pytest.raises(DataError, match="p00-c: ended by env_error, which is no attempt"):
+        set_label(run, gone, 1)
+    assert not (run / HAND_LABELS).exists()
+
+
+def test_long_pages_are_cut_around_what_was_acted_on():
+    text = "a" * 50_000 + "\n[7] button 'x'\n" + "b" * 50_000
+    shown = pieces(text, ("7",), limit=20_000)
+    assert [p.kind for p in shown] == ["", "cut", "", "acted", "", "cut"]
+    assert sum(len(p.text) for p in shown if p.kind != "cut") == 20_000
+    assert [p.kind for p in pieces(text, (), limit=20_000)] == ["", "cut"]
+    assert "".join(p.text for p in pieces(PAGE, ("12",))) == PAGE
+
+
+def test_characters_that_would_act_are_spelled_out():
+    assert visible("\x1b[2Jevil\x07\x9b") == "␛[2Jevil␇⟨U+009B⟩"
+    assert visible("abc\u202edcba\u200b") == "abc⟨U+202E⟩dcba⟨U+200B⟩"
+    assert visible("a\tb\nc é 漢") == "a\tb\nc é 漢"
+
+
+@pytest.mark.parametrize(
+    ("action", "elements"),
+    [
+        ("fill('a12', 'x')", ("a12",)),
+        ("drag_and_drop('1', '2')", ("1", "2")),
+        ("do(action='Search', argument='x', element='9')", ("9",)),
+        ("scroll(0, 100)", ()),
+        ("__import__('os').system('id')", ()),
+        ("", ()),
+    ],
+)
+def test_the_elements_of_an_action_are_found_in_both_dialects(action, elements):
+    assert acted_elements(action) == elements
+
+
+def test_elements_of_html_pages_are_marked():
+    shown = pieces('<div><a id="12" title="x"> go </a><a id="120"> no </a></div>', ("12",))
+    assert [p.text for p in shown if p.kind == "acted"] == ['<a id="12" title="x">']
+
+
+@pytest.mark.parametrize("make", [lambda p: p / "absent", lambda p: p, lambda p: p / "file"])
+def test_what_is_no_run_folder_is_refused(tmp_path, make):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"no such folder|not a run folder|not a folder"):
+        check_run(make(tmp_path))
+
+
+def test_screenshots_are_pngs_of_the_run_folder(run, tmp_path):
+    png = b"\x89PNG\r\n\x1a\n..."
+    (tmp_path / "outside.png").write_bytes(png)
+    (run / "inside.png").write_bytes(png)
+    (run / "text.png").write_bytes(b"<svg>")
+    (run / "link.png").symlink_to(tmp_path / "outside.png")
+    shown = Run(run, "run")
+    assert shown.screenshot("inside.png") == (run / "inside.png").resolve()
+    with (run / "huge.png").open("wb") as huge:
+        huge.write(png)
+        huge.truncate(1 << 33)
+    for name in (
+        "../outside.png",
+        str(tmp_path / "outside.png"),
+        "link.png",
+        "text.png",
+        "huge.png",
+        "absent.png",
+        "a\0b",
+        ".",
+    ):
+        assert shown.screenshot(name) is None

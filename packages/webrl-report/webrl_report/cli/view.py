@@ -1,0 +1,53 @@
+"""`webrl view`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from webrl.errors import UsageError
+from webrl.net import is_loopback
+
+_PORT = 8765
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="run folders, or other folders with trajectories.jsonl (default: the newest below runs/)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"0: a free one (default: {_PORT})")
+    parser.epilog = (
+        "The address that it prints holds a token; whoever has it sees the runs and can set labels by hand. These go\n"
+        "to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is\n"
+        "written but that file's lock.\n"
+        f"From another machine: ssh -L {_PORT}:127.0.0.1:{_PORT} HOST."
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    from webrl_report.view.server import serve
+
+    if not is_loopback(args.host):
+        print(f"webrl: --host {args.host}: what is shown, and the token, cross the network unencrypted", flush=True)
+    serve(args.runs or [_newest()], args.host, args.port, _announce)
+    return 0
+
+
+def _newest() -> Path:
+    from webrl.runs.folder import newest_run
+
+    newest = newest_run(Path("runs"))
+    if newest is None:
+        raise UsageError("no run folder below runs/; name one: webrl view RUN")
+    return newest.path
+
+
+def _announce(url: str) -> None:
+    print(f"open {url}\nCtrl-C ends it", flush=True)

@@ -1,0 +1,12 @@
+"""The commands that show runs and publish their models."""
+
+from webrl.cli.command import Command
+
+REPORT = Command(
+    "write runs as one HTML page: charts, curriculum, judge, time, settings",
+    "webrl_report.cli.report",
+    "look",
+    uses_torch=False,
+)
+VIEW = Command("browse a run's trajectories, and label them by hand", "webrl_report.cli.view", "look", uses_torch=False)
+PUSH = Command("upload a run's model to the Hugging Face Hub, with card and report", "webrl_report.cli.push", "serve")

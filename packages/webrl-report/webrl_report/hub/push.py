@@ -1,0 +1,262 @@
+"""Uploads a phase's model with its card, redacted config and report, and nothing that holds a secret."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from webrl.config.redaction import redact, redact_all, remember
+from webrl.config.yaml_file import read_yaml
+from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
+from webrl.llm.fingerprint import base_fingerprint, weights_fingerprint
+from webrl.llm.loading import HUB_NAME, MODEL_FILES
+from webrl.phase import is_phase_done
+from webrl.runs.disk import atomic_path
+from webrl.runs.folder import PhaseFolder, RunFolder, require_run
+from webrl.runs.store import write_text
+from webrl.training.export import STATE, read_origin, stacked_adapter
+from webrl_report.hub.card import Ancestry, model_card
+from webrl_report.page.build import render
+from webrl_report.page.facts import read_run
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
+"""Files that an adapter does without."""
+_HEADER_BYTES = 100 << 20
+_OUTDATED = ["model*.safetensors*", "adapter_*", "config.json", "generation_config.json"]
+"""Files of an earlier push that are removed where this one has none of the name, such as other shards."""
+_HINTS = {
+    401: "the token was not accepted; make a new one with write access (HF_TOKEN, or `hf auth login`)",
+    403: "the token may not write there: another owner's repository, or a token that may only read",
+}
+
+
+class HubError(WebRLError):
+    """The Hub could not be reached, or refused; the text says what was refused and why."""
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Return if it is of the form OWNER/NAME.
+
+    Raises:
+        UsageError: it is not.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo_id)
+        is_valid = "/" in repo_id
+    except HFValidationError:
+        is_valid = False
+    if not is_valid:
+        raise UsageError(f"{repo_id!r} is no name of a repository; it is OWNER/NAME, such as 'ann/agent'")
+
+
+def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
+    """Choose the phase whose model is uploaded: the one that is named, or the last of a finished run.
+
+    Raises:
+        UsageError: no run folder, no such phase, or an unfinished run and no phase named.
+        StageError: the phase has not been trained.
+    """
+    folder = require_run(run)
+    last = folder.last_phase()
+    if phase is None:
+        planned = read_run(run).option("num_phases")
+        done = [k for k in range(last + 1) if is_phase_done(folder.phase(k))]
+        if not done or done[-1] != planned:
+            known = f"its last finished phase is {done[-1]}: --phase {done[-1]}" if done else "none of its phases has"
+            at = f"phase {max(last, 0)}" + (f" of {planned}" if planned is not None else "")
+            raise UsageError(f"{str(run)!r} has not finished ({at}); {known}")
+        phase = done[-1]
+    found = folder.phase(phase)
+    if not 0 <= phase <= last:
+        raise UsageError(f"--phase {phase}: {str(run)!r} has phases 0 to {last}")
+    found.require("train")
+    if not found.actor.is_dir():
+        raise StageError(f"{found.actor}: not there, though phase {phase} was trained; name another phase with --phase")
+    return found
+
+
+def write_folder(
+    phase: PhaseFolder,
+    out: Path,
+    repo_id: str,
+    license_id: str,
+    *,
+    adapter: bool = False,
+    base: str | None = None,
+    link: bool = False,
+) -> None:
+    """Fill an empty folder with all that is uploaded.
+
+    Args:
+        adapter: the LoRA adapter for the base model, instead of the weights.
+        base: the base model's name on the Hub, where the run started from a folder.
+        link: link the weights instead of copying them.
+
+    Raises:
+        ModelError: the model has no weights, lacks its tokenizer or config, or was trained whole and has no adapter.
+        UsageError: an adapter for a base that only this machine has, or a base of other weights.
+        DataError: something in the folder looks like a secret (which file, not which text).
+    """
+    from huggingface_hub import get_token
+
+    run = RunFolder(phase.path.parent)
+    config = read_yaml(run.config, "the run's config")
+    for name in _REFERENCE.findall(run.config.read_text(encoding="utf-8")):
+        remember(os.environ.get(name, ""))
+    for section in (config, *(config.get(name, {}) for name in ("generate", "rollout", "label"))):
+        remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
+    remember(get_token() or "")
+    origin = ancestry(phase)
+    if base is not None:
+        if not HUB_NAME.fullmatch(base) or Path(base).exists():
+            raise UsageError(f"--base {base!r} is no name of a model on the Hub; it is OWNER/NAME")
+        if origin.weights and base_fingerprint(base) not in (origin.weights, base):
+            raise UsageError(f"--base {base}: it has other weights than {origin.base!r}, which the run started from")
+        origin = replace(origin, base=base, on_hub=True)
+    rank = _put_adapter(origin, out) if adapter else None
+    _put_model(phase.actor, out, weights=not adapter, link=link)
+    facts = read_run(run.path)
+    facts.phases = [found for found in facts.phases if found.phase <= phase.phase]
+    write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, origin, rank))
+    write_text(out / "config.yaml", yaml.safe_dump(redact_all(config), sort_keys=False, allow_unicode=True))
+    write_text(out / "report.html", render([facts]))
+    secret = []
+    for path in sorted(out.iterdir()):
+        with path.open("rb") as file:  # of weights the text at their beginning is searched
+            size = min(int.from_bytes(file.read(8), "little"), _HEADER_BYTES) if path.suffix == ".safetensors" else -1
+            file.seek(8 if size >= 0 else 0)
+            text = file.read(size).decode("utf-8", errors="replace")
+        if redact(text) != text:
+            secret.append(path.name)
+    if secret:
+        raise DataError(
+            f"not uploaded: {', '.join(secret)} would hold a password, a token or a log-in in an address; remove it "
+            f"from the model folder {str(phase.actor)!r}"
+        )
+
+
+def ancestry(phase: PhaseFolder) -> Ancestry:
+    """Follow a phase's actor back to the model that all began with, as far as the folders are here.
+
+    Raises:
+        ModelError: a `lora/state.safetensors` that is damaged.
+    """
+    run = RunFolder(phase.path.parent)
+    start = run.phase(0)
+    trained = []
+    for number in range(phase.phase, 0, -1):
+        folder = run.phase(number)
+        # Where it was not accepted, the phase's actor is a copy of the one before.
+        if not folder.is_done("accept") or folder.read_stage("accept")["counts"].get("accepted", True):
+            trained.append(folder.actor)
+    models: dict[str, Any] = read_yaml(run.config, "the run's config").get("models") or {}
+    base, weights = str(models.get("actor")), None
+    on_hub = start.is_done("train") and "hub_commit" in start.read_stage("train")["counts"]
+    actor = start.actor
+    while actor not in trained and (origin := read_origin(actor)):
+        trained.append(actor)
+        base, weights = origin.base, origin.base_weights
+        actor = Path(base).expanduser()
+        on_hub = bool(HUB_NAME.fullmatch(base)) and not actor.is_dir()
+        if on_hub or _weights(actor) != weights:
+            break
+    return Ancestry(tuple(reversed(trained)), base, weights or _weights(start.actor), on_hub)
+
+
+def _weights(folder: Path) -> str | None:
+    try:
+        return weights_fingerprint(folder)
+    except ModelError:  # it holds none any more
+        return None
+
+
+def _put_adapter(origin: Ancestry, out: Path) -> int:
+    """Write the adapter as peft does; returns its rank.
+
+    Raises:
+        ModelError: weights that were trained whole.
+        UsageError: a base that only this machine has.
+    """
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    whole = [folder for folder in origin.trained if not (folder / STATE).is_file()]
+    if whole or not origin.trained:
+        what = f"{whole[0]}: its weights were trained whole" if whole else "nothing was trained"
+        raise ModelError(f"--adapter: {what}, so that there is no adapter; leave --adapter out")
+    if not origin.on_hub:
+        raise UsageError(
+            f"--adapter: the run started from the folder {origin.base!r}, which others do not have; "
+            "name that model on the Hub with --base OWNER/NAME (after `hf upload OWNER/NAME FOLDER`)"
+        )
+    tensors, rank = stacked_adapter(origin.trained)
+    names = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
+    LoraConfig(
+        base_model_name_or_path=origin.base, task_type="CAUSAL_LM", inference_mode=True, r=rank, lora_alpha=rank,
+        target_modules=names,
+    ).save_pretrained(str(out))  # fmt: skip
+    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    return rank
+
+
+def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
+    found = {path for pattern in MODEL_FILES for path in actor.glob(pattern) if path.is_file()}
+    names = {path.name for path in found}
+    if not any(name.endswith(".safetensors") for name in names):
+        raise ModelError(f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
+    if lacking := {"config.json", "tokenizer_config.json"} - names:
+        raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")
+    for path in sorted(path for path in found if weights or not _WEIGHTS.search(path.name)):
+        target = out / path.name
+        if link and path.suffix == ".safetensors":
+            target.symlink_to(path.resolve())
+        else:
+            with atomic_path(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
+    """Create the repository where it is not there, and upload the folder; returns its address.
+
+    After an interruption call it again: what has arrived is not sent twice.
+
+    Raises:
+        UsageError: no token, or `private` for a repository that is public.
+        HubError: no network, a token that is refused, another's repository, no space.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    token = get_token()
+    if not token:
+        raise UsageError("no token for the Hugging Face Hub: export HF_TOKEN, or log in with `hf auth login`")
+    remember(token)
+    failed: Any = HfHubHTTPError.__bases__[0]  # of the HTTP client, which is not the same in all versions
+    where = f"{constants.ENDPOINT}/{repo_id}"
+    api = HfApi(token=token)
+    try:
+        address = str(api.create_repo(repo_id, private=private or None, exist_ok=True))
+        if private and not api.repo_info(repo_id).private:
+            raise UsageError(f"{where} is there already and is public; leave out --private, or choose another name")
+        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, delete_patterns=_OUTDATED)
+    except OfflineModeIsEnabled:
+        raise UsageError("HF_HUB_OFFLINE is set: nothing is sent; unset it, or write the folder with --to") from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        said = redact(str(error.server_message or "no reason")).strip()
+        raise HubError(f"{where}: {_HINTS.get(status, f'refused with {status}')} (it says: {said:.200})") from None
+    except (failed, OSError) as error:
+        raise HubError(
+            f"{constants.ENDPOINT} cannot be reached: {redact(str(error)) or type(error).__name__}"
+        ) from None
+    return address

@@ -1,0 +1,300 @@
+"""The page itself: one run or several beside each other, through the template, as one file that fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+import webrl
+from webrl.config import SHARED, RunConfig, share
+from webrl.config.redaction import redact
+from webrl.errors import UsageError
+from webrl.evaluate import by_suite, is_decided, is_success, over_start_text, paired_cells, paired_difference
+from webrl.runs.clock import duration
+from webrl.runs.spelling import visible
+from webrl.runs.store import write_text
+from webrl_report.page.charts import Figure, Table, interval_chart
+from webrl_report.page.facts import PhaseFacts, RunFacts, in_words, phase_names, read_run
+from webrl_report.page.families import statuses
+from webrl_report.page.sections import (
+    Cell,
+    Section,
+    curriculum,
+    difficulty,
+    evaluated,
+    judge,
+    rates_by_name,
+    replay,
+    resources,
+    success,
+    success_series,
+    tokens,
+    training,
+)
+
+SHOWN_CHARS = 1500
+"""Characters of a page or an answer that are shown; what is longer is cut with a note."""
+MAX_RUNS = 6
+"""Runs beside each other: as many as colours that can be told apart."""
+_PLACE_KEYS = ("name", "runs_dir")
+"""Settings that say where a run lies, not what it does."""
+_SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
+
+
+def write_report(paths: Sequence[Path], out: Path) -> list[str]:
+    """Write the report of one or several runs; returns what it lacks, by run.
+
+    Raises:
+        UsageError: a path is no run folder, a run is named twice, or `out` is a folder.
+        OSError: `out` cannot be written.
+    """
+    if out.is_dir():
+        raise UsageError(f"--out {str(out)!r} is a folder; name a file in it, such as {str(out / 'report.html')!r}")
+    known = [path.absolute().resolve() for path in paths]
+    if twice := next((path for path, full in zip(paths, known, strict=True) if known.count(full) > 1), None):
+        raise UsageError(f"{str(twice)!r} is named twice; a run is not compared with itself")
+    if len(paths) > MAX_RUNS:
+        raise UsageError(f"{len(paths)} runs; a report shows {MAX_RUNS} at most")
+    runs = [read_run(path) for path in paths]
+    write_text(out, render(runs))
+    return [f"{run.name}: {text}" for run in runs for text in run.missing]
+
+
+def render(runs: Sequence[RunFacts]) -> str:
+    """Render the report as HTML: no script, nothing fetched, everything that a run holds escaped."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["short"] = short
+    numbers = itertools.count()
+    environment.filters["words"] = in_words
+    environment.filters["drawing"] = lambda figure: figure.svg(f"f{next(numbers)}")
+    environment.tests["cell"] = lambda value: isinstance(value, Cell)
+    here = files("webrl_report.page")
+    css = here.joinpath("page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    shown = []
+    for run in runs:
+        sections = [section(run) for section in _SECTIONS]
+        shown.append({
+            "name": run.name, "path": run.path, "missing": run.missing, "verdicts": list(verdicts(run)),
+            "tiles": _tiles(run), "sections": [*sections, _configuration(run)],
+        })  # fmt: skip
+    html = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8")).render(
+        css=Markup(css),
+        style_source=f"'sha256-{digest}'",
+        runs=shown,
+        comparison=_comparison(runs) if len(runs) > 1 else None,
+        version=webrl.__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    # Piece by piece, since a token in an address ends where its tag begins.
+    return "".join(map(redact, re.split("(<[^>]*>)", visible(html))))
+
+
+def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:
+    """Return the start of a text, and how long it is if that is not all of it.
+
+    Args:
+        whole: its length before an earlier cut.
+    """
+    start = str(text)
+    length = len(start) if whole is None else whole
+    return start if length <= limit else f"{start[:limit]} … [cut: {length:,} characters in all]"
+
+
+def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """Yield (`better`, `worse`, `same` or `open`, sentence) of each suite: the newest actor against the start."""
+    rates = evaluated(run)
+    if not rates:
+        yield "open", "No phase has been evaluated yet."
+        return
+    phase, newest = rates[-1]
+    for suite, rate in by_suite(newest).items():
+        lead = f"{suite}: " if suite else ""
+        if not rate.get("episodes"):
+            continue
+        reached = f"{lead}{100 * rate['rate']:.1f} % of {rate['episodes']} held-out episodes solved"
+        if phase == rates[0][0]:
+            yield "open", f"{reached} in phase {phase}; no later phase has been evaluated yet."
+        elif not rate.get("over_start"):
+            yield "open", f"{reached} after phase {phase}; not compared with the start, which played other tasks."
+        else:
+            low, high = rate["over_start"]["ci95"]
+            kind, words = (
+                ("better", "Better than the start") if low > 0
+                else ("worse", "Worse than the start") if high < 0
+                else ("same", "No clear difference from the start")
+            )  # fmt: skip
+            yield kind, f"{lead}{words} after phase {phase}: {over_start_text(rate)} by task (95 % interval)."
+
+
+def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
+    """Return (what, figure, more) of the numbers to begin with."""
+    rates = evaluated(run)
+    tiles = []
+    if rates:
+        (first, start), (last, end) = rates[0], rates[-1]
+        before = by_suite(start)
+        for suite, rate in by_suite(end).items():
+            if not rate.get("episodes"):
+                continue
+            lead = f"{suite}: " if suite else ""
+            low, high = rate["ci95"]
+            more = f"{rate['successes']} of {rate['episodes']} [{100 * low:.1f}, {100 * high:.1f}]"
+            tiles.append((f"{lead}success after phase {last}", f"{100 * rate['rate']:.1f} %", more))
+            if first != last and (began := before.get(suite)):
+                more = f"{began['successes']} of {began['episodes']}"
+                tiles.append((f"{lead}at the start, phase {first}", f"{100 * began['rate']:.1f} %", more))
+    attempts = sum(statuses(phase).total() for phase in run.phases)
+    episodes = attempts + sum(len(phase.evaluated) for phase in run.phases)
+    if episodes:
+        tiles.append(("episodes", f"{episodes:,}".replace(",", "\u202f"), f"{attempts} of them to learn from"))
+    markers = [marker for phase in run.phases for marker in phase.stages.values()]
+    if markers:
+        peak = max(float(marker["peak_mib"]) for marker in markers) / 1024
+        tiles.append(("time in stages", duration(sum(float(m["seconds"]) for m in markers)), f"{len(markers)} stages"))
+        tiles.append(("peak memory", f"{peak:.1f} GiB", "all processes together"))
+    return tiles
+
+
+def _configuration(run: RunFacts) -> Section:
+    section = Section("config", "Configuration", "What this run sets otherwise than the defaults do.")
+    if run.config:
+        section.tables.append(("Settings", settings_table(run)))
+        text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
+        section.folded.append(("All of config.yaml", Table(("",), [(text,)])))
+    else:
+        section.text, section.lacks = "", "There is no readable config.yaml in this folder."
+    newest = next((m for phase in reversed(run.phases) for m in reversed(list(phase.stages.values()))), None)
+    if newest:
+        rows: list[tuple[object, ...]] = [
+            ("finished", newest.get("finished_at", "–")), ("commit", newest.get("git_commit") or "–"),
+            ("platform", newest.get("platform", "–")), ("command", " ".join(map(str, newest.get("command") or ()))),
+            *((name, version) for name, version in dict(newest.get("versions") or {}).items()),
+        ]  # fmt: skip
+        section.folded.append(("Where it came from (the newest stage)", Table(("what", "value"), rows)))
+    return section
+
+
+def _comparison(runs: Sequence[RunFacts]) -> dict[str, Any]:
+    series = [
+        success_series(run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
+        for run in runs
+        for name, rates in rates_by_name(evaluated(run)).items()
+        if name.endswith("held-out seeds")
+    ]
+    figures: list[Figure] = []
+    if series:
+        note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
+        figures.append(interval_chart("Success by phase, run by run", note, series))
+    table, refused = paired(runs)
+    return {"figures": figures, "paired": table, "refused": refused, "settings": differences(runs)}
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Return dotted key -> value; lists are values."""
+    if not isinstance(data, dict) or not data:
+        return {prefix[:-1]: data} if prefix else {}
+    return {key: value for name, part in data.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
+
+
+def settings_table(run: RunFacts) -> Table:
+    """Return what a run's config sets otherwise than the defaults."""
+    defaults = flatten(share(RunConfig().model_dump(mode="json")))
+    shared = flatten(share({name: run.config[name] for name in SHARED if name in run.config}))
+    expected = defaults | {key: value for key, value in shared.items() if key.partition(".")[0] not in SHARED}
+    rows: list[tuple[object, ...]] = [
+        (key, _text(value), _text(defaults[key]) if key in defaults else "no such setting today")
+        for key, value in flatten(share(run.config)).items()
+        if key not in _PLACE_KEYS and (key not in expected or expected[key] != value)
+    ]
+    return Table(("setting", "this run", "default"), rows, is_wide=True)
+
+
+def differences(runs: Sequence[RunFacts]) -> Table:
+    """Return settings that are not the same in all runs."""
+    flat = [flatten(share(run.config)) for run in runs]
+    keys = dict.fromkeys(key for run in runs for key in flatten(run.config) if key not in _PLACE_KEYS)
+    rows: list[tuple[object, ...]] = []
+    for key in keys:
+        texts = [_text(config[key]) if key in config else "not set" for config in flat]
+        if len(set(texts)) > 1:
+            rows.append((key, *texts))
+    return Table(("setting", *(run.name for run in runs)), rows)
+
+
+def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
+    """Compare held-out success of each further run with the first, task by task; returns why others are not paired too.
+
+    A phase is paired if both evaluated the same tasks in it, each as often; else nothing is averaged over the two. Of
+    several suites each has a row of its own.
+    """
+    first, rows = runs[0], []
+    refused: dict[str, list[int]] = defaultdict(list)
+    for run in runs[1:]:
+        others = {phase.phase: phase for phase in run.phases}
+        for phase in first.phases:
+            other = others.get(phase.phase)
+            if other is None or not (phase.counts("eval") and other.counts("eval")):
+                continue
+            if not (phase.evaluated and other.evaluated):
+                refused[f"{run.name} and {first.name}: the episodes of an evaluation are not there"].append(phase.phase)
+                continue
+            mine, theirs = _outcomes(phase), _outcomes(other)
+            if mine.keys() != theirs.keys():
+                shared = len(mine.keys() & theirs.keys())
+                counts = f"{len(theirs)} and {len(mine)}, {shared} in common"
+                text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); beside each other, not paired"
+                refused[text].append(phase.phase)
+                continue
+            undecided = [sum(outcome is None for outcome in side.values()) for side in (theirs, mine)]
+            if any(undecided):
+                counts = " and ".join(map(str, undecided))
+                text = f"{run.name} and {first.name}: {counts} of the episodes have no reward"
+                refused[text + "; beside each other, not paired"].append(phase.phase)
+                continue
+            for suite in sorted({name[0] for name in mine}):
+                pairs = Counter((theirs[name], mine[name]) for name in mine if name[0] == suite)
+                difference, low, high = paired_difference(*paired_cells(pairs))
+                rows.append((
+                    f"{run.name} − {first.name}" + (f", {suite}" if suite else ""), phase.phase, pairs.total(),
+                    pairs[True, False], pairs[False, True],
+                    f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+                ))  # fmt: skip
+    head = ("runs", "phase", "tasks", "solved by the first alone", "by the second alone", "difference in points, 95 %")
+    return (Table(head, rows) if rows else None), [f"{t}; {phase_names(phases)}" for t, phases in refused.items()]
+
+
+def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
+    """Return success by (suite, or "" where there is one, task, how many times it came before), None without a verdict;
+    held-out types are tasks like others.
+
+    Two sites of one's own may name their tasks alike: what a task says is a part of which it is.
+    """
+    seen: Counter[str] = Counter()
+    suites = by_suite(phase.counts("eval"))
+    found: dict[tuple[str, str, int], bool | None] = {}
+    for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
+        task, tried = attempt.task, attempt.trajectory
+        name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
+        suite = "" if "" in suites else task.site.partition(".")[0]
+        found[suite, name, seen[name]] = is_success(tried) if is_decided(tried) else None
+        seen[name] += 1
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

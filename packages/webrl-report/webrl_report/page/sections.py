@@ -1,0 +1,430 @@
+"""What a report says of one run, section by section; each takes the facts and returns figures, tables and words."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
+from webrl.phase import STAGES
+from webrl.reports.run import rate_text, standing_text
+from webrl.reward.report import judge_report, reliability_bins
+from webrl.runs.clock import duration
+from webrl.suites.mix import by_suite
+from webrl.types import Label
+from webrl_report.page.charts import (
+    Figure,
+    Point,
+    Series,
+    Table,
+    curve,
+    gantt,
+    histogram,
+    interval_chart,
+    percent,
+    plain,
+    shade,
+    strips,
+)
+from webrl_report.page.facts import Attempt, RunFacts, in_words
+from webrl_report.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
+
+_BIN = 0.05
+NUM_DISAGREEMENTS = 20
+MIN_IN_BIN = 4
+"""Observations from which on a bin of a calibration chart is a point of its line."""
+_CURVES = (
+    ("actor", "loss", "Actor loss", "The objective's own scale."),
+    ("critic", "loss", "Critic loss", "Cross-entropy of the outcome."),
+    ("actor", "kl", "KL to the reference", "Estimated on the trained samples, in nats."),
+    ("actor", "trust_kl", "KL of the update", "On a fixed sample of the phase's own steps; it ends at actor.max_kl."),
+    (
+        "actor",
+        "trust_success_drop",
+        "Fall in log-probability of successful actions",
+        "In nats on that sample; below 0: a rise.",
+    ),
+    ("actor", "imitation_loss", "Imitation loss", "Of the demonstrations in each batch."),
+    ("actor", "log_ratio", "Log-ratio", "Mean of log π/π_ref over the trained samples, in nats an action."),
+    ("actor", "grad_norm", "Gradient norm, actor", "Before clipping."),
+    ("critic", "grad_norm", "Gradient norm, critic", "Before clipping."),
+    ("actor", "advantage", "Mean advantage", "Of the samples of each step."),
+    ("actor", "perplexity", "Perplexity of trained actions", "Under the actor as it is trained."),
+)
+"""(trainer, metric, title, note)."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell with a class of its own."""
+
+    text: object
+    kind: str
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A trajectory that the outcome model judged otherwise than the environment."""
+
+    phase: int
+    attempt: Attempt
+    title: str
+    """Who said what."""
+
+
+@dataclass
+class Section:
+    """A part of the report; what it lacks it says in `lacks`."""
+
+    key: str
+    title: str
+    text: str = ""
+    figures: list[Figure] = field(default_factory=list)
+    tables: list[tuple[str, Table]] = field(default_factory=list)
+    funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
+    trees: list[Node] = field(default_factory=list)
+    mistakes: list[Disagreement] = field(default_factory=list)
+    """Those of the outcome model that it was surest of."""
+    num_mistakes: int = 0
+    folded: list[tuple[str, Table]] = field(default_factory=list)
+    """Long tables, closed until they are opened."""
+    lacks: str = ""
+
+
+def evaluated(run: RunFacts) -> list[tuple[int, dict[str, Any]]]:
+    """Return (phase, held-out success) of each evaluation that has finished: what finishes first is no sample."""
+    return [(phase.phase, data) for phase in run.phases if is_evaluated(data := phase.counts("eval"))]
+
+
+def rates_by_name(found: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+    """Return (phase, rate) of evaluations, by what was measured."""
+    lines: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+    for phase, data in found:
+        for name, rate in named_rates(data).items():
+            if rate.get("episodes"):
+                lines[name].append((phase, rate))
+    return lines
+
+
+def success(run: RunFacts) -> Section:
+    """Show held-out success by phase and by task type."""
+    section = Section("success", "Success", "By the environment's own reward, on pages that are never trained on.")
+    unfinished = {p.phase: p.evaluated for p in run.phases if p.evaluated and not p.counts("eval")}
+    for number, attempts in unfinished.items():
+        tried = [attempt.trajectory for attempt in attempts]
+        decided = [t for t in tried if is_decided(t)]
+        suites = by_suite(decided, run.option("tasks.suite")).items()
+        rate_texts = [(suite, rate_text(success_rate(each).to_json())) for suite, each in suites]
+        texts = [f"{suite}: {text}" if suite else text for suite, text in rate_texts if text]
+        so_far = ", ".join(texts) or "none with a reward"
+        section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
+    found = evaluated(run)
+    if not found:
+        section.lacks += "No phase has been evaluated to the end."
+        return section
+    series = [success_series(name, rates) for name, rates in rates_by_name(found).items()]
+    note = "Points with 95 % Wilson intervals; phase 0 is the supervised start, differences from it are paired by task."
+    section.figures.append(interval_chart("Success by phase", note, series))
+    rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    heldout_types = set()
+    for number, data in found:
+        for name, part in named_rates({**data, "at_temperature": {}}).items():
+            for site, rate in (part.get("by_task") or {}).items():
+                rates[site][number] = rate
+                if name.endswith("held-out types"):
+                    heldout_types.add(site)
+    rows: list[tuple[object, ...]] = []
+    for site in sorted(rates, key=lambda name: (name in heldout_types, name)):
+        cells = []
+        for number, _ in found:
+            rate = rates[site].get(number)
+            text = f"{rate['successes']}/{rate['episodes']}" if rate else "–"
+            cells.append(Cell(text, f"heat h{shade(rate['rate'])}" if rate else "", rate_text(rate) if rate else ""))
+        rows.append((f"{site} (held‑out type)" if site in heldout_types else site, *cells))
+    head = ("task type", *(f"phase {number}" for number, _ in found))
+    section.tables.append(("Success by task type", Table(head, rows, is_wide=len(head) > 5)))
+    return section
+
+
+def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
+    """Make a line of (phase, or what was predicted; rate with interval)."""
+    points = []
+    for x, rate in rates:
+        low, high = rate["ci95"]
+        points.append(Point(float(x), rate["rate"], low, high, standing_text(rate)))
+    return Series(name, points)
+
+
+def curriculum(run: RunFacts) -> Section:
+    """Show the funnel of each phase, and families of tasks."""
+    text = "What was proposed, what each filter left, what was attempted, and what the outcome model judged solved."
+    section = Section("curriculum", "Curriculum", text)
+    section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
+    section.trees = families(run)
+    if not section.funnels:
+        section.lacks = "No phase has tasks yet."
+    return section
+
+
+def difficulty(run: RunFacts) -> Section:
+    """Show how hard the tasks are from phase to phase."""
+    section = Section("difficulty", "Difficulty", "Whether the tasks of later phases are harder, and for whom.")
+    lines, rows = [], []
+    for phase in run.phases:
+        judged, solved = num_judged(phase), num_solved(phase)
+        if judged:
+            lines.append((phase.phase, rate_of(solved, judged).to_json()))
+        if phase.attempts:
+            steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
+            ended = sum(a.trajectory.status.finished for a in phase.attempts)
+            sites = len({a.task.site for a in phase.attempts})
+            rows.append((phase.phase, len(phase.attempts), sites, f"{steps:.2f}", len(phase.attempts) - ended))
+    if lines:
+        note = "Share of the phase's own tasks that the outcome model judged solved, with 95 % Wilson intervals."
+        section.figures.append(
+            interval_chart(
+                "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
+            )
+        )
+    bins: list[tuple[str, list[int]]] = []
+    for phase in run.phases:
+        counts = phase.filters.get("value_histogram")
+        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and sum(counts):
+            bins.append((f"phase {phase.phase}", counts))
+    if bins:
+        band = _band(run, "filter.value_low", "filter.value_high")
+        note = "Of the proposals that reached that filter; darker is more."
+        if band:
+            note += f" Kept between the lines, at {plain(band[0])} and {plain(band[1])}."
+        section.figures.append(strips("What the critic expects of proposals", note, bins, band))
+    if rows:
+        head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
+        section.tables.append(("Attempts", Table(head, rows)))
+    if not (lines or bins or rows):
+        section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
+    return section
+
+
+def replay(run: RunFacts) -> Section:
+    """Show the perplexity of what is trained on, and the replay band."""
+    band = _band(run, "replay.perplexity_low", "replay.perplexity_high")
+    section = Section("replay", "Replay", "Own steps are trained on as they come.")
+    if band:
+        span = f"from {plain(band[0])} to {plain(band[1])} (shaded)"
+        section.text += (
+            f" Earlier successes join them at a perplexity {span} under the actor that the phase starts from."
+        )
+    edges = [1 + _BIN * k for k in range(31)]
+    for phase in run.phases:
+        if not phase.perplexities:
+            continue
+        names = {"current": "of this phase", "replay": "replayed", "demonstration": "demonstrations"}
+        groups = [(name, values) for key, name in names.items() if (values := phase.perplexities.get(key))]
+        note = f"Of the steps that were trained on; what is above {plain(edges[-1])} is in the last bar."
+        title = f"Perplexity, phase {phase.phase}"
+        section.figures.append(histogram(title, note, groups, edges, x_label="perplexity of the action", band=band))
+    reasons = [(phase, phase.counts("replay").get("history") or {}) for phase in run.phases]
+    why = list(dict.fromkeys(name for _, counts in reasons for name in counts))
+    if why:
+        rows: list[tuple[object, ...]] = [(p.phase, *(c.get(name, 0) for name in why)) for p, c in reasons if c]
+        table = Table(("phase", *map(in_words, why)), rows, is_wide=len(why) > 5)
+        section.tables.append(("Earlier steps by what became of them", table))
+    if not section.figures:
+        section.lacks = "No training records with log-probabilities are in this folder."
+    return section
+
+
+def _band(run: RunFacts, low: str, high: str) -> tuple[float, float] | None:
+    edges = run.option(low), run.option(high)
+    return edges if all(isinstance(edge, int | float) for edge in edges) else None
+
+
+def judge(run: RunFacts) -> Section:
+    """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
+    section = Section("judge", "Outcome model")
+    known: list[tuple[int, Attempt, Label]] = []
+    for phase in run.phases:
+        for attempt in phase.attempts:
+            label = phase.labels.get(attempt.trajectory.trajectory_id)
+            if label is not None and label.reward is not None:
+                known.append((phase.phase, attempt, label))
+    with_truth = [
+        (phase, attempt, label, int(is_success(attempt.trajectory)))
+        for phase, attempt, label in known
+        if attempt.trajectory.env_reward is not None
+    ]
+    if with_truth:
+        section.text = (
+            f"{len(with_truth)} of {len(known)} judged trajectories have a reward of the environment's own to be held "
+            "against (instructions that a model wrote have none). Training never sees that reward."
+        )
+        scored = [(truth, label.p_yes) for _, _, label, truth in with_truth if label.p_yes is not None]
+        if scored:
+            note = (
+                "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
+                f"diagonal. Hollow: fewer than {MIN_IN_BIN} trajectories."
+            )
+            line = _calibration("trajectories", reliability_bins([t for t, _ in scored], [p for _, p in scored]))
+            section.figures.append(
+                interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
+            )
+        report = judge_report([t for *_, t in with_truth], [float(label.reward or 0) for _, _, label, _ in with_truth])
+        counts: list[tuple[object, ...]] = [
+            ("judged solved", report.true_positive, report.false_positive),
+            ("judged failed", report.false_negative, report.true_negative),
+        ]
+        head = ("judgement", "truly solved", "truly failed")
+        section.tables.append(("Labels against the truth", Table(head, counts)))
+        shares: list[tuple[object, ...]] = []
+        for name in ("accuracy", "balanced_accuracy", "precision", "recall"):
+            found = getattr(report, name)
+            if found.value is not None:
+                low, high = found.ci95
+                text = f"{100 * found.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+                shares.append((name.replace("_", " "), text, found.num))
+        section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
+        wrong = [(n, attempt, label) for n, attempt, label, truth in with_truth if truth != label.reward]
+        wrong.sort(key=lambda row: -abs((row[2].p_yes if row[2].p_yes is not None else 0.5) - 0.5))
+        section.num_mistakes = len(wrong)
+        for number, attempt, label in wrong[:NUM_DISAGREEMENTS]:
+            said, truth = ("solved", "failed") if label.reward else ("failed", "solved")
+            sure = "" if label.p_yes is None else f" (P(YES) {label.p_yes:.3f})"
+            section.mistakes.append(Disagreement(number, attempt, f"judged {said}{sure}, in truth {truth}"))
+    elif known:
+        section.lacks = (
+            f"{len(known)} trajectories were judged; none has a reward of the environment's own to compare with."
+        )
+    elif num := sum(num_judged(phase) for phase in run.phases):
+        section.lacks = (
+            f"{num} trajectories were judged, but they are not in this folder, so nothing shows who was right."
+        )
+    else:
+        section.lacks = "Nothing has been judged."
+    for phase in reversed(run.phases):  # the last one that trained a critic
+        bins = (phase.counts("train").get("critic_calibration") or {}).get("bins")
+        if isinstance(bins, list) and bins:
+            counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
+            note = (
+                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value it gives "
+                f"them. Hollow: fewer than {MIN_IN_BIN} steps."
+            )
+            title, line = "The critic's calibration", _calibration("steps", counted)
+            section.figures.append(
+                interval_chart(title, note, [line], x_label="value", y_label="outcome", diagonal=True)
+            )
+            break
+    return section
+
+
+def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
+    """(predicted, solved, number) of each bin as a line; bins of a few are points that no line goes through."""
+    points = []
+    for x, solved, num in bins:
+        rate = rate_of(solved, num).to_json()
+        low, high = rate["ci95"]
+        points.append(Point(x, rate["rate"], low, high, rate_text(rate), is_thin=num < MIN_IN_BIN))
+    return Series(name, points)
+
+
+def training(run: RunFacts) -> Section:
+    """Show losses, distance from the reference, gradients and advantages."""
+    section = Section("training", "Training", "Faint: every optimizer step; bold: the mean of the phase.")
+    for trainer, key, title, note in _CURVES:
+        parts = [
+            (phase.phase, [_number(line.get(f"{trainer}/{key}")) for line in phase.metrics.get(trainer, ())])
+            for phase in run.phases
+        ]
+        if figure := curve(title, note, parts):
+            section.figures.append(figure)
+    advantages = []
+    for phase in run.phases:
+        listed = [v for line in phase.metrics.get("actor", ()) for v in line.get("actor/advantage_values") or ()]
+        if values := [v for v in listed if isinstance(v, int | float) and math.isfinite(v)]:
+            advantages.append((phase.phase, values))
+    if advantages:
+        last, values = advantages[-1]
+        edges = [-1 + 0.1 * k for k in range(21)]
+        note = f"Of the samples of phase {last}; the table has the other phases."
+        groups = [(f"phase {last}", values)]
+        figure = histogram("Advantages", note, groups, [round(e, 10) for e in edges], x_label="advantage")
+        section.figures.append(figure)
+        rows: list[tuple[object, ...]] = []
+        for number, values in advantages:
+            ordered = sorted(values)
+            quartiles = [ordered[round(share * (len(ordered) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)]
+            rows.append((number, len(values), *map(plain, quartiles)))
+        head = ("phase", "samples", "lowest", "lower quarter", "median", "upper quarter", "highest")
+        section.tables.append(("Advantages by phase", Table(head, rows, is_wide=True)))
+    if not section.figures:
+        section.lacks = "No metrics.jsonl with training steps is in this folder."
+    return section
+
+
+def resources(run: RunFacts) -> Section:
+    """Show where time and memory went."""
+    section = Section(
+        "time", "Time and memory", "Each stage from its start to its end; colours say what it was spent on."
+    )
+    bars: list[tuple[str, int, float, dict[str, float]]] = []
+    peaks: dict[str, float] = defaultdict(float)
+    for phase in run.phases:
+        for name in (spec.name for spec in STAGES if spec.name in phase.stages):
+            marker = phase.stages[name]
+            parts = marker.get("spent_on") or {}
+            spent = {kind: float(part) for kind, part in parts.items() if isinstance(part, int | float)}
+            bars.append((name, phase.phase, float(marker["seconds"]), spent))
+            peaks[name] = max(peaks[name], float(marker["peak_mib"]))
+    if not bars:
+        section.lacks = "No stage has finished."
+        return section
+    work = sum(seconds for _, _, seconds, _ in bars) or 1.0
+    rows: list[tuple[object, ...]] = []
+    for name, peak in peaks.items():
+        seconds = sum(bar[2] for bar in bars if bar[0] == name)
+        spans = [span for bar in bars if bar[0] == name for span in bar[3].items()]
+        known = sum(part for _, part in spans)
+        browsers = sum(part for kind, part in spans if "browsers" in kind)
+        models = sum(part for kind, part in spans if kind not in ("", "browsers", "model files"))
+        # Share of the known time without such work; a dash for a stage that has none.
+        idle = [f"{100 * (1 - busy / known):.0f} %" if busy else "–" for busy in (browsers, models)]
+        rows.append((name, duration(seconds), percent(seconds / work), *idle, f"{peak / 1024:.2f} GiB"))
+    head = ("stage", "time", "share of the time", "browsers idle", "models idle", "peak memory")
+    each = [(name, p.phase, m["seconds"], m["peak_mib"]) for p in run.phases for name, m in p.stages.items()]
+    table = Table(("stage", "phase", "seconds", "peak MiB"), each)
+    section.figures.append(gantt("Stages over time", f"{duration(work)} of work in all.", bars, table))
+    section.tables.append(("All phases together", Table(head, rows, is_wide=True)))
+    return section
+
+
+def tokens(run: RunFacts) -> Section:
+    """Count the tokens of each phase."""
+    section = Section("tokens", "Tokens", "Tokens that models read and wrote; training reads them again.")
+    rows: list[tuple[object, ...]] = []
+    for phase in run.phases:
+        wrote, trained = phase.counts("gen-tasks"), 0
+        for lines in phase.metrics.values():
+            for line in lines:
+                read = math.prod(_number(line.get(f"{line['name']}/{key}")) for key in ("tokens_per_s", "seconds"))
+                trained += round(read) if math.isfinite(read) else 0
+        numbers = [wrote.get("prompt_tokens"), wrote.get("completion_tokens")]
+        for played in (phase.attempts, phase.evaluated):
+            numbers += [sum(a.prompt_tokens for a in played), sum(a.answer_tokens for a in played)]
+        numbers.append(trained)
+        texts = [f"{n:,}".replace(",", "\u202f") if isinstance(n, int) and n else "–" for n in numbers]
+        rows.append((phase.phase, *texts))
+    head = (
+        "phase", "generator read", "wrote", "rollouts read", "wrote", "evaluation read", "wrote", "trained on",
+    )  # fmt: skip
+    if rows:
+        section.tables.append(("Tokens by phase", Table(head, rows, is_wide=True)))
+    else:
+        section.lacks = "No phase has started."
+    return section
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -1,0 +1,322 @@
+"""The pages: server-rendered, each from the index and at most two lines of the run's files; and the labels set by hand
+on them, `RUN/hand_labels.jsonl`, which `webrl train-orm --data` reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from sqlite3 import Row
+from typing import Any
+from urllib.parse import parse_qsl
+
+from filelock import FileLock, Timeout
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from webrl.errors import DataError, UsageError
+from webrl.net import BodyError, read_body
+from webrl.reward.data import JudgedExample, judged
+from webrl.runs.disk import atomic_path
+from webrl.runs.spelling import visible
+from webrl.runs.store import dump_line
+from webrl.types import Trajectory
+from webrl_report.view.details import Run, describe, digest_of
+from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, TrajectoryNotFound, parse
+from webrl_report.view.query import (
+    CHOICES,
+    ORDERS,
+    PAGE_SIZE,
+    Selection,
+    neighbours,
+    options,
+    page_rows,
+    places,
+    row_of,
+    same_task,
+    to_places,
+    totals,
+)
+
+_CHUNK_CHARS = 1 << 16
+_MAX_FORM_BYTES = 16 << 10
+_LOCK_TIMEOUT_S = 10.0
+
+
+def make_app(index: Index, root: str = "") -> Starlette:
+    """Make the application over an index; it says nothing about who may ask (`server.py`).
+
+    Args:
+        root: what the paths of all its pages begin with, such as `/a1b2`.
+    """
+    pages = _Pages(index, root)
+    at = "{run:int}/{name:path}/{line:int}"
+    routes = [
+        Route("/", pages.overview),
+        Route("/state", pages.state),
+        Route("/export", pages.export),
+        Route("/compare", pages.compare),
+        Route(f"/t/{at}", pages.trajectory),
+        Route(f"/text/{at}/{{step}}/{{part}}", pages.text),
+        Route(f"/png/{at}/{{step:int}}", pages.png),
+        Route("/label", pages.label, methods=["POST"]),
+        Mount("/static", StaticFiles(packages=[("webrl_report.view", "static")])),
+        Route("/favicon.ico", lambda _request: Response(status_code=204)),
+    ]
+    errors: Mapping[Any, Callable[[Request, Exception], Response]] = {
+        UsageError: lambda _request, error: pages.error(400, "That cannot be selected", str(error)),
+        DataError: lambda _request, error: pages.error(409, "That cannot be done", str(error)),
+        OSError: lambda _request, error: pages.error(500, "The disk refused", str(error)),
+        TrajectoryNotFound: lambda _request, error: pages.error(404, "There is no such trajectory", str(error)),
+        FileChanged: lambda _request, error: pages.error(409, "The file has changed", f"{error}. Reload the list."),
+        404: lambda request, _error: pages.error(404, "There is no such page", request.url.path),
+    }
+    return Starlette(routes=routes, exception_handlers=errors)
+
+
+class _Pages:
+    """The pages of an index. Plain functions: Starlette runs them in threads."""
+
+    def __init__(self, index: Index, root: str) -> None:
+        self._index, self._root = index, root
+        names = [path.resolve().name for path in index.runs]
+        self._runs = [
+            Run(path, name if names.count(name) == 1 else str(path))
+            for path, name in zip(index.runs, names, strict=True)
+        ]
+        self._labelling = threading.Lock()
+        self._templates = Environment(
+            loader=PackageLoader("webrl_report.view"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=lambda value: (
+                visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+            ),
+            trim_blocks=True,
+        )
+        self._templates.globals["root"] = root
+        self._options: tuple[int, dict[str, list[tuple[str, str]]]] = (-1, {})
+
+    def overview(self, request: Request) -> Response:
+        """Show the selection, page by page."""
+        self._index.refresh()
+        selection = Selection.from_query(request.query_params)
+        problems, num_problems = self._index.problems()
+        version = self._index.version
+        if self._options[0] != version:
+            counted = {}
+            for name, found in options(self._index).items():
+                texts = [self._runs[int(v)].name if name == "run" else v.replace("_", " ") for v, _ in found]
+                labels = [f"{text:.100} ({num:,})" for text, (_, num) in zip(texts, found, strict=True)]
+                counted[name] = [(value, label) for (value, _), label in zip(found, labels, strict=True)]
+            self._options = (version, counted)
+        done, size = self._index.progress() if not self._index.is_complete else (1, 1)
+        return self._page(
+            "list.html",
+            selection,
+            rows=_placed(page_rows(self._index, selection)),
+            totals=totals(self._index, selection),
+            first=(selection.page - 1) * PAGE_SIZE + 1,
+            options=self._options[1],
+            choices={name: [(value, said) for value, (said, _) in known.items()] for name, known in CHOICES.items()}
+            | {"sort": [(value, said) for value, (said, _) in ORDERS.items()]},
+            problems=problems,
+            num_problems=num_problems,
+            progress={"complete": self._index.is_complete, "percent": 100 * done // max(size, 1)},
+        )
+
+    def state(self, request: Request) -> Response:
+        """Return what is new, for the script that polls."""
+        self._index.refresh()
+        selection = Selection.from_query(request.query_params)
+        state = {"version": self._index.version, "complete": self._index.is_complete}
+        return JSONResponse(state | {"num": totals(self._index, selection)["num"]})
+
+    def trajectory(self, request: Request) -> Response:
+        """Show one trajectory, step by step."""
+        self._index.refresh()
+        place = place_of(request.path_params)
+        selection = Selection.from_query(request.query_params)
+        row = row_of(self._index, place)
+        details = describe(self._index, self._runs[place.run], place)
+        previous, following, position = neighbours(self._index, selection, place)
+        return self._page(
+            "trajectory.html",
+            selection,
+            **vars(details),
+            row=row,
+            position=position,
+            total=totals(self._index, selection)["num"],
+            previous=previous,
+            next=following,
+            others=_placed(same_task(self._index, place)),
+        )
+
+    def compare(self, request: Request) -> Response:
+        """Show two trajectories side by side."""
+        self._index.refresh()
+        sides = []
+        for name in ("a", "b"):
+            place = parse_place(request.query_params.get(name, ""))
+            row = row_of(self._index, place)
+            details = describe(self._index, self._runs[place.run], place)
+            sides.append(vars(details) | {"row": row})
+        actions = [[view.step.action for view in side["steps"]] for side in sides]
+        split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
+        return self._page(
+            "compare.html",
+            Selection(),
+            sides=sides,
+            split=split,
+            length=max(map(len, actions)),
+            same_instruction=len({side["trajectory"].instruction for side in sides}) == 1,
+        )
+
+    def text(self, request: Request) -> Response:
+        """Return a page or prompt whole, as plain text."""
+        place = place_of(request.path_params)
+        trajectory, _ = self._index.read(place)
+        step, part = request.path_params["step"], request.path_params["part"]
+        if (step, part) == ("end", "page"):
+            return _plain(trajectory.final_observation)
+        if not step.isdecimal() or len(step) > 9 or int(step) >= len(trajectory.steps):
+            raise TrajectoryNotFound(f"{place}, step {step!r:.40}")
+        chosen = trajectory.steps[int(step)]
+        if part in ("page", "answer"):
+            return _plain(chosen.observation if part == "page" else chosen.response)
+        tokenizer = self._runs[place.run].tokenizer()
+        if part != "prompt" or tokenizer is None or not tokenizer.made(chosen.action_ids, chosen.response):
+            raise TrajectoryNotFound(f"{place}, step {step}, {part!r:.40}")
+        return _plain(tokenizer.text(chosen.prompt_ids))
+
+    def png(self, request: Request) -> Response:
+        """Return a step's screenshot."""
+        place = place_of(request.path_params)
+        trajectory, _ = self._index.read(place)
+        step = request.path_params["step"]
+        name = trajectory.steps[step].screenshot if step < len(trajectory.steps) else ""
+        path = self._runs[place.run].screenshot(name) if name else None
+        if path is None:
+            raise TrajectoryNotFound(f"{place}, step {step}: no screenshot")
+        return Response(path.read_bytes(), media_type="image/png")
+
+    def export(self, request: Request) -> Response:
+        """Return the selection's trajectories as they are on the disk, one a line."""
+        self._index.refresh()
+        selected = places(self._index, Selection.from_query(request.query_params))
+        headers = {"Content-Disposition": 'attachment; filename="trajectories.jsonl"'}
+        lines = (self._index.read(place)[1] for place in selected)
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
+
+    def error(self, status: int, heading: str, text: str) -> Response:
+        """Show a page that says what went wrong."""
+        return self._page("error.html", Selection(), status=status, heading=heading, text=text)
+
+    async def label(self, request: Request) -> Response:
+        """Set a label by hand, or take it back; the answer is the trajectory's page."""
+        try:
+            body = await read_body(request, _MAX_FORM_BYTES)
+            form = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
+        except (BodyError, ValueError) as error:
+            raise UsageError(f"not a form: {error}") from None
+        place = parse_place(form.get("place", ""))
+        selection = Selection.from_query(dict(parse_qsl(form.get("selection", ""))))
+        success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)
+        if success == -1:
+            raise UsageError(f"success={form.get('success')!r:.40}: expected 1, 0, or nothing to take the label back")
+        await run_in_threadpool(self._set_label, place, form.get("digest", ""), success)
+        address = selection.address()
+        return RedirectResponse(f"{self._root}/t/{place}{'?' if address else ''}{address}", 303)
+
+    def _set_label(self, place: Place, digest: str, success: int | None) -> None:
+        trajectory, line = self._index.read(place)
+        if digest_of(line) != digest:
+            raise FileChanged(f"{place} is not the trajectory that was shown")
+        with self._labelling:  # file and index in the same order
+            set_label(self._index.runs[place.run], trajectory, success)
+            self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
+
+    def _page(self, template: str, selection: Selection, status: int = 200, **values: Any) -> Response:
+        fields = list(dict(parse_qsl(selection.address())).items())
+        shown = self._templates.get_template(template).render(
+            runs=self._runs,
+            selection=selection,
+            selection_fields=fields,
+            address=selection.address(),
+            version=self._index.version,
+            **values,
+        )
+        return HTMLResponse(shown.encode("utf-8", "replace"), status)
+
+
+def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [dict(row) | {"place": place} for row, place in zip(rows, to_places(rows), strict=True)]
+
+
+def _plain(text: str) -> Response:
+    parts = (visible(text[start : start + _CHUNK_CHARS]) for start in range(0, len(text), _CHUNK_CHARS))
+    return StreamingResponse(parts, media_type="text/plain; charset=utf-8")
+
+
+def place_of(values: Mapping[str, Any]) -> Place:
+    """Return the place that an address names (`run`, `name`, `line`).
+
+    Raises:
+        TrajectoryNotFound: a line that no file can have.
+    """
+    if max(values["run"], values["line"]) >= 1 << 62:
+        raise TrajectoryNotFound(f"line {values['line']}"[:80])
+    return Place(values["run"], values["name"], values["line"])
+
+
+def parse_place(text: str) -> Place:
+    """Return the place that `str(place)` names. Raises UsageError for other texts."""
+    run, _, rest = text.partition("/")
+    name, _, line = rest.rpartition("/")
+    if not (run.isdecimal() and line.isdecimal() and name) or len(text) > 500:
+        raise UsageError(f"{text!r:.80} names no trajectory; expected RUN/FILE/LINE such as 0/phase_01/eval.jsonl/3")
+    return place_of({"run": int(run), "name": name, "line": int(line)})
+
+
+def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
+    """Record a judgement, 1 or 0; None takes back the one that was set. All other lines stay as they are.
+
+    The file has a lock of its own, so that two viewers do not lose each other's labels.
+
+    Raises:
+        DataError: the trajectory is no whole attempt, or the folder cannot be written.
+    """
+    if success is not None and not trajectory.status.finished:
+        raise DataError(
+            f"{trajectory.trajectory_id}: ended by {trajectory.status.value}, which is no attempt to judge; "
+            "an outcome model is not trained on it"
+        )
+    path = run / HAND_LABELS
+    try:
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=_LOCK_TIMEOUT_S):
+            kept: list[bytes] = []
+            for line in path.read_bytes().removesuffix(b"\n").split(b"\n") if path.is_file() else ():
+                try:
+                    is_own = parse(JudgedExample, line).trajectory_id == trajectory.trajectory_id
+                except ValueError:  # no example: it stays
+                    is_own = False
+                if not is_own and (line or kept):
+                    kept.append(line + b"\n")
+            if success is not None:
+                kept.append(dump_line(judged(trajectory, success).example))
+            with atomic_path(path) as temporary:
+                temporary.write_bytes(b"".join(kept))
+    except Timeout:
+        raise DataError(f"{path}: another viewer is writing it; try again") from None
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            raise
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,408 @@
+"""One trajectory as its page shows it: texts cut to size, answers token by token, and what sampling and training
+recorded of each step.
+
+Jinja2 escapes what comes from here: nothing in this module is markup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from webrl.config import ActorConfig, read_config
+from webrl.errors import DataError, TrainingError, WebRLError, problem_text
+from webrl.llm.loading import adapter_base
+from webrl.replay.score import read_scores
+from webrl.rollouts.answers import read_any
+from webrl.runs.spelling import visible
+from webrl.training.objectives import get_objective
+from webrl.types import Step, Trajectory
+from webrl_report.view.index import Index, Place
+from webrl_report.view.query import policy_names
+
+logger = logging.getLogger(__name__)
+
+SHOWN_CHARS = 20_000
+"""Of a longer text, the beginning and the surroundings of the acted element are shown."""
+SHOWN_PROMPT_CHARS = 4000
+SHOWN_STEPS = 200
+_HEAD_CHARS = 8_000
+_PAGES_CHARS = 2_000_000
+"""Of all pages of a trajectory: with many steps, less is shown of each."""
+_MAX_TOKENS = 4000
+"""Of an answer; and of a prompt that is shown within the page."""
+_ALL_TOKENS = 40_000
+"""Of all answers of a trajectory."""
+_LEVELS = (0.95, 0.7, 0.4, 0.1)
+"""Probabilities below which a token is marked, each more than the one before."""
+_ELEMENT_ARGUMENTS = ("bid", "from_bid", "to_bid")
+_UNFINISHED = "\ufffd"
+"""What a tokenizer shows of a character whose other bytes are in the next tokens."""
+_MAX_UNFINISHED = 8
+"""Tokens that one character has at most."""
+_MAX_TOKENIZER_BYTES = 128 << 20
+_MAX_PNG_BYTES = 64 << 20
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text."""
+
+    text: str
+    kind: str = ""
+    """`acted`: the element that was acted on; `cut`: says what is left out here; else ""."""
+
+
+def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) -> list[Piece]:
+    """Cut a page's text to `limit` characters, with the lines of some elements marked."""
+    spans: list[tuple[int, int]] = []
+    if elements:  # `[12] button 'Ok'` of an accessibility tree, `<a id="12" …>` of HTML
+        names = "|".join(map(re.escape, elements))
+        pattern = rf'^[ \t]*(\[(?:{names})\] [^\n]*)|(<\w+ (?:bid|id)="(?:{names})"[^>\n]*>)'
+        spans = [m.span(1 if m[1] is not None else 2) for m in re.finditer(pattern, text, re.MULTILINE)]
+    first_span = spans[0][0] if spans else 0
+    if len(text) <= limit:
+        windows = [(0, len(text))]
+    elif first_span < limit:
+        windows = [(0, limit)]
+    else:
+        start = max(_HEAD_CHARS, first_span - (limit - _HEAD_CHARS) // 2)
+        windows = [(0, _HEAD_CHARS), (start, min(len(text), start + limit - _HEAD_CHARS))]
+    parts: list[Piece] = []
+    end = 0
+    for start, stop in [*windows, (len(text), len(text))]:
+        if start > end:
+            parts.append(Piece(f"\n… {start - end:,} characters are left out here …\n", "cut"))
+        at = start
+        for first, last in spans:
+            if start <= first < stop:
+                parts += [Piece(visible(text[at:first])), Piece(visible(text[first : min(last, stop)]), "acted")]
+                at = min(last, stop)
+        parts.append(Piece(visible(text[at:stop])))
+        end = stop
+    return [part for part in parts if part.text]
+
+
+def acted_elements(action: str) -> tuple[str, ...]:
+    """Return the ids of the elements that an action, in either dialect, acts on."""
+    first = read_any(action)
+    calls = (first, *first.rest) if first else ()
+    ids = (str(call.arguments[name]) for call in calls for name in _ELEMENT_ARGUMENTS if call.arguments.get(name))
+    return tuple(dict.fromkeys(ids))
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Turns token ids into text."""
+
+    backend: Any
+    """`tokenizers.Tokenizer`."""
+
+    def pieces(self, ids: tuple[int, ...]) -> list[str]:
+        """Return [A] the text that each token adds; a character of several tokens comes with its last one."""
+        texts: list[str] = []
+        start, done = 0, 0  # tokens start to done are shown, and say how the next one is spelled after them
+        for end in range(1, len(ids) + 1):
+            text = self.text(ids[start:end])
+            if text.endswith(_UNFINISHED) and end < len(ids) and end - done < _MAX_UNFINISHED:
+                texts.append("")
+                continue
+            texts.append(text[len(self.text(ids[start:done])) :])
+            start, done = done, end
+        return texts
+
+    def text(self, ids: tuple[int, ...], *, plain: bool = False) -> str:
+        """Decode ids; `plain` leaves control tokens out."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=plain))
+
+    def made(self, ids: tuple[int, ...], response: str) -> bool:
+        """Return whether an answer was sampled with this tokenizer: its ids are the answer's text."""
+        return "".join(response.split()) == "".join(self.text(ids, plain=True).split())
+
+
+def run_tokenizer(run: Path, model: str | None) -> Tokenizer | None:
+    """Load the tokenizer of a run's newest actor, else of the model that the run started from; None without either."""
+    actors = sorted(run.glob("phase_*/actor"), reverse=True)
+    for folder in [*actors, *([Path(model).expanduser()] if model else [])]:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            try:
+                base = adapter_base(folder)
+            except WebRLError:
+                continue
+            path = Path(base) / "tokenizer.json" if base else path
+        if path.is_file():
+            return _load_tokenizer(path, path.stat().st_mtime_ns)
+    return None
+
+
+@lru_cache(maxsize=2)
+def _load_tokenizer(path: Path, _version: int) -> Tokenizer | None:
+    if path.stat().st_size > _MAX_TOKENIZER_BYTES:
+        return None
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Tokenizer(Backend.from_file(str(path)))
+    except Exception as error:  # the library raises nothing narrower
+        logger.warning("%s: not a tokenizer (%s); token ids are shown instead", path, error)
+        return None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder on the command line."""
+
+    path: Path
+    name: str
+    """What it is called on the pages."""
+
+    @cached_property
+    def settings(self) -> tuple[ActorConfig | None, str, str]:
+        """Settings of the actor's training (None: not known), the model it starts from, and what is wrong, or "".
+
+        Other sections are not looked at: those of an earlier version's run may no longer be valid.
+        """
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return None, "", f"{path}: not there, so advantages are not known"
+        try:
+            data = read_config(path)
+            start = (data.get("models") or {}).get("actor") or ""
+            return ActorConfig.model_validate(data.get("actor") or {}), str(start), ""
+        except ValidationError as error:
+            problem = f"{path}: actor.{problem_text(error.errors()[0])}"
+        except (WebRLError, AttributeError) as error:  # AttributeError: a section that is no mapping
+            problem = str(error)
+        return None, "", f"{problem}; so advantages are not known"
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Load the tokenizer that its actors share, if it is on this machine."""
+        return run_tokenizer(self.path, self.settings[1])
+
+    def screenshot(self, name: str) -> Path | None:
+        """Find a PNG of the run folder; None if there is no such, it lies elsewhere, or is huge."""
+        try:
+            root = self.path.resolve()
+            path = (root / name).resolve()
+            if not path.is_relative_to(root) or not path.is_file() or path.stat().st_size > _MAX_PNG_BYTES:
+                return None
+            with path.open("rb") as file:
+                return path if file.read(len(_PNG)) == _PNG else None
+        except (OSError, ValueError):  # ValueError: a NUL character in the name
+            return None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-probabilities of a step's answer under one actor."""
+
+    actor: str
+    """`after phase 1`."""
+    is_sampling: bool
+    """The actor that gave the answer; scored again by the trainer, whose figures differ in their last digits."""
+    logprobs: tuple[float, ...]
+    """[A] one a token, the end token's included."""
+
+    @property
+    def total(self) -> float:
+        """Log π(a|s): the sum."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def mean_probability(self) -> float:
+        """Geometric mean of the tokens' probabilities."""
+        return math.exp(self.total / len(self.logprobs)) if self.logprobs else 1.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A step as a training sample."""
+
+    phase: int
+    source: str
+    """`current`, `replay` or `demonstration`."""
+    outcome: int | None
+    value: float | None
+    next_value: float | None
+    advantage: float | None
+    """What the run's objective makes of it; None where it depends on other samples too, or something is missing."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of an answer."""
+
+    id: int
+    text: str
+    logprob: float | None
+    probability: float | None
+    """Of the sampling policy."""
+    level: int
+    """0 (likely) to 4 (under 10 %)."""
+    later: tuple[float, ...]
+    """Log-probabilities under the actors of `StepView.scores`."""
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step."""
+
+    step: Step
+    page: Sequence[Piece]
+    elements: tuple[str, ...]
+    """Ids of what was acted on."""
+    is_element_shown: bool
+    is_cut: bool
+    """Whether some of the page is left out."""
+    answer: Sequence[Piece]
+    tokens: Sequence[Token]
+    """Empty where the ids' text is not known, or there are none."""
+    sampled: Scored | None
+    scores: Sequence[Scored]
+    """Under the same and later actors."""
+    trained: Sequence[Trained]
+    prompt: Sequence[Piece] | None
+    """None where its text is not known; empty where it is too long for the page."""
+    has_screenshot: bool
+
+
+@dataclass(frozen=True)
+class Details:
+    """A trajectory."""
+
+    place: Place
+    trajectory: Trajectory
+    policy: str | None
+    """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
+    steps: Sequence[StepView]
+    final_page: Sequence[Piece]
+    final_is_cut: bool
+    """Whether some of the final page is left out."""
+    notes: Sequence[str]
+    """What could not be shown, and why."""
+    digest: str
+    """`digest_of` the trajectory's line: a label is for what was shown, not for what has taken its place."""
+
+
+def digest_of(line: bytes) -> str:
+    """Return the SHA-256 of a trajectory's line, in hexadecimal."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def describe(index: Index, run: Run, place: Place) -> Details:
+    """Read everything that a trajectory's page shows. Raises as `Index.read`."""
+    trajectory, line = index.read(place)
+    policies = policy_names(index, place.run)
+    config, _, config_problem = run.settings
+    scores, scores_problem = _later_scores(run.path / "scores.sqlite", policies, trajectory)
+    shown = trajectory.steps[:SHOWN_STEPS]
+    limit = min(SHOWN_CHARS, _PAGES_CHARS // max(1, len(shown)))
+    max_tokens = min(_MAX_TOKENS, _ALL_TOKENS // max(1, len(shown)))
+    run_tokens = run.tokenizer()
+    steps = []
+    for step in shown:
+        tokenizer, later = run_tokens, scores.get(step.index, [])
+        if tokenizer and (len(step.action_ids) > max_tokens or not tokenizer.made(step.action_ids, step.response)):
+            tokenizer = None
+        prompt: list[Piece] | None = None
+        if tokenizer:
+            is_short = len(step.prompt_ids) <= _MAX_TOKENS
+            prompt = pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if is_short else []
+        elements = acted_elements(step.action) if step.action else ()
+        page = pieces(step.observation, elements, limit)
+        kinds = {piece.kind for piece in page}
+        steps.append(
+            StepView(
+                step=step,
+                page=page,
+                elements=elements,
+                is_element_shown="acted" in kinds,
+                is_cut="cut" in kinds,
+                answer=pieces(step.response, limit=limit),
+                tokens=_tokens(tokenizer, step, later) if tokenizer else (),
+                sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
+                scores=later,
+                trained=_trained_on(index, place.run, trajectory, step, config),
+                prompt=prompt,
+                has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
+            )
+        )
+    notes = [note for note in (scores_problem, config_problem) if note]
+    if len(shown) < len(trajectory.steps):
+        notes.append(f"{len(trajectory.steps):,} steps: the first {len(shown)} are shown, an export has all")
+    if any(step.step.action_ids and not step.tokens for step in steps):
+        notes.append(
+            "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
+            f"have more than {max_tokens:,}"
+        )
+    final_page = pieces(trajectory.final_observation)
+    is_cut = any(piece.kind == "cut" for piece in final_page)
+    policy = policies.get(trajectory.policy)
+    return Details(place, trajectory, policy, steps, final_page, is_cut, notes, digest_of(line))
+
+
+def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:
+    has_logprobs = len(step.logprobs) == len(step.action_ids)
+    tokens = []
+    for i, text in enumerate(tokenizer.pieces(step.action_ids)):
+        logprob = step.logprobs[i] if has_logprobs else None
+        probability = None if logprob is None else math.exp(min(logprob, 0.0))
+        level = 0 if probability is None else sum(probability < bound for bound in _LEVELS)
+        later = tuple(score.logprobs[i] for score in scores)
+        shown = visible(text.replace("\n", "⏎\n"))
+        tokens.append(Token(step.action_ids[i], shown, logprob, probability, level, later))
+    return tokens
+
+
+def _later_scores(path: Path, names: Mapping[str, str], trajectory: Trajectory) -> tuple[dict[int, list[Scored]], str]:
+    """Read scores by step from a run's score cache; and why there are none, or "".
+
+    Args:
+        names: fingerprint of an actor -> what it is, in the order of training (`policy_names`).
+    """
+    if not path.is_file() or not names:
+        return {}, ""
+    ids = {step.index: f"{trajectory.trajectory_id}:{step.index}" for step in trajectory.steps}
+    steps = [(ids[step.index], step.prompt_ids, step.action_ids, step.screenshot_sha256) for step in trajectory.steps]
+    try:
+        found = read_scores(path, names, steps)
+    except DataError as error:
+        return {}, str(error)
+    by_step = {}
+    for step in trajectory.steps:
+        scores = [
+            Scored(name, fingerprint == trajectory.policy, found[fingerprint, ids[step.index]])
+            for fingerprint, name in names.items()
+            if (fingerprint, ids[step.index]) in found
+        ]
+        by_step[step.index] = [score for score in scores if len(score.logprobs) == len(step.action_ids)]
+    return by_step, ""
+
+
+def _trained_on(
+    index: Index, run: int, trajectory: Trajectory, step: Step, config: ActorConfig | None
+) -> list[Trained]:
+    """Find the step in the training data of each phase that used it."""
+    objective = get_objective(config.objective) if config else None
+    found = []
+    for phase, record in index.read_steps(run, f"{trajectory.trajectory_id}:{step.index}"):
+        if record.action_ids != step.action_ids:
+            continue
+        advantage = None
+        if config and objective and not objective.is_relative:
+            with contextlib.suppress(TrainingError):  # not labelled, or not valued, yet
+                advantage = objective.advantages([record], config)[0]
+        found.append(Trained(phase, record.source, record.outcome, record.value, record.next_value, advantage))
+    return found

@@ -1,0 +1,504 @@
+"""Serving public clients: images, pruned HTML, elements, action aliases, HTTP episodes, places, variables."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+from openenv_builders import client
+from PIL import Image
+from rollouts_builders import bid_of, in_browser, miniwob
+from websockets.asyncio.server import serve as serve_websockets
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.snapshot import describe
+from webrl_serve.openenv.client import RemotePool
+from webrl_serve.openenv.hub import AtCapacity, Hub, ServerOptions
+from webrl_serve.openenv.messages import as_json, encode
+from webrl_serve.openenv.server import read_variables
+from webrl_serve.openenv.session import EPISODE_OVER, Session
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def shared(servers):
+    with servers.open(num_sessions=6, viewport=(320, 240)) as url:
+        yield url
+
+
+def pixels(screenshot):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(screenshot))).convert("RGB"))
+
+
+def test_lists_and_png_show_the_same_pixels_and_nobody_is_blind_who_asks_for_nothing(shared):
+    with client(shared) as env:
+        lists = env.reset(task_name="click-button", seed=3).observation["screenshot"]
+        assert np.shape(lists) == (240, 320, 3)
+        png = env.reset(task_name="click-button", seed=3, screenshots="png").observation["screenshot"]
+        assert (pixels(png) == np.asarray(lists)).all()
+        assert np.shape(env.reset(viewport=[160, 90]).observation["screenshot"]) == (90, 160, 3)
+        assert env.reset(screenshots="none").observation["screenshot"] is None
+        with pytest.raises(RuntimeError, match=r"screenshots.*'jpeg'"):
+            env.reset(screenshots="jpeg")
+
+
+@pytest.mark.parametrize("text", ["a page", "half of a pair: \ud83d"])
+@pytest.mark.parametrize("form", ["list", "png"])
+def test_an_answer_is_json_with_its_pixels_and_numbers_of_numpy_and_what_json_does_not_know_is_refused(text, form):
+    picture = np.full((100, 300, 3), 255, np.uint8)
+    picture[40:44, 7] = (0, 99, 1)
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, format="PNG")
+
+    async def answer(reward):
+        observation = {"text": text, "screenshot": await encode(out.getvalue(), form)}
+        return json.loads(
+            await as_json({"type": "observation", "data": {"observation": observation, "reward": reward}})
+        )
+
+    seen = asyncio.run(answer(np.float64(0.5)))["data"]
+    assert (seen["observation"]["text"], seen["reward"]) == (text.replace("\ud83d", "\ufffd"), 0.5)
+    if form == "list":
+        assert seen["observation"]["screenshot"] == picture.tolist()
+    else:
+        assert (pixels(seen["observation"]["screenshot"]) == picture).all()
+    with pytest.raises(TypeError, match="complex"):
+        asyncio.run(answer(1j))
+
+
+def test_a_client_that_leaves_in_the_midst_of_its_lists_gives_its_place_back(servers):
+    with servers.open(num_sessions=1) as url:
+        with connect(f"ws{url[4:]}/ws", max_size=1_000_000) as narrow:
+            narrow.send(json.dumps({"type": "reset", "data": {"task_name": "click-test"}}))
+            with pytest.raises(ConnectionClosedError, match="too big"):
+                narrow.recv(timeout=60)
+        with client(url) as env:  # which waits for 45 s
+            assert np.shape(env.reset(viewport=[160, 90]).observation["screenshot"]) == (90, 160, 3)
+
+
+def test_a_client_that_sends_faster_than_it_is_answered_is_made_to_wait(servers):
+    message, most, answered = '{"type": "state"}' + " " * 300_000, 0, []
+    with servers.open(num_sessions=1) as url, connect(f"ws{url[4:]}/ws", compression=None) as client_:
+        reading = threading.Thread(target=lambda: answered.extend(client_.recv(timeout=60) for _ in range(200)))
+        reading.start()
+        for sent in range(200):
+            client_.send(message)
+            most = max(most, sent - len(answered))
+        reading.join()
+    assert most < 100, "what is sent ahead fills the kernel's buffers and five places, not the server's memory"
+
+
+def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
+    with client(shared) as env:
+        seen = env.reset(task_name="click-button", seed=0).observation
+        after = env.step({"action_str": "Action: scroll('down')\nnoop(1)"}).observation
+    for page in (seen, after):
+        assert '<button bid="13"' in page["pruned_html"]
+        assert "<script" not in page["pruned_html"]
+        assert "reward-display" not in page["pruned_html"]  # MiniWoB's own display is for people
+        elements = page["metadata"]["browsergym_obs"]["extra_element_properties"]
+        assert elements["13"]["clickable"] is True
+        # As text, because OpenEnv's example joins them.
+        assert [float(number) > 0 for number in elements["13"]["bbox"]] == [True] * 4
+    taken = "scroll(0, 480) # for scroll('down'); the first of 2 actions, answer with one"
+    assert after["metadata"]["browsergym_obs"]["last_action"] == taken
+    assert (after["error"], after["last_action_error"]) == ("", False)
+
+
+@pytest.mark.browsergym
+def test_elements_and_html_are_browsergyms():
+    from browsergym.core.observation import extract_dom_extra_properties
+    from browsergym.utils.obs import flatten_dom_to_str, prune_html
+
+    async def look(env):
+        await env.reset(miniwob("social-media", 2))
+        tab = env.tab
+        return await tab.channel.send("DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True})
+
+    snapshot = in_browser(look)
+    found = describe(snapshot, (), scale=1.5, viewport=(332, 214))
+    stock = extract_dom_extra_properties(snapshot, scale_factor=1.5)
+    assert found.elements.keys() == stock.keys()
+    assert len(stock) > 30
+    for bid, fields in stock.items():
+        assert found.elements[bid]["clickable"] == fields["clickable"], bid
+        box = found.elements[bid]["bbox"]
+        assert (box is None and fields["bbox"] is None) or np.allclose(box, fields["bbox"]), bid
+    # It prints `::before` and `::after` as if they were elements.
+    printed = re.sub(r"&lt;/?::\w+&gt;", "", prune_html(flatten_dom_to_str(snapshot)))
+    assert "".join(found.html.split()) == "".join(printed.split())
+
+
+def test_http_clients_with_cookies_have_an_episode_each(shared):
+    with httpx.Client(base_url=shared, timeout=60) as one, httpx.Client(base_url=shared, timeout=60) as two:
+        page = one.post("/reset", json={"task_name": "click-button", "seed": 0, "screenshots": "none"}).json()
+        other = two.post("/reset", json={"task_name": "click-test", "screenshots": "none"}).json()
+        assert page["observation"]["goal"] != other["observation"]["goal"]
+        bid = bid_of(page["observation"]["text"], "button", "no")
+        step = {"action": {"action_str": f"click('{bid}')", "metadata": {}}, "timeout_s": 15}
+        answer = one.post("/step", json=step).json()
+        assert (answer["reward"], answer["done"]) == (1.0, True)
+        assert [c.get("/state").json()["step_count"] for c in (one, two)] == [1, 0]
+        # The action's fields alone, as the first servers took them too.
+        assert two.post("/step", json={"action_str": "noop(1)"}).json()["done"] is False
+        over = one.post("/step", json=step)
+        assert (over.status_code, "no episode: reset first" in over.json()["detail"]) == (409, True)
+        assert one.post("/reset", json={"screenshots": "none"}).status_code == 200
+
+
+def test_a_client_without_cookies_takes_nobodys_episode(servers):
+    """It plays on what was begun on this machine, but a reset never hands it another client's cookie."""
+    with servers.open(num_sessions=2) as url, httpx.Client(base_url=url, timeout=60) as owner:
+        owner.post("/reset", json={"task_name": "click-button", "screenshots": "none"})
+        assert httpx.get(f"{url}/state").status_code == 200
+        mine = httpx.post(f"{url}/reset", json={"task_name": "click-test", "screenshots": "none"}, timeout=60)
+        assert "click-button" in owner.get("/state").json()["task_name"]
+        assert mine.cookies
+        assert dict(mine.cookies) != dict(owner.cookies)
+        rebound = httpx.post(f"{url}/step", json={"action_str": "noop()"}, headers={"Host": "rebound.example:8000"})
+        assert rebound.status_code == 403
+        for header in ({"X-Forwarded-For": "10.1.1.1"}, {"Via": "1.1 proxy"}):
+            assert httpx.post(f"{url}/step", json={"action_str": "noop()"}, headers=header).status_code == 409
+            assert httpx.get(f"{url}/state", headers=header).json()["episode_id"] is None
+
+
+def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
+    with httpx.Client(base_url=shared, timeout=20) as caller:
+        assert [caller.head(path).status_code for path in ("/health", "/web", "/reset")] == [200, 404, 405]
+        assert caller.get("/health").status_code == 200
+
+
+def test_a_slash_at_the_end_leads_to_the_path_without_as_it_does_on_openenvs_servers(shared, servers):
+    with httpx.Client(base_url=shared, timeout=60) as caller:
+        for method, path in (("GET", "/health/"), ("GET", "/openapi.json/"), ("POST", "/reset/"), ("GET", "/state//")):
+            answer = caller.request(method, path)
+            assert (answer.status_code, answer.headers["location"]) == (307, path.rstrip("/"))
+        assert caller.get("/health/", follow_redirects=True).json()["status"] == "healthy"
+        assert caller.get("/web/").status_code == 404
+    with servers.open(num_sessions=1, token="correct horse") as url:
+        assert httpx.get(f"{url}/health/", follow_redirects=True).status_code == 200
+        asked = {"json": {"task_name": "click-test", "screenshots": "none"}, "follow_redirects": True, "timeout": 60}
+        assert httpx.post(f"{url}/reset/", **asked).status_code == 401
+        played = httpx.post(f"{url}/reset/", **asked, headers={"Authorization": "Bearer correct horse"})
+        assert played.json()["observation"]["goal"] == "Click the button."
+
+
+def test_the_documents_of_openenvs_servers_are_answered(shared):
+    with httpx.Client(base_url=shared, timeout=20) as caller:
+        described = caller.get("/openapi.json").json()
+        assert described["info"]["version"]
+        for path, methods in described["paths"].items():
+            for method, said in methods.items():
+                assert method.upper() in caller.request("PATCH", path).headers["Allow"]
+                if method == "get":
+                    assert caller.get(path).status_code == 200
+                for reference in re.findall(r"'\$ref': '#/components/schemas/(\w+)'", str(said)):
+                    assert reference in described["components"]["schemas"]
+        assert set(described["paths"]) > {"/reset", "/step", "/state", "/health", "/metadata", "/schema"}
+        page = caller.get("/docs")
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert all(path in page.text for path in described["paths"])
+        schemas = caller.get("/schema").json()
+        assert set(schemas) == {"action", "observation", "reset_observation", "state"}
+        assert caller.get("/redoc").text == page.text
+        assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
+
+
+TOOLS = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "number", "code"),
+    [
+        (TOOLS, 7, -32603),
+        (TOOLS | {"method": "tools/call", "params": {"name": "click"}}, 7, -32603),
+        (TOOLS | {"method": "initialize"}, 7, -32601),
+        (TOOLS | {"jsonrpc": "1.0"}, None, -32600),
+        (TOOLS | {"params": []}, None, -32600),
+        ({}, None, -32600),
+    ],
+)
+def test_who_asks_for_tools_has_the_error_of_openenvs_server_over_http_and_on_a_socket(shared, sent, number, code):
+    for body in (b"{", b"[]"):
+        assert httpx.post(f"{shared}/mcp", content=body, timeout=20).json()["error"]["code"] == -32700
+    over_http = httpx.post(f"{shared}/mcp", json=sent, timeout=20).json()
+    assert (over_http["jsonrpc"], over_http["id"], over_http["error"]["code"]) == ("2.0", number, code)
+    with connect(f"{shared.replace('http', 'ws')}/ws") as socket_:
+        socket_.send(json.dumps({"type": "mcp", "data": sent}))
+        assert json.loads(socket_.recv(20)) == {"type": "mcp", "data": over_http}
+        for odd in ({"type": "mcp"}, {"type": "mcp", "data": []}, {"type": "mcp", "data": TOOLS, "more": 1}):
+            socket_.send(json.dumps(odd))
+            assert json.loads(socket_.recv(20))["data"]["code"] == "VALIDATION_ERROR"
+
+
+def test_a_reset_that_is_refused_leaves_the_episode_of_clients_without_cookies(servers):
+    with servers.open(num_sessions=2, screenshots="none") as url:
+        assert httpx.post(f"{url}/reset", json={}, timeout=60).status_code == 200
+        assert httpx.post(f"{url}/reset", json={"seeed": 1}, timeout=60).status_code == 422
+        assert httpx.post(f"{url}/step", json={"action_str": "noop()"}, timeout=60).status_code == 200
+
+
+def test_the_state_before_a_reset_names_the_servers_own_task(servers):
+    with servers.open(num_sessions=1, default_site="miniwob.click-tab") as url:
+        state = httpx.get(f"{url}/state").json()
+        assert [state[name] for name in ("benchmark", "task_name", "step_count")] == ["miniwob", "click-tab", 0]
+        with client(url) as env:
+            assert env.state()["task_name"] == "click-tab"
+        gone = httpx.get(f"{url}/state", headers={"Cookie": "webrl_session=of-an-earlier-server"})
+        assert (gone.status_code, "no episode" in gone.text) == (409, True)
+
+
+def test_a_step_after_the_end_gives_no_reward_again_and_says_that_the_episode_is_over(shared):
+    with client(shared) as env:
+        page = env.reset(task_name="click-button", seed=0, screenshots="png").observation
+        click = {"action_str": f"click('{bid_of(page['text'], 'button', 'no')}')"}
+        first = env.step(click)
+        again = [env.step(click), env.step({"action_str": "noop(1)"})]
+        assert (first.reward, first.done, first.observation["error"]) == (1.0, True, "")
+        for answer in again:
+            assert (answer.reward, answer.done, answer.observation["error"]) == (0.0, True, EPISODE_OVER)
+            assert answer.observation["last_action_error"] is True
+            assert answer.observation["screenshot"] == first.observation["screenshot"]
+        assert (env.state()["cum_reward"], env.state()["step_count"]) == (1.0, 1)
+        assert env.reset(task_name="click-button", seed=0).done is False
+
+
+VANISHING = """
+import sys
+from websockets.sync.client import connect
+with connect(sys.argv[1], max_size=None) as socket:
+    socket.send('{"type": "reset", "data": {"task_name": "click-test", "screenshots": "none"}}')
+    socket.recv()
+    socket.send('{"type": "step", "data": {"action_str": "noop(9000)"}}')
+    print("stepping", flush=True)
+    socket.recv()
+"""
+
+
+def test_clients_that_are_killed_in_mid_step_give_their_places_back_at_once(servers):
+    """Their idle timeout is half an hour, and a reset is refused after 45 s of waiting."""
+    with servers.open(num_sessions=4, screenshots="none") as url:
+        command = [sys.executable, "-c", VANISHING, f"ws{url[4:]}/ws"]
+        killed = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        for process in killed:
+            assert process.stdout.readline() == "stepping\n"
+        for process in killed:
+            process.kill()
+        with contextlib.ExitStack() as stack:
+            others = [stack.enter_context(client(url)) for _ in range(4)]
+            assert {env.reset().observation["goal"] for env in others} == {"Click the button."}
+        for process in killed:
+            process.communicate()
+
+
+def test_a_silent_client_over_http_gives_its_place_to_one_that_waits(servers):
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(servers.open(num_sessions=1, screenshots="none", idle_timeout_s=0.2))
+        silent, other = (stack.enter_context(httpx.Client(base_url=url, timeout=60)) for _ in range(2))
+        assert silent.post("/reset", json={}).status_code == 200
+        assert other.post("/reset", json={}).status_code == 200  # refused after 10 s of waiting
+        assert silent.post("/step", json={"action_str": "noop()"}).status_code == 409
+        assert silent.post("/reset", json={}).status_code == 200
+
+
+def test_a_first_reset_that_fails_keeps_no_place(servers):
+    slow = {"task_name": "click-test", "screenshots": "none", "step_timeout_s": 0.001}
+    with servers.open(num_sessions=1) as url:
+        for _ in range(3):
+            failed = httpx.post(f"{url}/reset", json=slow, timeout=60)
+            assert failed.status_code == 500, failed.text
+        assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, timeout=60).status_code == 200
+
+
+def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers):
+    """It never learns the cookie, so nobody could play on; others would wait for a minute."""
+    body = b'{"screenshots": "none"}'
+    head = f"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with servers.open(num_sessions=1, screenshots="none") as url:
+        for moment_s in (0, 0.01, 0, 0):  # before it has begun, in its midst, and while it waits
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as caller:
+                caller.sendall(head + body)
+                time.sleep(moment_s)
+        with client(url) as env:  # which waits for 45 s
+            assert env.reset().observation["goal"] == "Click the button."
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
+        ("GET", "/docs/oauth2-redirect", b"", 404, "sessions are at /ws"),
+        ("POST", "/step", b"{}", 422, "step: action_str"),
+        ("POST", "/step", b'{"action": {"action_str": 3}}', 422, "step: action_str = 3"),
+        ("POST", "/step", b"{", 422, "the body of /step is no JSON"),
+        ("POST", "/reset", b"{", 422, "the body of /reset is no JSON"),
+        ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
+        ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
+        ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),
+        ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),
+        ("GET", "/reset", b"", 405, "/reset takes POST only"),
+        ("POST", "/health", b"", 405, "/health takes"),
+        ("GET", "/web", b"", 404, "sessions are at /ws"),
+        ("GET", "/", b"", 404, "sessions are at /ws"),
+        ("GET", "/ws/", b"", 404, "sessions are at /ws"),
+        ("PUT", "/ws", b"", 404, "sessions are at /ws"),
+    ],
+)
+def test_a_bad_http_request_has_one_clear_answer(shared, method, path, body, status, says):
+    try:
+        answer = httpx.request(method, shared + path, content=body, timeout=60)
+    except httpx.TransportError:
+        assert status == 413  # it may hang up before it has all
+        return
+    assert answer.status_code == status
+    assert says in answer.text
+    assert answer.text.count("\n") <= 1
+
+
+def test_a_reset_on_a_full_server_waits_for_a_place(servers):
+    with servers.open(num_sessions=1, screenshots="none") as url:
+        first = client(url)
+        first.reset()
+        with client(url) as second:
+            seen = []
+            waiting = threading.Thread(target=lambda: seen.append(second.reset().observation["goal"]))
+            waiting.start()
+            assert first.step({"action_str": "noop(300)"}).observation["text"]
+            assert seen == []
+            first.close()
+            waiting.join(60)
+        assert seen == ["Click the button."]
+
+
+def test_places_go_to_those_who_wait_in_turn_and_an_idle_session_keeps_its_own_until_then():
+    async def play():
+        hub = Hub(pool=None, config=RolloutConfig(), size=1, options=ServerOptions(idle_timeout_s=0.01))
+        one, two, three = (Session(hub) for _ in range(3))
+        hub.enter(one)
+        await asyncio.sleep(0.05)
+        assert hub.active == {one}  # idle, and nobody waits
+        await hub.admit(two, 5)
+        assert hub.active == {two}
+        two._hub.active.clear()
+        hub.active.add(busy := Session(Hub(pool=None, config=RolloutConfig(), size=1)))
+        with pytest.raises(AtCapacity, match=r"1/1 sessions active; close some, or start the server with --sessions"):
+            await hub.admit(three, 0.05)
+        first, second = (asyncio.ensure_future(hub.admit(session, 5)) for session in (three, two))
+        await asyncio.sleep(0)
+        hub.release(busy)
+        await first
+        assert (hub.active, second.done()) == ({three}, False)
+        hub.release(three)
+        await second
+        for session in (one, two, three, busy):
+            await session.close()
+
+    asyncio.run(play())
+
+
+def public_answer(screenshot, page="click-test"):
+    observed = {"text": "", "url": f"http://127.0.0.1:8888/miniwob/{page}.html", "goal": "Click", "axtree_txt": "x"}
+    data = {"observation": observed | {"screenshot": screenshot}, "reward": 0.0, "done": False}
+    return json.dumps({"type": "observation", "data": data})
+
+
+def ask_public_server(answer, **settings):
+    """The first page of click-test from a server that answers so."""
+
+    async def handler(connection):
+        async for message in connection:
+            state = json.dumps({"type": "state", "data": {}})
+            await connection.send(state if json.loads(message)["type"] == "state" else answer)
+
+    async def play():
+        async with serve_websockets(handler, "127.0.0.1", 0) as listening:
+            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            config = RolloutConfig(env="openenv", urls=(url,), num_workers=1, envs_per_worker=1, **settings)
+            async with RemotePool(config) as pool, pool.env() as env:
+                return await env.reset(miniwob("click-test"))
+
+    return asyncio.run(play())
+
+
+def test_openenvs_own_server_can_be_played_on_with_and_without_its_lists():
+    lists = [[[255, 0, 0], [0, 255, 0]]]
+    assert ask_public_server(public_answer(lists)).screenshot is None
+    png = ask_public_server(public_answer(lists), screenshots=True).screenshot
+    assert np.asarray(Image.open(io.BytesIO(png))).tolist() == lists
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (public_answer(None), "no screenshot, which rollout.screenshots asks for"),
+        (public_answer([[1, 2]]), r"shape \[1, 2\], not \[H, W, 3\]"),
+        (public_answer([[[256, 0, 0]]]), r"neither a base64 PNG nor lists"),
+        (public_answer([[[0, 0, 0]]], "click-button"), "start it with BROWSERGYM_TASK_NAME=click-test"),
+    ],
+)
+def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
+    with pytest.raises(BrowserError, match=says):
+        ask_public_server(answer, screenshots=True)
+
+
+def test_openenvs_variables_are_read_and_what_has_no_effect_is_named(caplog):
+    said = read_variables(
+        {
+            "BROWSERGYM_BENCHMARK": "miniwob",
+            "BROWSERGYM_TASK_NAME": "click-button",
+            "BROWSERGYM_VIEWPORT_WIDTH": "640",
+            "BROWSERGYM_PORT": "9000",
+            "BROWSERGYM_TIMEOUT": "10000",
+            "BROWSERGYM_COLOUR": "red",
+            "MAX_CONCURRENT_ENVS": "32",
+        }
+    )
+    assert (said.site, said.viewport, said.port, said.num_sessions) == ("miniwob.click-button", (640, 720), 9000, 32)
+    assert "BROWSERGYM_COLOUR is not read" in caplog.text
+    assert "BROWSERGYM_TIMEOUT is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ({"BROWSERGYM_HEADLESS": "false"}, "BROWSERGYM_HEADLESS=false: browsers are always headless"),
+        ({"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena is not served: WebArena tasks"),
+        ({"BROWSERGYM_VIEWPORT_WIDTH": "5"}, "BROWSERGYM_VIEWPORT_WIDTH=5: expected 16 to 4096 pixels"),
+        ({"BROWSERGYM_VIEWPORT_WIDTH": "wide"}, "BROWSERGYM_VIEWPORT_WIDTH=wide: expected a number above 0"),
+        ({"MAX_CONCURRENT_ENVS": "0"}, "MAX_CONCURRENT_ENVS=0: expected a number above 0"),
+    ],
+)
+def test_a_variable_that_cannot_be_followed_is_refused(variable, says):
+    with pytest.raises(UsageError, match=says):
+        read_variables(variable)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--viewport", "1280"], "'1280': expected WxH in pixels from 16 to 4096, such as 1280x720, or task"),
+        (["--viewport", "9999x9999"], "expected WxH"),
+        (["--screenshots", "jpeg"], "invalid choice: 'jpeg'"),
+        (["--sessions", "0"], "--sessions 0: expected 1 to 4096"),
+    ],
+)
+def test_a_bad_option_ends_before_anything_starts(arguments, says, capsys):
+    from webrl.cli import main
+
+    with contextlib.suppress(SystemExit):  # argparse's own refusals
+        assert main(["serve-env", *arguments]) == 2
+    assert says in capsys.readouterr().err

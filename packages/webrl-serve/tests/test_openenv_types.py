@@ -1,0 +1,48 @@
+"""Our declarations of OpenEnv's message types are those of the package that is installed, under either of its names."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from webrl_serve.openenv import openenv_types
+
+OURS = [
+    value
+    for value in vars(openenv_types).values()
+    if inspect.isclass(value) and issubclass(value, BaseModel) and value is not BaseModel
+]
+RELEASES = sorted(Path(f"{sys.prefix}-openenv").glob("openenv*==*"))
+"""`make engines` fetches several."""
+
+
+def types_of(package: Path | None) -> dict[str, type[BaseModel]]:
+    """The classes of `openenv.core.env_server.types`; its file alone, because the package imports an MCP server."""
+    if package is None:
+        spec = importlib.util.find_spec("openenv")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        package = Path(spec.submodule_search_locations[0]).parent
+    name = "openenv_types_under_test"
+    spec = importlib.util.spec_from_file_location(name, package / "openenv" / "core" / "env_server" / "types.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # pydantic resolves annotations through it
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+@pytest.mark.parametrize("ours", OURS, ids=lambda ours: ours.__name__)
+@pytest.mark.parametrize("package", [None, *(p for p in RELEASES if (p / "openenv" / "core").is_dir())], ids=str)
+def test_a_message_type_is_openenvs(package: Path | None, ours: type[BaseModel]) -> None:
+    theirs = types_of(package)[ours.__name__]
+    mine, other = ours.model_json_schema(), theirs.model_json_schema()
+    assert mine.get("required", []) == other.get("required", [])
+    assert {name: other["properties"].get(name) for name in mine.get("properties", {})} == mine.get("properties", {})
+    assert ours.model_config.get("extra") == theirs.model_config.get("extra")
+    assert ours.model_config.get("validate_assignment") == theirs.model_config.get("validate_assignment")

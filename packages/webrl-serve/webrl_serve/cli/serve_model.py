@@ -1,0 +1,74 @@
+"""`webrl serve-model`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import os
+
+from webrl.cli.options import add_section_help, count, split_settings
+from webrl.net import MODEL_TOKEN
+from webrl_serve.model.app import ServerOptions, check_options, serve
+from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpoint
+
+_DEFAULTS = ServerOptions()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    add_section_help(parser, ("models", "rollout", "engine", "evaluate"))
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a run folder (its newest actor), a model folder, a LoRA adapter's, or a hub name",
+    )
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        default=[],
+        metavar="CONFIG | key=value",
+        help="prompt, action language and engine: a YAML file or the name of a shipped config, and overrides\n"
+        "(default: the config of the run that CHECKPOINT is, or lies in, else the defaults below)",
+    )
+    parser.add_argument("--phase", type=count, metavar="N", help="of a run: the actor of this phase")
+    parser.add_argument("--name", help="what clients call the model (default: the run's or folder's name)")
+    parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
+    parser.add_argument("--port", type=int, default=_DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
+    parser.epilog = (
+        f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
+        "connect.\nWith a GPU and vLLM, vLLM answers, unless engine.kind or rollout.engine.kind is given."
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    config, overrides = split_settings(args.settings)
+    checkpoint = find_checkpoint(args.checkpoint, config, overrides, phase=args.phase)
+    if args.name:
+        checkpoint = dataclasses.replace(checkpoint, alias=args.name)
+    options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(MODEL_TOKEN) or None)
+    check_options(options)
+    context = check_context(checkpoint)
+    if args.dry_run:
+        print("\n".join([f"model    {checkpoint.alias}", *_describe(checkpoint, context)]))
+        return 0
+    asyncio.run(serve(checkpoint, context, options, lambda url: _announce(checkpoint, context, url)))
+    return 0
+
+
+def _announce(checkpoint: Checkpoint, context: int | None, url: str) -> None:
+    print(f"serving {checkpoint.alias} on {url}/v1")
+    print("\n".join(_describe(checkpoint, context)), flush=True)
+
+
+def _describe(checkpoint: Checkpoint, context: int | None) -> list[str]:
+    config = checkpoint.config
+    prompt = f"{config.models.prompt_format}, {config.rollout.observation}, actions {config.rollout.dialect}"
+    length = f"up to {config.models.max_prompt_tokens} tokens of {context or 'any number of'}"
+    return [
+        f"weights  {checkpoint.name}",
+        f"prompt   {prompt}, {length} ({checkpoint.source})",
+        f"engine   {config.rollout.engine.kind}",
+    ]

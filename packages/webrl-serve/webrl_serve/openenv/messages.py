@@ -1,0 +1,209 @@
+"""Defines the messages: the fields of OpenEnv's BrowserGym environment, and responses to clients.
+
+Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
+the examples built on it can read our responses. A `screenshot` is nested lists of integers as there, or a base64 PNG,
+which is a hundred times smaller: see `Screenshots`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import logging
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
+
+from webrl.errors import WebRLError, problem_text
+from webrl.runs.text import dump_json
+from webrl_serve.openenv import openenv_types
+from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, AtCapacity, Screenshots
+
+logger = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+"""A message to the client."""
+
+
+class BrowserGymAction(openenv_types.Action):
+    """One action of the agent."""
+
+    action_str: str = Field(description="the action, such as click('12')")
+
+
+class ResetOptions(BaseModel):
+    """Options of a reset; unknown ones are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = Field(None, description="the page's state; none: drawn")
+    episode_id: Annotated[str, Field(max_length=255)] | None = Field(None, description="name of the episode")
+    task_name: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
+    )
+    benchmark: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="suite of the task; none: that of the server's own task"
+    )
+    instruction: Annotated[str, Field(max_length=20_000)] | None = Field(None, description="replaces the page's own")
+    start_url: Annotated[str, Field(max_length=20_000)] | None = Field(
+        None, description="first page of a task that is no MiniWoB page; its host must be one the server allows"
+    )
+    allowed_hosts: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=[], max_length=100, description="further hosts the pages may reach, of those the server allows"
+    )
+    screenshots: Screenshots | bool | None = Field(
+        None, description="how every observation shows the page; true: png, false: none; null: the server's way"
+    )
+    viewport: (
+        Annotated[list[Annotated[int, Field(ge=MIN_SIDE, le=MAX_SIDE)]], Field(min_length=2, max_length=2)] | None
+    ) = Field(None, description="width and height of the page; none: the server's, or with `details` the task's own")
+    observation: Literal["axtree", "html"] | None = Field(None, description="form of the text; none: server's")
+    dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
+    settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
+    step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")
+    details: bool = Field(False, description="answer with DetailedObservation")
+
+
+class BrowserGymObservation(openenv_types.Observation):
+    """The page after a reset or an action; `done` and `reward` are sent next to it."""
+
+    text: str = Field(default="", description="the page as text")
+    url: str = Field(default="", description="address of the active tab")
+    screenshot: SkipValidation[list[list[list[int]]] | str | None] = Field(
+        default=None, description="[height][width][3], or a PNG as base64; see `screenshots` of a reset"
+    )
+    goal: str = Field(default="", description="the task's instruction")
+    axtree_txt: str = Field(default="", description="accessibility tree as text")
+    pruned_html: str = Field(default="", description="HTML without what has no use")
+    error: str = Field(default="", description="what went wrong with the last action")
+    last_action_error: bool = Field(default=False, description="whether anything did")
+
+
+class DetailedObservation(BrowserGymObservation):
+    """Observation for our own client (`details` of a reset): the page once, and the rest of a StepResult."""
+
+    action: str = Field(default="", description="the action in canonical form; empty if it could not be read")
+    page_done: bool = Field(default=False, description="the page has ended the episode")
+    agent_done: bool = Field(default=False, description="the agent has ended the episode")
+    message: str = Field(default="", description="the agent's final message")
+    blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
+
+
+class BrowserGymState(openenv_types.State):
+    """State of an episode."""
+
+    benchmark: str = Field(default="", description="suite, such as miniwob")
+    task_name: str = Field(default="", description="task within it, such as click-test")
+    task_id: str | None = Field(default=None, description="number of an evaluation task")
+    goal: str = Field(default="", description="the task's instruction")
+    current_url: str = Field(default="", description="address of the active tab")
+    max_steps: int | None = Field(default=None, description="step limit; None: the client's business")
+    cum_reward: float = Field(default=0.0, description="sum of the episode's rewards")
+
+
+class StepRequest(BaseModel):
+    """Body of a step over HTTP; only `action` matters here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(None, gt=0)
+    request_id: str | None = None
+    episode_id: str | None = None
+
+
+def observation_answer(observation: BrowserGymObservation) -> Answer:
+    """Returns the response to a reset or a step."""
+    apart = {"reward", "done", "screenshot"} | ({"metadata"} if isinstance(observation, DetailedObservation) else set())
+    fields = observation.model_dump(exclude=apart) | {"screenshot": observation.screenshot}
+    data = {"observation": fields, "reward": observation.reward, "done": observation.done}
+    return {"type": "observation", "data": data}
+
+
+def error_answer(text: str, code: str, **more: int) -> Answer:
+    """Returns the response that says what went wrong."""
+    return {"type": "error", "data": {"message": text, "code": code} | more}
+
+
+def explain(error: Exception, request: str) -> Answer:
+    """Returns the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
+    if isinstance(error, ValidationError):
+        return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
+    if isinstance(error, AtCapacity):
+        return error_answer(str(error), "CAPACITY_REACHED", active_sessions=error.num_active, max_sessions=error.size)
+    if not isinstance(error, WebRLError):
+        logger.error("request failed", exc_info=error)
+        return error_answer(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+    return error_answer(str(error), "EXECUTION_ERROR")
+
+
+async def encode(png: bytes | None, form: Screenshots) -> str | orjson.Fragment | None:
+    """Returns a PNG as base64 text, or as the JSON of lists of pixels; None if there is none."""
+    if png is None or form == "none":
+        return None
+    return base64.b64encode(png).decode() if form == "png" else await asyncio.to_thread(_pixel_lists, png)
+
+
+def _pixel_lists(png: bytes) -> orjson.Fragment:
+    """Return the JSON of an image's rows, 10 MB at 1280x720; most rows of a page repeat one, whose text is reused."""
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # [H, W, 3]
+    texts: dict[bytes, bytes] = {}
+    rows = []
+    for row in pixels:
+        key = row.tobytes()
+        if key not in texts:
+            texts[key] = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+        rows.append(texts[key])
+    return orjson.Fragment(b"[" + b",".join(rows) + b"]")
+
+
+async def as_json(answer: Answer) -> bytes:
+    """Returns the JSON of an answer or of its data. Raises TypeError for what JSON does not know."""
+    options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
+    screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
+    if isinstance(screenshot, orjson.Fragment):
+        # Lists of pixels are tens of megabytes, which would keep every other session waiting.
+        return await asyncio.to_thread(dump_json, answer, None, options)
+    return dump_json(answer, option=options)
+
+
+class ToolsMessage(BaseModel):
+    """A WebSocket message with a JSON-RPC request in its data."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    data: dict[str, Any]
+
+
+class _ToolRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+    id: str | int | None = None
+
+
+def tool_answer(request: Any) -> dict[str, Any]:
+    """Returns the answer to a JSON-RPC request for tools: an error, as the environment has none.
+
+    Codes and messages are those of OpenEnv's own server for an environment without tools.
+    """
+    number: str | int | None = None
+    code, text = -32700, "Parse error"
+    if isinstance(request, dict):
+        try:
+            call = _ToolRequest.model_validate(request)
+        except ValidationError as error:
+            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        else:
+            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
+            if call.method in ("tools/list", "tools/call"):
+                code, text = -32603, "Environment does not support MCP"
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

@@ -1,0 +1,328 @@
+"""Plays the episodes of one OpenEnv client, each in an environment borrowed from the server's pool.
+
+API: `Session(hub)` is one client's: `await session.reset(options)`, `await session.step(action_text)`,
+`session.state`, `await session.close()`. The options of a reset are `ResetOptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, DataError, UsageError, problem_text
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.answers import read_answer
+from webrl.rollouts.interface import Observation, StepResult
+from webrl.rollouts.sites import site_name
+from webrl.rollouts.suite import PAGES, suite_at
+from webrl.types import Task
+from webrl_serve.openenv.hub import PATIENCE_S, Hub, NoEpisode, Screenshots
+from webrl_serve.openenv.messages import (
+    BrowserGymObservation,
+    BrowserGymState,
+    DetailedObservation,
+    ResetOptions,
+    encode,
+)
+
+BORROW_TIMEOUT_S = 30.0
+"""Longest wait for an environment: there is one for every place."""
+EPISODE_OVER = "the episode is over: nothing was done and no reward given; reset to begin another"
+"""`error` of a step after the last one."""
+_MAX_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class Start:
+    """A reset's options, as a task and settings of an environment."""
+
+    task: Task
+    """The task to play."""
+    settings: dict[str, Any]
+    """Settings of the episode that differ from the server's."""
+    config: RolloutConfig
+    """All settings of the episode."""
+    screenshots: Screenshots
+    """Form of the screenshots."""
+    details: bool
+    """Whether the client is our own."""
+
+
+def read_options(data: dict[str, Any], hub: Hub) -> Start:
+    """Read the options of a reset.
+
+    Raises:
+        ValidationError: options that are not those of ResetOptions.
+        DataError: no such task, a host that is not allowed, or a setting out of range.
+    """
+    options, config = ResetOptions.model_validate(data), hub.config
+    benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
+    site = benchmark if options.start_url else hub.options.default_site
+    if options.task_name:
+        site = site_name(options.task_name, benchmark)
+    seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
+    task = _task(site, seed, options, hub.benchmarks)
+
+    if isinstance(options.screenshots, bool):
+        screenshots: Screenshots = "png" if options.screenshots else "none"
+    else:
+        screenshots = options.screenshots or hub.options.screenshots
+    settings: dict[str, Any] = {
+        "page_details": not options.details,
+        "viewport": options.viewport or (None if options.details else hub.options.viewport),
+        **_host_settings(options, config),
+        "screenshots": screenshots != "none",
+    }
+    given = options.model_dump(include={"observation", "dialect", "settle_cap_s", "step_timeout_s"}, exclude_none=True)
+    for name in given.keys() & {"settle_cap_s", "step_timeout_s"}:
+        given[name] = min(given[name], config.step_timeout_s)
+    settings |= given
+    try:
+        episode_config = RolloutConfig.model_validate(config.model_dump() | settings)
+    except ValidationError as error:
+        raise DataError(f"reset: {problem_text(error.errors()[0])}") from None
+    return Start(task, settings, episode_config, screenshots, options.details)
+
+
+def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
+    """Return the task that a reset names. Raises DataError if there is none, or it is not served."""
+    instruction, start_url = options.instruction, options.start_url
+    task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
+    suite = suite_at(site)
+    if suite is PAGES or suite.is_stateless:
+        suite.open_site(task)
+    elif suite.not_served:
+        raise DataError(f"task {site!r}: {suite.not_served}")
+    elif suite.name not in benchmarks:
+        raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite.name}")
+    elif instruction or start_url:
+        raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")
+    return task
+
+
+def _host_settings(options: ResetOptions, config: RolloutConfig) -> dict[str, list[str]]:
+    """Return the settings that admit the hosts of a reset: those that the server names, and those that its `*` covers.
+
+    Raises:
+        DataError: a host that the server does not allow, or not a web address.
+    """
+    named = {host.lower() for host in config.allowed_hosts} - {"*"}
+    covered = "*" in (*config.allowed_hosts, *config.public_hosts)
+    settings: dict[str, list[str]] = {"allowed_hosts": [], "public_hosts": []}
+    wanted = [("allowed_hosts", host, host.lower()) for host in options.allowed_hosts]
+    if options.start_url is not None:
+        url = urlsplit(options.start_url)
+        wanted.append(("start_url", options.start_url, url.netloc.lower() if url.scheme in ("http", "https") else ""))
+    for field_name, given, host in wanted:
+        if host in named or (host and re.sub(r":[0-9]*$", "", host) in named):
+            settings["allowed_hosts"].append(host)
+        elif host and covered:
+            settings["public_hosts"].append(host)
+        else:
+            raise DataError(f"{field_name} {given!r}: not among the server's rollout.allowed_hosts")
+    return settings
+
+
+def check_default(hub: Hub) -> Task:
+    """Return the server's own default task. Raises UsageError if it does not exist."""
+    try:
+        return _task(hub.options.default_site, 0, ResetOptions(), hub.benchmarks)
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+def first_state(hub: Hub) -> BrowserGymState:
+    """Return the state before the first reset, which names the server's default task."""
+    suite, _, name = hub.options.default_site.partition(".")
+    return BrowserGymState(episode_id=None, benchmark=suite, task_name=name)
+
+
+class Session:
+    """See the module docstring; lives in the server's event loop."""
+
+    def __init__(self, hub: Hub, idle_timeout_s: float | None = None) -> None:
+        """A session without a place: its first reset waits for one."""
+        self._hub = hub
+        self.idle_timeout_s = hub.options.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        self._lent = contextlib.AsyncExitStack()
+        self._env: Any = None
+        self._start: Start | None = None
+        self._over = True
+        self._last: StepResult | None = None
+        self._last_action = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._parking: asyncio.Task[None] | None = None
+        self.idle_since: float | None = None
+        """Loop time since which it has been silent for too long; None while it is not."""
+        self.state = first_state(hub)
+        """State of the episode."""
+        self._rest()
+
+    async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
+        """Start an episode; waits for a place for at most `patience_s`.
+
+        Raises:
+            ValidationError: options that are not those of ResetOptions.
+            DataError: no such task, a host that is not allowed, or a setting out of range.
+            AtCapacity: no place became free.
+            BrowserError: page or browser failed.
+        """
+        start = read_options(data, self._hub)
+        async with self._busy():
+            await self._hub.admit(self, patience_s)
+            suite, _, name = start.task.site.partition(".")
+            episode = data.get("episode_id") or uuid.uuid4().hex
+            self.state = BrowserGymState(episode_id=episode, benchmark=suite, task_name=name)
+            await self._give_back()  # the last episode's environment, whose worker may be due for replacement
+            try:
+                async with asyncio.timeout(BORROW_TIMEOUT_S):
+                    self._env = await self._lent.enter_async_context(self._hub.pool.env())
+            except TimeoutError:
+                raise BrowserError(f"all {self._hub.pool.size} environments are in use") from None
+            self._start, self._over, self._last, self._last_action = start, False, None, ""
+            # A client that leaves during the reset leaves a page behind as well.
+            first: Observation = await self._env.reset(start.task, start.settings)
+            self.state.goal, self.state.current_url = first.goal, first.url
+            return await self._describe(start, first, None)
+
+    async def step(self, action_text: str) -> BrowserGymObservation:
+        """Act once; after the end of the episode nothing is done, and the result is its last page with reward 0.
+
+        (OpenEnv's own server passes the action on to BrowserGym, which repeats the episode's reward.)
+
+        Raises:
+            NoEpisode: there is none.
+            BrowserError: the step failed.
+        """
+        async with self._busy():
+            if self._env is None or self._start is None:
+                raise NoEpisode(
+                    f"no episode: reset first (one that is left alone for {self.idle_timeout_s:g} s is ended as soon"
+                    " as another client waits for its place)"
+                )
+            start = self._start
+            if self._over and self._last is not None:
+                ended = dataclasses.replace(self._last, reward=0.0, error=EPISODE_OVER)
+                return await self._describe(start, ended.observation, ended)
+            self._last_action = action_text
+            with contextlib.suppress(ActionError):  # the environment reports it
+                action = read_answer(action_text, start.config.dialect)
+                self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
+            result: StepResult = await self._env.step(action_text)
+            self._over, self._last = result.done or result.agent_done, result
+            self.state.step_count += 1
+            self.state.cum_reward += result.reward
+            self.state.current_url = result.observation.url
+            return await self._describe(start, result.observation, result)
+
+    async def check_place(self) -> None:
+        """Before its first episode: take a place if one can be had at once. Raises AtCapacity."""
+        if self._start is None:
+            await self._hub.admit(self, 1.0)
+
+    async def close(self) -> None:
+        """End the session; a page that is left in mid-episode, which would go on running, is closed."""
+        self.forget()
+        if self._parking is not None:
+            await asyncio.gather(self._parking, return_exceptions=True)
+        await self._leave()
+
+    def forget(self) -> None:
+        """Drop a session that has neither place nor client."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def park(self) -> asyncio.Task[None]:
+        """Return page and place; the next reset takes a place again."""
+        self.idle_since = None
+        self._parking = asyncio.create_task(self._leave())
+        return self._parking
+
+    @contextlib.asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """Keep the session from becoming idle while a request is served."""
+        self.idle_since = None
+        self.forget()
+        if self._parking is not None:
+            await asyncio.gather(self._parking, return_exceptions=True)
+        try:
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self.idle_timeout_s, self._become_idle)
+
+    def _become_idle(self) -> None:
+        self.idle_since = asyncio.get_running_loop().time()
+        self._hub.wake()
+
+    async def _leave(self) -> None:
+        """Return environment and place."""
+        try:
+            await self._give_back(for_good=not self._over)
+        finally:
+            self._hub.release(self)
+
+    async def _give_back(self, *, for_good: bool = False) -> None:
+        """Return the environment to the pool; a MiniWoB page stays open, and is reset when it is next lent."""
+        lent, self._lent = self._lent, contextlib.AsyncExitStack()
+        env, self._env, self._over = self._env, None, True
+        stays_open = self._start is not None and suite_at(self._start.task.site).is_stateless
+        try:
+            if env is not None and (for_good or not stays_open):
+                await env.close()
+        finally:
+            await lent.aclose()
+
+    async def _describe(self, start: Start, page: Observation, result: StepResult | None) -> BrowserGymObservation:
+        fields: dict[str, Any] = {
+            "text": page.text,
+            "url": page.url,
+            "screenshot": await encode(page.screenshot, start.screenshots),
+            "goal": page.goal,
+            "error": result.error if result else "",
+            "last_action_error": bool(result and result.error),
+            "reward": result.reward if result else 0.0,
+            "done": bool(result and (result.done or result.agent_done)),
+        }
+        if start.details and result is None:
+            return DetailedObservation(**fields)
+        if start.details and result is not None:
+            return DetailedObservation(
+                **fields,
+                action=result.action,
+                page_done=result.done,
+                agent_done=result.agent_done,
+                message=result.message,
+                blocked=result.blocked,
+            )
+        # The page a second time, in the fields of BrowserGym's observation, for the clients that read them.
+        if start.config.observation == "html":
+            fields["pruned_html"] = page.text
+        else:
+            fields |= {"axtree_txt": page.text, "pruned_html": page.details.html if page.details else ""}
+        # As in OpenEnv's own server: BrowserGym's observation without its large parts. `bbox` holds four numbers as
+        # text, because that is how OpenEnv's example reads it.
+        elements = {}
+        for bid, properties in (page.details.elements if page.details else {}).items():
+            box = properties["bbox"]
+            elements[bid] = properties | {"bbox": None if box is None else [f"{number:g}" for number in box]}
+        observed = {
+            "goal": page.goal,
+            "url": page.url,
+            "last_action": self._last_action,
+            "last_action_error": fields["error"],
+            "extra_element_properties": elements,
+        }
+        return BrowserGymObservation(**fields, metadata={"browsergym_obs": observed, "browsergym_info": {}})

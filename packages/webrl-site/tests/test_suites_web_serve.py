@@ -1,0 +1,414 @@
+"""A server for every episode, and programs that verify, in a real browser."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from browsers import run, shared_browser
+from lamp_builders import write_lamp
+from processes import living
+from rollouts_builders import bid_of
+from web_builders import ROOT
+from web_builders import play as play_in_worker
+
+from webrl.config import load_config
+from webrl.errors import DataError, UsageError
+from webrl.rollouts.worker import Worker
+from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
+from webrl_site.env import WebEnv
+from webrl_site.serve import EpisodeServer
+from webrl_site.sites import SiteError
+from webrl_site.starter import Idle
+
+DONE = "send_msg_to_user('done')"
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    return write_lamp(tmp_path_factory.mktemp("worlds"))
+
+
+def written(config_file, *overrides):
+    return load_config(config_file, [*overrides, "trackers=[]"])
+
+
+async def play(env, task, *actions):
+    """Play; `{role:name}` becomes the element's bid. Gives the score and the last address."""
+    seen = await env.reset(task)
+    for action in actions:
+        role, _, name = action.partition(":")
+        result = await env.step(f"click('{bid_of(seen.text, role, name)}')" if name else action)
+        assert not result.error
+        seen = result.observation
+    return await env.finish(), seen.url
+
+
+def await_end(port):
+    """Return when nothing listens there any more; a killed process may take a moment."""
+    end = time.monotonic() + 60
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def await_line(path):
+    """Return when the file has a whole line."""
+    while not (path.exists() and path.read_text().endswith("\n")):
+        time.sleep(0.01)
+
+
+def one(config, task, *actions):
+    async def work():
+        async with shared_browser() as browser:
+            env = WebEnv(browser, config.rollout)
+            try:
+                return (await play(env, task, *actions))[0]
+            finally:
+                await env.close()
+
+    return run(work())
+
+
+@pytest.mark.browser
+def test_episodes_at_a_time_have_servers_of_their_own_under_one_address(config_file):
+    config = written(config_file)
+    (light,) = seed_tasks(config)
+
+    async def work():
+        async with shared_browser() as browser:
+            envs = [WebEnv(browser, config.rollout) for _ in range(3)]
+            switch = "checkbox:Light"
+            try:
+                first = await asyncio.gather(
+                    play(envs[0], light, switch, DONE),
+                    play(envs[1], light, DONE),
+                    play(envs[2], light, switch, switch, DONE),
+                )
+                return [*first, await play(envs[0], light, DONE)]
+            finally:
+                for env in envs:
+                    await env.close()
+
+    scores, addresses = zip(*run(work()), strict=True)
+    assert [score.reward for score in scores] == [1, 0, 0, 0]
+    assert "the lamp is {'on': False, 'name': ''}" in scores[1].note
+    assert set(addresses) == {"http://127.0.0.1:8000/"}
+
+
+@pytest.mark.browser
+def test_http_checks_and_pages_opened_for_a_check_reach_the_episodes_own_server(config_file, tmp_path):
+    checks = '[{"http": "/api/state", "path": "$.on", "equals": true}, {"text": "Lamp", "at": "/"}]'
+    (tmp_path / "i.jsonl").write_text(f'{{"id": "a", "instruction": "Light!", "checks": {checks}}}\n')
+    config = written(config_file, f"rollout.web.train_files=[{tmp_path}/i.jsonl]")
+    (light,) = seed_tasks(config)
+    assert one(config, light, "checkbox:Light", DONE).reward == 1
+    assert one(config, light, DONE).note.endswith("it is False")
+
+
+@pytest.mark.browser
+def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves_no_reward(config_file):
+    config = written(config_file)
+    broken = eval_tasks(config)[1]
+    score = one(config, broken, DONE)
+    assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
+    told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")
+    note = one(told, broken, DONE).note
+    assert "http://127.0.0.1:8000/ nothing /" in note
+    silent = written(config_file, "rollout.web.verify=['{python}', -c, 'print(1)']")
+    score = one(silent, broken, DONE)
+    assert (score.reward, "printed '1" in score.note) == (None, True)
+    gone = 'rollout.web.verify=["{python}", -c, "import requests; requests.get(\'http://127.0.0.1:1/\')"]'
+    assert one(written(config_file, gone), broken, DONE).reward is None
+
+
+@pytest.mark.browser
+def test_what_a_worker_starts_has_the_python_path_of_webrl_itself(config_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:/elsewhere")
+    config = written(config_file, "rollout.web.verify=[sh, -c, 'echo fail: $PYTHONPATH.']", f"runs_dir={tmp_path}")
+    (light,) = seed_tasks(config)
+    (ended,) = run(play_in_worker(config, {"light": Idle()}, [light], tmp_path / "t.jsonl")).values()
+    assert (ended.env_reward, ended.env_error.endswith(f": {ROOT}:/elsewhere.")) == (0, True), ended.env_error
+
+
+def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(config_file):
+    config = written(config_file)
+
+    async def work():
+        server = await EpisodeServer.start(config.rollout.web)
+        said = server._last_words()
+        there = Path(server.folder).is_dir()
+        await server.stop()
+        return server.port, said, (there, Path(server.folder).exists())
+
+    port, said, folder = run(work())
+    assert f"listening on 127.0.0.1 {port}" in said
+    assert folder == (True, False)
+    await_end(port)
+
+
+def test_a_killed_process_leaves_no_server_and_the_next_start_removes_its_folder(config_file, tmp_path, monkeypatch):
+    script = (
+        "import asyncio, os, pathlib, signal, sys\n"
+        "from webrl.config import load_config\n"
+        "from webrl_site.serve import EpisodeServer\n"
+        "async def work():\n"
+        "    server = await EpisodeServer.start(load_config(sys.argv[1]).rollout.web)\n"
+        "    pathlib.Path(server.folder, 'a.sqlite').touch()\n"
+        "    print(server.port, server._process.pid, server.folder, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(work())\n"
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(config_file)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+    port, guard, left = done.stdout.split()
+    await_end(int(port))
+    while living([psutil.Process(int(guard))] if psutil.pid_exists(int(guard)) else []):
+        time.sleep(0.05)
+    assert Path(left, "a.sqlite").exists(), "nothing is there to be removed"
+
+    async def work():
+        web = written(config_file).rollout.web
+        living = await EpisodeServer.start(web)
+        next_one = await EpisodeServer.start(web)
+        folders = [Path(folder).is_dir() for folder in (left, living.folder, next_one.folder)]
+        await living.stop()
+        await next_one.stop()
+        return folders
+
+    assert run(work()) == [False, True, True]
+    assert not [path for path in tmp_path.glob("webrl-serve-*/*") if path.is_dir()]
+
+
+def test_a_cleaner_of_temporary_files_does_not_cost_a_living_server_its_folder(config_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def work():
+        web = written(config_file).rollout.web
+        living = await EpisodeServer.start(web)
+        for path in tmp_path.glob("webrl-serve-*/**/*"):
+            if path.is_file():
+                path.unlink()
+        await (await EpisodeServer.start(web)).stop()
+        left = Path(living.folder).is_dir()
+        await living.stop()
+        return left
+
+    assert run(work())
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(config_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def work():
+        starting = asyncio.ensure_future(EpisodeServer.start(written(config_file).rollout.web))
+        while not folders():  # noqa: ASYNC110 (a folder sets no event)
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    def folders():
+        return [path for path in tmp_path.glob("webrl-serve-*/*") if path.is_dir()]
+
+    run(work())
+    assert not folders()
+
+
+def _group(process):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(process.pid)
+
+
+def test_a_start_that_is_cancelled_as_it_forks_leaves_no_server(config_file, monkeypatch):
+    begun, fork = [], asyncio.create_subprocess_exec
+
+    async def slow(*command, **options):
+        begun.append(await fork(*command, **options))
+        await asyncio.sleep(1)  # on a busy machine the server is there before this process goes on
+        return begun[0]
+
+    async def work():
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+        starting = asyncio.ensure_future(EpisodeServer.start(written(config_file).rollout.web))
+        while not begun:  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    run(work())
+    group = [p for p in psutil.process_iter(["status"]) if p.info["status"] != "zombie" and _group(p) == begun[0].pid]
+    assert not group
+
+
+def test_what_answers_must_be_the_server_that_was_started(config_file, tmp_path):
+    """The first server is slow, and another program (this one) takes its port meanwhile."""
+    ports = tmp_path / "ports"
+    script = (
+        "import http.server, pathlib, sys, time; "
+        f"said = pathlib.Path({str(ports)!r}); first = not said.exists(); "
+        "said.open('a').write(sys.argv[1] + '\\n'); "
+        "first and time.sleep(3600); "
+        "http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')"
+    )
+    config = written(config_file).rollout.web
+    serve = config.serve.model_copy(update={"command": ("{python}", "-c", script, "{port}")})
+
+    async def other(reader, writer):
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def work():
+        starting = asyncio.ensure_future(EpisodeServer.start(config.model_copy(update={"serve": serve})))
+        await asyncio.to_thread(await_line, ports)
+        async with await asyncio.start_server(other, "127.0.0.1", int(ports.read_text())):
+            server = await starting
+            await server.stop()
+        return server.port, [int(port) for port in ports.read_text().split()]
+
+    port, tried = run(work())
+    assert port == tried[1]
+    assert len(tried) == 2
+
+
+def test_a_server_that_leaves_its_session_is_refused_by_name(config_file, tmp_path):
+    daemon = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
+    script = (
+        "import pathlib, subprocess, sys, time; "
+        "child = subprocess.Popen(sys.argv[1:], start_new_session=True); "
+        f"pathlib.Path({str(tmp_path)!r}, str(child.pid)).touch(); time.sleep(3600)"
+    )
+    config = written(config_file).rollout.web
+    serve = config.serve.model_copy(update={"command": ("{python}", "-c", script, *daemon)})
+    try:
+        with pytest.raises(SiteError, match=r"is not what answers at http://127\.0\.0\.1:.* none of its own processes"):
+            run(EpisodeServer.start(config.model_copy(update={"serve": serve})))
+    finally:
+        for path in tmp_path.iterdir():
+            os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_all_tries_of_a_start_have_one_deadline(config_file, tmp_path):
+    script = f"import time; open({str(tmp_path / 'starts')!r}, 'a').write('x'); time.sleep(1) # {{port}}"
+    overrides = f"rollout.web.serve.command={['{python}', '-c', script]}", "rollout.web.serve.timeout_s=1.5"
+    with pytest.raises(SiteError, match=r"ended|does not answer"):
+        run(EpisodeServer.start(written(config_file, *overrides).rollout.web))
+    starts = tmp_path / "starts"  # which is not there if the first took longer than all may
+    assert len(starts.read_text() if starts.exists() else "") < 3, "each would have taken a second"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["{python}", "-c", "raise SystemExit('no lamp for {port}')"], ["ended: no lamp for "]),
+        (
+            ["{python}", "-c", "import time; time.sleep(60) # {port}"],
+            ["does not answer", "0.5 s", "said nothing"],
+        ),
+    ],
+)
+def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_file, command, words):
+    timeout = 30 if "raise" in command[2] else 0.5
+    config = written(config_file, f"rollout.web.serve.command={command}", f"rollout.web.serve.timeout_s={timeout}")
+    tasks = seed_tasks(config)
+
+    async def work():
+        async with open_sites(config, tasks):
+            raise AssertionError("no episode is worth starting")
+
+    with pytest.raises(SiteError) as error:
+        run(work())
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_ports_are_not_claimed_in_a_folder_that_somebody_else_may_have_made(config_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    link = tmp_path / f"webrl-serve-{os.getuid()}"
+    link.symlink_to("theirs")
+    web = written(config_file).rollout.web
+    with pytest.raises(SiteError, match="is not this user's own folder"):
+        run(EpisodeServer.start(web))
+    link.unlink()
+    link.mkdir(mode=0o777)
+    link.chmod(0o777)
+    with pytest.raises(SiteError, match="is not this user's own folder"):
+        run(EpisodeServer.start(web))
+
+
+def test_a_folder_that_is_not_there_is_named(config_file):
+    web = written(config_file, "rollout.web.serve.folder=/nowhere").rollout.web
+    with pytest.raises(SiteError, match=r"'/nowhere'"):
+        run(EpisodeServer.start(web))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rollout.web.serve.command=[serve]", ["rollout.web.serve.command", "{port}"]),
+        ("rollout.web.reset.url=http://127.0.0.1:8000/reset", ["reset does not go with serve"]),
+        ("rollout.web.database=sqlite:////tmp/a.db", ["database does not go with serve"]),
+        ("rollout.web.login.command=[a]", ["login does not go with serve"]),
+        ("rollout.web.start_urls=['http://a.test/', 'http://b.test/']", ["one http:// host"]),
+        ("rollout.web.train_files=[]", ["rollout.web.serve", "name rollout.web.train_files"]),
+    ],
+)
+def test_settings_that_do_not_go_with_servers_of_episodes_are_refused(config_file, override, words):
+    with pytest.raises(UsageError) as error:
+        check_settings(written(config_file, override))
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_verify_check_without_a_program_is_refused_with_its_place(config_file):
+    with pytest.raises(DataError, match=r"lamp_train\.jsonl:1: a verify check needs rollout\.web\.verify"):
+        seed_tasks(written(config_file, "rollout.web.verify=[]"))
+
+
+@pytest.mark.browser
+def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_given_up(config_file):
+    config = written(config_file, "rollout.envs_per_worker=1")
+    (light,) = seed_tasks(config)
+    arg = {"task": light.to_json(), "settings": {}}
+
+    async def work():
+        worker = Worker(config.rollout)
+        try:
+            await worker.handle(0, "reset", arg)
+            first = worker._envs[0]._server.port
+            await worker._browser._browser.close()
+            await worker.handle(0, "reset", arg)
+            await asyncio.to_thread(await_end, first)
+            env = worker._envs[0]
+            second = env._server.port
+            closing = asyncio.ensure_future(env.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await asyncio.to_thread(await_end, second)
+            await worker.handle(0, "reset", arg)
+            third = worker._envs[0]._server
+        finally:
+            await worker.close()
+        return third.folder
+
+    assert not Path(run(work())).exists(), "a worker that ends closes what its environments hold"

@@ -1,0 +1,168 @@
+"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from webrl.errors import BrowserError, DataError, UsageError
+
+_SHOWN_LINES = 12
+_LOGIN_PAGES = 4
+"""So many pages are looked at for a log-in that is not on the start page."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="config to write, instructions beside it (default: NAME.yaml)"
+    )
+    parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
+    parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        help="log in as this user, through the form on the start page, or behind its link to a log-in",
+    )
+    parser.add_argument(
+        "--password-env",
+        metavar="VARIABLE",
+        help="variable with that password (default: PASSWORD); without --user where the form asks for a password alone",
+    )
+    parser.add_argument(
+        "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
+    )
+    parser.add_argument(
+        "--basic-user", metavar="NAME", help="user of HTTP's own log-in, which the server itself asks for"
+    )
+    parser.add_argument(
+        "--basic-password-env", metavar="VARIABLE", help="with --basic-user: its password (default: BASIC_PASSWORD)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Look around, write, try; returns the exit code."""
+    from webrl.config import load_config
+    from webrl.runs.spelling import visible
+    from webrl_site.starter import choose_name, num_elements, starter_files, try_site
+
+    if args.basic_password_env is not None and not args.basic_user:
+        raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
+    try:
+        host = urlsplit(args.url).netloc.rpartition("@")[2]
+    except ValueError as error:
+        form = "a start page has the form http://host:port/path"
+        raise UsageError(f"{args.url!r} is not a web address: {error}; {form}") from None
+    name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
+    out: Path = args.out or Path(f"{name}.yaml")
+    if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
+        raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
+    _write_site(args, out, name)
+    try:
+        trial = asyncio.run(try_site(load_config(out)))
+    except BrowserError as error:
+        raise BrowserError(f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`") from None
+    seen = trial.steps[0].observation
+    print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
+    print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
+    for line in seen.splitlines()[:_SHOWN_LINES]:
+        print(visible(f"  {line:.110}"))
+    if not num_elements(seen):
+        print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
+    verdict = "no reward: the instruction has no checks, the outcome model judges"
+    if trial.env_reward is not None:
+        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
+    print(f"an agent that does nothing gets {verdict}")
+    print(f"next: read {out}, write instructions, then `webrl run {out}`")
+    print(f"to show it how: `webrl record-demos {out} --by-hand`")
+    return 0
+
+
+def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
+    from webrl.runs.spelling import visible
+    from webrl_site.explore import explore, shows_only_login, without_token
+    from webrl_site.starter import prove, start_config, starter_instructions, title_instruction, write_starter
+
+    login = _login(args, name)
+    config = start_config(args.url, name, args.pages, login).rollout
+    found = asyncio.run(explore(config, args.pages))
+    asking = None if login.keys() - {"basic"} else next((page for page in found.pages if page.login), None)
+    if asking and asking.login and shows_only_login(found):
+        raise DataError(
+            f"{asking.url} is a log-in, and nothing else is shown without it: give {asking.login.options}, or "
+            "--login-state FILE (docs/own_site.md); nothing is written"
+        )
+    proved, dropped = asyncio.run(prove(config, starter_instructions(found.pages)))
+    proved = proved or [title_instruction(found.pages[0], is_checked=False)]
+    files = write_starter(out, found, args.url, name, login, [starter.entry for starter in proved])
+    for page in found.pages:
+        print(visible(f"  {without_token(page.url)}  {page.title!r:.60}  {len(page.text)} characters"))
+    _print_some("not visited", found.skipped)
+    if found.left:
+        enough = f"--pages {args.pages}" if len(found.pages) >= args.pages else "too many links led to no new page"
+        _print_some(f"not visited ({enough})", found.left)
+    _print_some("left out, as its own answer does not solve it", dropped)
+    if socket := next((page.socket for page in found.pages if page.socket), ""):
+        print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
+        print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
+    if not socket and (refused := next((page.refused for page in found.pages if page.refused), "")):
+        print(f"requests of pages were refused: {visible(refused):.200}")
+        print(f"  if something is missing without them, set read_only: false in {out}; agents may then change the site")
+    if asking and asking.login:
+        print(f"{visible(asking.url)} has a log-in: to use it, move the files away and give {asking.login.options}")
+    print(f"wrote {', '.join(map(str, files))}")
+
+
+def _print_some(what: str, lines: Sequence[str]) -> None:
+    from webrl.runs.spelling import visible
+
+    for line in lines[:_SHOWN_LINES]:
+        print(visible(f"  {what}: {line:.300}"))
+    if len(lines) > _SHOWN_LINES:
+        print(f"  and {len(lines) - _SHOWN_LINES} more")
+
+
+def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Return the log-ins that the options describe, a form looked up on the start page; {} without one.
+
+    Raises:
+        UsageError: two ways at once, or no password in the environment.
+        DataError: no form with a password on the start page, nor where its links to a log-in lead.
+    """
+    from webrl_site.explore import LOGIN_LINK, explore
+    from webrl_site.starter import guess_login, start_config
+
+    by_form = args.user or args.password_env
+    if args.login_state and by_form:
+        raise UsageError("--login-state and --user or --password-env: choose one way to log in")
+    login: dict[str, Any] = {}
+    if args.basic_user:  # HTTP's own log-in
+        variable = args.basic_password_env or "BASIC_PASSWORD"
+        _require_variable(f"--basic-user {args.basic_user}", variable)
+        login = {"basic": {"user": args.basic_user, "password": f"${{{variable}}}"}}
+    if args.login_state:
+        return login | {"state_file": str(args.login_state)}
+    if not by_form:
+        return login
+    variable = args.password_env or "PASSWORD"
+    _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
+    config = start_config(args.url, name, 1, login).rollout
+    start = asyncio.run(explore(config, 1)).pages[0]
+    guess = guess_login(start, args.url, args.user, variable)
+    if guess is None:
+        pages = asyncio.run(explore(config, _LOGIN_PAGES, LOGIN_LINK)).pages
+        guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
+    if guess is None:
+        raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")
+    return login | guess
+
+
+def _require_variable(option: str, variable: str) -> None:
+    if not os.environ.get(variable):
+        raise UsageError(f"{option}: the environment variable {variable!r} is not set; export it")

@@ -1,0 +1,399 @@
+"""A short look around one's own site: pages that can be reached by links, as the agent would see them.
+
+API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside. Links that
+look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few pages of
+one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from webrl.config import RolloutConfig
+from webrl.config.redaction import redact
+from webrl.config.web import WebConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import Browser, first_line
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.guard import changes
+from webrl.rollouts.observe import shown_frames
+from webrl_site.env import WebEnv
+from webrl_site.tasks import require_start, task_at
+
+_PER_FORM = 2
+_IN_VAIN = 4
+"""So many links of a shape may bring no new page, and two more for each that does."""
+LOGIN_LINK = re.compile(r"(?i)log-?_?\s?(in|on)\b|sign-?_?\s?in\b")
+"""Links that look as if they led to a log-in."""
+_SETTLE_CAP_S = 6.0
+"""A page that is seen once, before anything is known of the site, is waited for longer."""
+_VISITS_PER_PAGE = 3
+_NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
+_PAGE_TYPES = ("text/html", "application/xhtml+xml")
+_ASKS_BACK = re.compile(r"(?i)\bare you sure\b|\bcan(?:not|'t|\\'t) be undone\b|\bplease confirm\b")
+_AGREES = re.compile(r"(?i)\W*(yes|ok|confirm|continue)\b")
+_SAVES = re.compile(r"(?i)\b(save|update|change|apply|set|regenerate|create|register|sign.?up|join|add|send)\b")
+_SECRET = re.compile(r"(?i)token|secret|passw|auth|signature|credential|session|csrf|(^|[_.-]|api)key$")
+"""Parameters of an address that are not written down."""
+_LOGIN_FIELDS = 3
+"""A form with more fields says that it is a log-in."""
+_ACCOUNT = re.compile(
+    rf"{LOGIN_LINK.pattern}|register|sign-?_?\s?up|forgot|password|account|verif|about|help|terms|privacy|imprint|language"
+)
+_NAMED = re.compile(r"^\s*\[(\w+)\] \w+ ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
+_SCRIPT = """() => {
+  const short = (words) => [...(words ?? '').replace(/\\s+/g, ' ').trim()].slice(0, 80).join('');
+  const text = (e) => short(e?.innerText);
+  const plain = (e) => short(e?.textContent);
+  const all = (() => {
+    try {
+      return __webrl.allElements(); // in shadow roots too
+    } catch {
+      return [...document.querySelectorAll('*')];
+    }
+  })();
+  // A field called `method` or `elements` hides the form's own.
+  const own = (form, name) => Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, name).get.call(form);
+  const label = (e) => {
+    const copy = e.labels?.[0]?.cloneNode(true);
+    copy?.querySelectorAll('input, select, textarea').forEach((part) => part.remove());
+    return plain(copy);
+  };
+  const name = (e) => short(label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id);
+  const isField = (e) =>
+    e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea');
+  const isText = (e) => e.matches('input:not([type]), input[type=text], input[type=email], input[type=tel]');
+  const words = (e) => e instanceof HTMLInputElement ? e.value : text(e) || text(e.getRootNode().host);
+  const enters = (said) => /log.?[io]n|sign.?in|continue|submit|^ok$/i.test(said);
+  const describe = (action, method, fields, buttons) => {
+    const passwords = fields.filter((e) => e.type === 'password' && e.checkVisibility());
+    // Two are a registration, one that is new is no log-in either.
+    const password = passwords.length === 1 && passwords[0].autocomplete !== 'new-password' ? passwords[0] : null;
+    const user = fields.slice(0, fields.indexOf(password)).filter((e) => isText(e) && e.checkVisibility()).at(-1);
+    return {
+      action, method, fields: fields.map(name), password: password && name(password), user: user ? name(user) : null,
+      submit: buttons.find(enters) ?? buttons[0] ?? null,
+    };
+  };
+  const forms = all.filter((e) => e instanceof HTMLFormElement).map((form) => describe(
+    own(form, 'action'), own(form, 'method').toUpperCase(), [...own(form, 'elements')].filter(isField),
+    all.filter((e) => e.form === form && e.matches('button:not([type=button]), input[type=submit]')).map(words)
+      .filter(Boolean)));
+  // A program may ask for a password without a form, or in a component of its own.
+  const loose = all.filter((e) => isField(e) && !e.form && e.checkVisibility());
+  const last = all.indexOf(loose.filter((e) => e.type === 'password').at(-1));
+  const after = all.slice(last + 1).filter((e) => e.matches('button, [role=button]') && e.checkVisibility());
+  if (last >= 0) forms.push(describe(location.href, 'POST', loose, after.map(words).filter(enters)));
+  // A name of the site beside the page's own (docsify has it in every sidebar) is not the page's heading.
+  const headings = all.filter((e) => e.matches('h1') && text(e) && !e.closest(
+    'aside, nav, [role=complementary], [role=navigation]'));
+  const asks = (a) => /confirm\\(/.test(a.getAttribute('onclick')) ||
+    a.getAttributeNames().some((key) => /confirm|^data-(turbo-)?method$|^hx-(post|put|patch|delete)$/.test(key));
+  return {
+    type: document.contentType,
+    title: document.title.trim(),
+    heading: headings.length === 1 ? headings[0].getAttribute('bid') : '',
+    links: all.filter((e) => (e instanceof HTMLAnchorElement || e instanceof HTMLAreaElement) && e.href).map((a) => [
+      a.href, [text(a) || plain(a), a.getAttribute('aria-label'), a.title].filter(Boolean).join('\\n'),
+      a.getAttribute('bid') ?? '', asks(a)]),
+    forms,
+  };
+}"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of a page."""
+
+    action: str
+    """Where it goes."""
+    method: str
+    """GET or POST."""
+    fields: tuple[str, ...]
+    """Labels, else placeholders or names, of what can be filled in."""
+    password: str | None
+    """The one field among them that asks for a password."""
+    submit: str | None
+    """Text of its button."""
+    user: str | None = None
+    """The field before it that asks who one is."""
+
+    @property
+    def is_login(self) -> bool:
+        """Whether it asks for a password to let somebody in, and not to keep one among other settings."""
+        if self.password is None or _SAVES.search(self.submit or ""):
+            return False
+        return len(self.fields) <= _LOGIN_FIELDS or bool(LOGIN_LINK.search(self.submit or ""))
+
+    @property
+    def options(self) -> str:
+        """The options of `webrl init-site` that try it as a log-in."""
+        if self.user:
+            return "--user NAME, with the password in the variable PASSWORD"
+        return "--password-env PASSWORD, the variable with the password"
+
+
+@dataclass(frozen=True)
+class DiscoveredPage:
+    """One page."""
+
+    url: str
+    """Its address, after redirects."""
+    title: str
+    """Its title."""
+    heading: str
+    """Its one main heading (`h1`, not in a sidebar) as the agent sees it; "" where it has none or several."""
+    link: str
+    """Name of the link that led there as the agent sees it; "" for start pages, and where it leads elsewhere too."""
+    text: str
+    """What the agent sees (`rollout.observation`)."""
+    forms: tuple[Form, ...]
+    """Its forms."""
+    socket: str = ""
+    """A WebSocket that it asked for, which pages that only read do not get."""
+    refused: str = ""
+    """Why a request of it was refused, "" if none was."""
+    target: str = ""
+    """Where that link leads, before redirects."""
+
+    @property
+    def login(self) -> Form | None:
+        """The form that lets somebody in."""
+        return next((form for form in self.forms if form.is_login), None)
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What was found."""
+
+    pages: tuple[DiscoveredPage, ...]
+    """In the order of the visits."""
+    skipped: tuple[str, ...]
+    """Links that were not followed, or did not open, each with the reason."""
+    unsafe: tuple[str, ...] = ()
+    """Addresses of links and forms that look as if they changed something."""
+    left: tuple[str, ...] = ()
+    """Links that were not followed because enough was visited."""
+
+
+class _Link(NamedTuple):
+    url: str
+    words: str
+    """All that the page calls it."""
+    bid: str
+    asks: bool
+    """Whether the page asks back when it is clicked, or sends something else than GET."""
+
+
+async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None) -> Exploration:
+    """Visit the start pages and what they link to on the site's own hosts, nearest first.
+
+    Args:
+        first: links whose path or text contains a match are followed before the others.
+
+    Raises:
+        UsageError: no start page.
+        SiteError, BrowserError: the first start page does not open, or refuses the log-in.
+        BrowserMissing: no Chromium.
+    """
+    require_start(config)
+    web = config.web.model_copy(update={"read_only": True})
+    config = config.model_copy(update={"web": web, "settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
+    walk = _Walk(config.web, first)
+    async with Browser(max_page_mb=config.max_page_mb) as browser:
+        env = WebEnv(browser, config)
+        try:
+            visits_left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
+            while len(walk.pages) < max_pages and visits_left and (waiting := walk.next()):
+                visits_left -= 1
+                url, link = waiting
+                try:
+                    walk.enter(url, *await _visit(env, config, url, link))
+                except BrowserError as error:
+                    if not walk.pages and url == config.web.start_urls[0]:
+                        raise
+                    why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
+                    walk.skip(url, why)
+                    walk.count(url, is_new=False)
+        finally:
+            await env.close()
+    return walk.result()
+
+
+class _Walk:
+    """Where one has been, and where to go next."""
+
+    def __init__(self, web: WebConfig, first: re.Pattern[str] | None = None) -> None:
+        self._web = web
+        self._first = first
+        self._known = {_key(url) for url in web.start_urls}
+        self._forms: Counter[str] = Counter()
+        self._brought: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        """By shape: links that have brought a new page, and others."""
+        self._named: defaultdict[str, set[str]] = defaultdict(set)
+        self._waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
+        self._skipped: list[str] = []
+        self._vain: Counter[str] = Counter()
+        """By shape: links that are not followed for that."""
+        self._unsafe: list[str] = []
+        self.pages: dict[str, DiscoveredPage] = {}
+
+    def next(self) -> tuple[str, str] | None:
+        """The next link and its name; None where there is none."""
+        while self._waiting:
+            url, link = self._waiting.popleft()
+            if not self._is_spent(url):
+                return url, link
+        return None
+
+    def _is_spent(self, url: str) -> bool:
+        """Whether enough links of its shape have brought nothing; it is counted then."""
+        new, old = self._brought[True], self._brought[False]
+        spent = [shape for shape in _shapes(url) if old[shape] >= _IN_VAIN + 2 * new[shape]]
+        self._vain.update(spent[:1])
+        return bool(spent) and url not in self._web.start_urls
+
+    def count(self, url: str, *, is_new: bool) -> None:
+        """Note whether a link has brought a new page."""
+        self._brought[is_new].update(_shapes(url))
+
+    def skip(self, url: str, why: str) -> None:
+        """A link is not followed, or did not open."""
+        self._skipped.append(f"{without_token(url)}: {redact(why)}")
+
+    def enter(self, url: str, page: DiscoveredPage, links: Sequence[_Link], names: dict[str, str]) -> None:
+        """A page has been opened; one that is known, or asks back, or whose address is a key, brings nothing."""
+        fresh = _host(page.url) in self._web.hosts and _key(page.url) not in self.pages
+        fresh = fresh and all(page.text != seen.text for seen in self.pages.values())
+        said = [*(form.submit or "" for form in page.forms), *(link.words for link in links)]
+        agrees = any(_AGREES.match(text) or changes("", text) for text in said)
+        if fresh and self.pages and agrees and _ASKS_BACK.search(page.text):
+            self.skip(page.url, "asks for a confirmation")
+            self._unsafe.append(url)
+            fresh = False
+        if fresh and self.pages and _has_token(page.url):
+            self.skip(page.url, "its address holds a token")
+            fresh = False
+        self.count(url, is_new=fresh)
+        if not fresh:
+            return
+        self.pages[_key(page.url)] = page
+        forms = {_key(form.action): form.submit or "" for form in page.forms}
+        self._unsafe += [form.action for form in page.forms if changes(form.action, form.submit or "")]
+        for link in links:
+            self._named[names.get(link.bid, "")].add(_key(link.url))
+            self._add(link, names.get(link.bid, ""), f"{link.words}\n{forms.get(_key(link.url), '')}")
+
+    def _add(self, link: _Link, name: str, words: str) -> None:
+        url, path = link.url, urlsplit(link.url).path
+        if _key(url) in self._known or _host(url) not in self._web.hosts or _NOT_PAGES.search(path):
+            return
+        self._known.add(_key(url))
+        word = next(filter(None, (changes(url, said) for said in words.splitlines())), "")
+        if word or link.asks:
+            self.skip(url, f"looks as if it changed something ({word or 'the page asks back'})")
+            self._unsafe.append(url)
+        elif _has_token(url):
+            self.skip(url, "its address holds a token")
+        elif self._forms[_form(url)] < _PER_FORM:
+            self._forms[_form(url)] += 1
+            urgent = self._first is not None and self._first.search(f"{path} {_route(url)} {words}")
+            (self._waiting.appendleft if urgent else self._waiting.append)((url, name))
+
+    def result(self) -> Exploration:
+        """What was found."""
+        left = [without_token(url) for url, _ in self._waiting if not self._is_spent(url)]
+        vain = [f"{n} links like {shape}: those before brought no new page" for shape, n in self._vain.items()]
+        pages = (page if len(self._named[page.link]) < 2 else replace(page, link="") for page in self.pages.values())
+        unsafe = dict.fromkeys(url for url in self._unsafe if not _route(url))  # a route is never asked for
+        return Exploration(tuple(pages), (*vain, *self._skipped), tuple(unsafe), tuple(left))
+
+
+def shows_only_login(found: Exploration) -> bool:
+    """Whether nothing is shown but the log-in and what belongs to it (a forgotten password, a registration)."""
+    first = found.pages[0]
+    is_asked = len(found.pages) == 1 or _key(first.url) != _key(first.target) or LOGIN_LINK.search(_called(first))
+    others = all(page.login or _ACCOUNT.search(_called(page)) for page in found.pages)
+    return bool(first.login and is_asked and others)
+
+
+def _called(page: DiscoveredPage) -> str:
+    return f"{urlsplit(page.url).path} {page.link} {page.title} {page.heading}"
+
+
+async def _visit(
+    env: WebEnv, config: RolloutConfig, url: str, link: str
+) -> tuple[DiscoveredPage, list[_Link], dict[str, str]]:
+    """The page, its links, and the names of its elements as the agent sees them."""
+    from playwright.async_api import Error
+
+    observation = await env.reset(task_at(config, f"{config.web.name}.look", url, "look around"))
+    try:
+        _, *frames = await shown_frames(env.page.main_frame)
+        parts: list[dict[str, Any]] = [await env.tab.evaluate(f"({_SCRIPT})()")]
+        parts += [await frame.evaluate(_SCRIPT) for frame in frames]
+        socket: str = await env.tab.evaluate_in_page("window.__webrl?.refusedSocket ?? ''")
+    except (Error, ChannelError, ChannelClosed) as error:
+        raise BrowserError(first_line(error)) from None
+    found = parts[0]
+    if found["type"] not in _PAGE_TYPES and url not in config.web.start_urls:
+        raise BrowserError(f"is no page ({found['type']})")
+    names = {bid: str(ast.literal_eval(name)) for bid, name in _NAMED.findall(observation.text)}
+    forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for part in parts for form in part["forms"])
+    told = (observation.text, forms, socket, env.refusal, url)
+    seen = DiscoveredPage(env.page.url, found["title"], names.get(found["heading"], ""), link, *told)
+    return seen, [_Link(*given) for part in parts for given in part["links"]], names
+
+
+def _has_token(url: str) -> bool:
+    """Whether an address lets in whoever knows it."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query)
+    steps = (*re.split("[/.]", parts.path), *(value for _, value in given))
+    return any(_SECRET.search(key) for key, _ in given) or any(map(_is_random, steps))
+
+
+def _is_random(text: str) -> bool:
+    """Long, of no words: a signed value, or 32 and more hexadecimal digits."""
+    if re.fullmatch(r"[0-9a-f]{32,}", text) or text.startswith("eyJ"):
+        return True
+    kinds = all(re.search(kind, text) for kind in ("[0-9]", "[a-z]", "[A-Z]"))
+    return bool(re.fullmatch(r"[\w-]{20,}", text)) and kinds and not re.search("[a-z]{6}", text)
+
+
+def without_token(url: str) -> str:
+    """An address as it may be written down."""
+    return re.sub(r"[^/.?&=]+", lambda step: "***" if _is_random(step[0]) else step[0], redact(url))
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.lower()
+
+
+def _key(url: str) -> str:
+    return url.partition("#")[0].rstrip("/") + _route(url)
+
+
+def _route(url: str) -> str:
+    """The page that a program of one document shows: a fragment that is a path, such as `#/users/3`."""
+    fragment = urlsplit(url).fragment.rstrip("/")
+    return f"#{fragment}" if fragment.startswith(("/", "!/")) else ""
+
+
+def _form(url: str) -> str:
+    """Addresses that differ in numbers, or in their query alone, show pages of one form."""
+    parts = urlsplit(url)
+    return f"{parts.netloc}{re.sub('[0-9]+', '0', unquote(parts.path + _route(url).partition('?')[0]))}"
+
+
+def _shapes(url: str) -> Iterator[str]:
+    """The address's path with each of its parts left open in turn: `/lang/*`, `/*/fr`."""
+    parts = [part for part in (urlsplit(url).path + _route(url)).split("/") if part]
+    for number in range(len(parts)):
+        yield "/" + "/".join((*parts[:number], "*", *parts[number + 1 :]))

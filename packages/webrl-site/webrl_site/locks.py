@@ -1,0 +1,216 @@
+"""Who uses a site: one run at a time, and within it one writing episode, or any number of reading ones, a replica.
+
+API: `hold_sites(urls, names, owner, folder)` (a run's own context manager; `SiteBusy` names the other holder),
+`await lease_sites(urls, names, writing, folder, timeout_s) -> Lease`, `exclusive(path)` for any other file.
+
+All locks are `flock`s on small files, so they hold across worker processes and end with the process that has
+them, however it dies. Runs on several machines need `lock_dir` on a file system that they share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from webrl.config.redaction import redact
+from webrl_site.sites import SiteError
+
+LEASE_TIMEOUT_S = 3600.0
+"""Longest wait of an episode for a free site."""
+_POLL_S = 0.05
+_MAX_POLL_S = 0.5
+
+
+class SiteBusy(SiteError):
+    """Another run has the site; the text says which, where and since when."""
+
+
+def default_lock_dir() -> Path:
+    """A folder that all processes of this user on this machine agree on."""
+    return Path(tempfile.gettempdir()) / f"webrl-sites-{os.getuid()}"
+
+
+@contextlib.contextmanager
+def hold_sites(
+    urls: Mapping[str, Sequence[str]], names: Iterable[str], owner: str, folder: Path | None = None
+) -> Iterator[None]:
+    """Keep other runs off all replicas of some sites while the block runs.
+
+    Args:
+        urls: the replicas' base URLs by site.
+
+    Raises:
+        SiteBusy: another run has one of them.
+    """
+    with contextlib.ExitStack() as stack:
+        for url in sorted({url for name in names for url in urls.get(name, ())}):
+            stack.enter_context(_hold(url, owner, folder or default_lock_dir()))
+        yield
+
+
+@contextlib.contextmanager
+def _hold(url: str, owner: str, folder: Path) -> Iterator[None]:
+    path = _path(folder, url, "run")
+    with _open(path) as file:
+        if not _try(file, fcntl.LOCK_EX):
+            raise SiteBusy(f"{url} is in use by {holder(url, folder)}; wait for it, or give this run its own replica")
+        _write(file, {"owner": owner, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
+        try:
+            yield
+        finally:
+            _write(file, {})
+
+
+def holder(url: str, folder: Path | None = None) -> str:
+    """The run that has a site, in words; "nobody" if none does."""
+    try:
+        text = _path(folder or default_lock_dir(), url, "run").read_text(encoding="utf-8")
+        if not text:
+            return "nobody"
+        data = json.loads(text)
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(data["since"]))
+        return f"run {data['owner']!r} (process {data['pid']} on {data['host']}, since {since})"
+    except FileNotFoundError:
+        return "nobody"
+    except (ValueError, KeyError):
+        return "a run that does not say who it is"
+
+
+@contextlib.asynccontextmanager
+async def exclusive(path: Path) -> AsyncIterator[None]:
+    """Hold a lock file alone while the block runs.
+
+    Waits without a thread: threads that wait would fill the pool in which the event loop looks up the names that the
+    holder needs.
+    """
+    with _open(path) as file:
+        pause = _POLL_S
+        while not _try(file, fcntl.LOCK_EX):
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _MAX_POLL_S)
+        yield
+
+
+class Lease:
+    """The replicas of one episode; `release` gives them back (so does the end of the process)."""
+
+    def __init__(self) -> None:
+        self.urls: dict[str, str] = {}
+        """Base URL by site."""
+        self._stack = contextlib.ExitStack()
+
+    def add(self, name: str, url: str, file: IO[str]) -> None:
+        """Take over an open, locked file."""
+        self.urls[name] = url
+        self._stack.enter_context(file)
+
+    def release(self) -> None:
+        """Give the replicas back; twice does no harm."""
+        self._stack.close()
+
+
+async def lease_sites(
+    urls: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    *,
+    writing: bool,
+    folder: Path | None = None,
+    timeout_s: float = 3600.0,
+) -> Lease:
+    """Wait for one replica of each site: shared for reading, alone for writing.
+
+    Args:
+        urls: the replicas' base URLs by site.
+
+    Raises:
+        SiteError: no replica came free in time.
+    """
+    lease = Lease()
+    deadline = time.monotonic() + timeout_s
+    try:
+        for name in sorted(set(names)):  # one order for all, so that two episodes never wait for each other
+            await _lease_one(lease, name, urls[name], writing, folder or default_lock_dir(), deadline)
+    except BaseException:
+        lease.release()
+        raise
+    lease.urls = {name: lease.urls[name] for name in names}
+    return lease
+
+
+async def _lease_one(
+    lease: Lease, name: str, urls: Sequence[str], writing: bool, folder: Path, deadline: float
+) -> None:
+    mode = fcntl.LOCK_EX if writing else fcntl.LOCK_SH
+    order = random.sample(urls, len(urls))
+    pause = _POLL_S
+    gate: IO[str] | None = None
+    try:
+        while True:
+            for url in order:
+                # A waiting writer holds the gate; readers that arrive later stop there, so it gets its turn.
+                with _open(_path(folder, url, "gate")) as passing:
+                    own_gate = gate is not None and url == order[0]
+                    if not own_gate and not _try(passing, mode):
+                        continue
+                    file = _open(_path(folder, url, "lease"))
+                    if _try(file, mode):
+                        lease.add(name, url, file)
+                        return
+                    file.close()
+            if writing and gate is None:
+                gate = _take_gate(_path(folder, order[0], "gate"))
+            if time.monotonic() > deadline:
+                kind = "writing" if writing else "reading"
+                raise SiteError(f"no replica of {name} came free for {kind}: {', '.join(urls)} are all leased")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _MAX_POLL_S)
+    finally:
+        if gate is not None:
+            gate.close()
+
+
+def _take_gate(path: Path) -> IO[str] | None:
+    file = _open(path)
+    if _try(file, fcntl.LOCK_EX):
+        return file
+    file.close()
+    return None
+
+
+def _path(folder: Path, url: str, kind: str) -> Path:
+    url = redact(url)
+    readable = re.sub(r"\W+", "-", url.partition("://")[2])[:60].strip("-")
+    return folder / f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:8]}.{kind}"
+
+
+def _open(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a+", encoding="utf-8")
+
+
+def _try(file: IO[str], mode: int) -> bool:
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(file: IO[str], data: dict[str, object]) -> None:
+    file.seek(0)
+    file.truncate()
+    if data:
+        json.dump(data, file)
+    file.flush()

@@ -1,0 +1,227 @@
+"""A server of one's own site for one episode: on a free port, ended with the episode, whatever happens to webrl.
+
+API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
+
+Port and folder are claimed by a `flock` on a directory named for the port, in which the server's folder lies: the
+kernel drops it when nobody has the directory open any more. The guard that ends a server holds it too, so neither port
+nor folder is another's before the server has ended, however webrl did. There is no lock file that a cleaner of
+temporary files could remove, and the server may do with its folder what it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from webrl.config.redaction import redact
+from webrl.config.web import WebConfig
+from webrl.llm.servers import guard
+from webrl_site.hooks import await_answer, filled
+from webrl_site.sites import SiteError
+
+_TRIES = 3
+_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A port of 127.0.0.1 that no other environment of this user takes meanwhile."""
+
+    port: int
+    folder: Path
+    """Its own and empty; removed with `release`, or by a later start."""
+    lock: int
+    """File descriptor that holds it while it is open in any process."""
+
+    def release(self) -> None:
+        """Let others have the port; remove the folder. Only once."""
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
+        os.close(self.lock)
+
+
+class EpisodeServer:
+    """See the module docstring."""
+
+    def __init__(self, claim: _Claim, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+        self.port = claim.port
+        self.folder = str(claim.folder)
+        """Its own, removed with it."""
+        self._claim = claim
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, config: WebConfig) -> Self:
+        """Start `rollout.web.serve.command`, and wait until the start page answers.
+
+        Raises:
+            SiteError: it does not start, ends (its last words are quoted) or does not answer in time.
+        """
+        deadline = time.monotonic() + config.serve.timeout_s
+        for tries_left in reversed(range(_TRIES)):  # a program outside of webrl may take the port in between
+            server = await cls._launch(config)
+            try:
+                problem = await server._await_answer(config, deadline)
+            except BaseException:
+                await server.stop()
+                raise
+            if not problem:
+                return server
+            await server.stop()
+            if not tries_left or time.monotonic() >= deadline:
+                break
+        raise SiteError(problem)
+
+    @classmethod
+    async def _launch(cls, config: WebConfig) -> Self:
+        await asyncio.to_thread(_remove_orphans)
+        with contextlib.ExitStack() as undo:  # whatever happens meanwhile, being cancelled included
+            claim = _claim_port()  # not in a thread, whose result nobody would have if this is cancelled
+            undo.callback(claim.release)
+            log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
+            fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
+            command = [filled(part, fill) for part in config.serve.command]
+            # The guard ends the server's whole process group with this process, and holds the claim until then.
+            launching = asyncio.ensure_future(asyncio.create_subprocess_exec(
+                sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[claim.lock],
+            ))  # fmt: skip
+            try:
+                process = await asyncio.shield(launching)
+            except asyncio.CancelledError:
+                # asyncio would kill the guard alone, and leave what it has started.
+                (begun,) = await asyncio.gather(launching, return_exceptions=True)
+                if not isinstance(begun, BaseException):
+                    await _end(begun)
+                raise
+            except (OSError, ValueError) as error:
+                raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
+            undo.pop_all()
+        return cls(claim, process, log)
+
+    async def _await_answer(self, config: WebConfig, deadline: float) -> str:
+        """Why it does not serve; "" if it does: if its start page answers, and one of its own processes listens."""
+        import httpx
+
+        url = config.start_urls[0].replace(config.hosts[0], f"127.0.0.1:{self.port}", 1)
+        async with httpx.AsyncClient(timeout=config.serve.timeout_s, trust_env=False) as client:
+            answer = asyncio.ensure_future(await_answer(client, url))
+            end = asyncio.ensure_future(self._process.wait())
+            left = max(0.0, deadline - time.monotonic())
+            await asyncio.wait((answer, end), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            ended, answered = end.done(), answer.done()
+            for waiting in (answer, end):
+                waiting.cancel()
+            await asyncio.gather(answer, end, return_exceptions=True)
+        if answered and not ended:
+            answer.result()  # raises what kept it from being asked
+            if await asyncio.to_thread(_listens, self._process.pid, self.port):
+                return ""
+            what = f"is not what answers at {url}: none of its own processes (no daemon, no container) does"
+        elif ended:
+            what = "ended"
+        else:
+            what = f"does not answer at {url} after {config.serve.timeout_s:g} s"
+        return f"rollout.web.serve {redact(' '.join(config.serve.command))!r:.200} {what}: {self._last_words()}"
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        said = self._log.read().decode("utf-8", "replace").strip()
+        return redact(said[-_SHOWN_CHARS:]) or "it said nothing"
+
+    async def stop(self) -> None:
+        """End it and what it has started."""
+        await _end(self._process)
+        self._log.close()
+        self._claim.release()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def _claim_port() -> _Claim:
+    """A free port and an empty folder.
+
+    Raises:
+        SiteError: others could write where claims are kept.
+    """
+    kept = _kept()
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        claimed = kept / str(port)
+        with contextlib.suppress(FileExistsError):  # another's, or what cannot be removed
+            claimed.mkdir(mode=0o700)
+            if (lock := _locked(claimed)) is not None:
+                folder = claimed / "folder"
+                folder.mkdir(mode=0o700)
+                return _Claim(port, folder, lock)
+
+
+def _remove_orphans() -> None:
+    """Remove the folders that nobody holds any more.
+
+    Raises:
+        SiteError: others could write where claims are kept.
+    """
+    for claimed in _kept().iterdir():
+        if (lock := _locked(claimed)) is not None:
+            shutil.rmtree(claimed, ignore_errors=True)
+            os.close(lock)
+
+
+def _listens(session: int, port: int) -> bool:
+    """Whether a process of this session (its leader's id) listens on that port of 127.0.0.1, or of all addresses."""
+    import psutil
+
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(pid) == session and any(
+                connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+                for connection in psutil.Process(pid).net_connections("tcp")
+            ):
+                return True
+    return False
+
+
+def _kept() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"webrl-serve-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise SiteError(f"{folder} is not this user's own folder: others could have files emptied by it; remove it")
+    return folder
+
+
+def _locked(claimed: Path) -> int | None:
+    """The directory, open and locked; None if another has it, or removed it just now."""
+    try:
+        lock = os.open(claimed, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone, or not a directory
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), claimed.lstat()):  # and not one removed before it was locked
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None

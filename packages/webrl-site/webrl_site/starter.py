@@ -1,0 +1,327 @@
+"""What `webrl init-site` writes: a config with comments, and first instructions from the pages found, both tried.
+
+API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(config,
+starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(config)` plays
+one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no success.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from webrl.config import RolloutConfig, RunConfig, validate_config
+from webrl.errors import BrowserError, UsageError
+from webrl.llm.interface import PolicyOutput, Turn
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.guard import LEAVES, changes
+from webrl.runs.store import write_text
+from webrl.types import Trajectory
+from webrl_site.env import WebEnv
+from webrl_site.explore import DiscoveredPage, Exploration, without_token
+from webrl_site.suite import OwnSite
+from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
+
+_TEMPLATE = """\
+# {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
+# Paths are relative to the folder in which webrl is started.
+name: {name}
+num_phases: 1
+tasks:
+  suite: web
+  num_seed_tasks: 40
+  num_eval_tasks: 40
+  source: fixed                     # curriculum: new instructions from failures, once models.generator is a real one
+rollout:
+  web:
+    name: {name}
+    start_urls: [{url}]   # their hosts may be reached; more: rollout.allowed_hosts
+    # The first instructions go to pages and read headings: write yours beside them, one JSON object a line:
+    # {{"id": "a", "instruction": "…", "start": "/page", "checks": [{{"url": "regex"}}, {{"text": "…", "at": "/page"}},
+    #   {{"javascript": "…", "equals": 1}}, {{"http": "/api", "path": "$.a"}}, {{"sql": "…", "equals": 1}}]}}
+    # No checks: the outcome model judges. train_files: []: the generator proposes instructions from the site's pages.
+    train_files: [{train}]
+    heldout_files: [{heldout}]
+{login}
+    # For agents that change the site four things change: read_only, what is forbidden, reset, and sql or http checks.
+    read_only: true                 # GET and HEAD alone leave the browser, to addresses that do not look like actions
+    forbidden_urls:                 # what looked as if it changed something; keep the first when agents may do the rest
+{forbidden}
+    # reset:                        # puts the site back before every rollout and evaluation; or command: [program]
+    #   url: {origin}/reset
+    #   headers: {{X-Reset-Token: "${{RESET_TOKEN}}"}}
+    # database: sqlite:////path/to/site.db      # for sql checks, opened read-only
+    max_actions_per_s: 20           # all environments together
+  envs_per_worker: 4
+  max_steps: 10
+# The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
+# Put your own here (docs/own_site.md): models: {{actor: FOLDER, orm: FOLDER, generator: FOLDER}}
+{tiny}
+# Pages found:
+{pages}
+# Forms found:
+{forms}
+"""
+TINY_MODELS = """\
+models: {dtype: float32, max_prompt_tokens: 1200}
+generate: {tasks_per_prompt: 1, max_new_tokens: 48}
+label: {max_prompt_tokens: 1200}
+critic: {lr: 5.0e-5, batch_size: 16, max_tokens: 2048}
+actor: {lr: 1.0e-4, batch_size: 16, max_tokens: 2048}"""
+"""What the tiny models that ship with webrl are run and trained with."""
+_HELDOUT_EVERY = 3
+_MAX_SHOWN = 8
+"""Forms of the site, and fields of each, in the config's comment."""
+_MAX_NAME = 100
+_ELEMENT = re.compile(
+    r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
+    r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
+)
+_ICON = re.compile(r"[\ue000-\uf8ff]")
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A first instruction with its own answer."""
+
+    entry: dict[str, Any]
+    """As it stands in a file."""
+    page: DiscoveredPage
+    """Where it is solved."""
+    answer: str = ""
+    """What is to be said there, as that page shows it; "": that one is done."""
+
+
+def choose_name(text: str) -> str:
+    """A site's name from a host name or what the user wrote."""
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
+
+
+def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any]) -> RunConfig:
+    """Settings to look around with. Raises UsageError: no web address."""
+    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, "login": login}
+    return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
+
+
+def guess_login(page: DiscoveredPage, url: str, user: str | None, variable: str) -> dict[str, Any] | None:
+    """The log-in through the page's form; None without such a form.
+
+    Args:
+        page: what one sees who opens `url` without being logged in; being let in there is the proof of the log-in if
+            one is sent elsewhere before.
+        user: None where the form asks for a password alone.
+        variable: environment variable with the password.
+
+    Raises:
+        UsageError: it asks for a user and none is given, or the other way round.
+    """
+    form = page.login
+    if form is None or form.password is None:
+        return None
+    if form.user and not user:
+        raise UsageError(f"{page.url}: its log-in asks for {form.user!r} too: give --user NAME")
+    if user and not form.user:
+        raise UsageError(
+            f"{page.url}: its log-in asks for {form.password!r} alone: leave --user out and name the variable that has "
+            "it, --password-env PASSWORD"
+        )
+    fields = {"fields": {form.user: user} if user else {}, "secrets": {form.password: f"${{{variable}}}"}}
+    submit = {"submit": form.submit} if form.submit else {}
+    proof = {"proof_url": url} if urlsplit(page.url).path != urlsplit(url).path else {}
+    return {"form": {"url": page.url, **fields, **submit}, **proof}
+
+
+def write_starter(
+    out: Path,
+    found: Exploration,
+    url: str,
+    name: str,
+    login: Mapping[str, Any],
+    instructions: Sequence[Mapping[str, Any]],
+) -> list[Path]:
+    """Write the config and the instructions, of which every third is held out; return the files, the config first.
+
+    What pages say of themselves is written to the config as quoted ASCII, so that none of it is YAML.
+    """
+    heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
+    parts = ([entry for entry in instructions if entry not in heldout], heldout)
+    written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
+    for path, entries in written.items():
+        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+    train_file, heldout_file = (json.dumps(str(path)) if path in written else "" for path in starter_files(out))
+    pages = [f"#   {json.dumps(without_token(page.url))} {json.dumps(page.title)}" for page in found.pages]
+    forms = set()
+    for form in (form for page in found.pages for form in page.forms):
+        names = ", ".join(map(json.dumps, form.fields[:_MAX_SHOWN])) or "no fields"
+        more = f" and {len(form.fields) - _MAX_SHOWN} more" if len(form.fields) > _MAX_SHOWN else ""
+        forms.add(f"#   {form.method} {json.dumps(without_token(form.action))}: {names}{more}")
+    seen = (url, *(page.url for page in found.pages))
+    unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
+    forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
+    text = _TEMPLATE.format(
+        name=name,
+        url=json.dumps(url),
+        origin=urljoin(url, "/").rstrip("/"),
+        train=train_file,
+        heldout=heldout_file,
+        login=_login(found, url, login),
+        forbidden="\n".join(f"      - {json.dumps(pattern)}" for pattern in forbidden),
+        tiny=TINY_MODELS,
+        pages="\n".join(pages),
+        forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
+    )
+    write_text(out, text)
+    return [out, *written]
+
+
+def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
+    """The log-in that was used, or as a comment a guess."""
+    if login:
+        return f"    login: {json.dumps(login)}"
+    page = next((page for page in found.pages if page.login), None)
+    if page is None or page.login is None:
+        return '    # login: {form: {url: /login, fields: {User: ann}, secrets: {Password: "${PASSWORD}"}}}'
+    user = "NAME" if page.login.user else None
+    guess = guess_login(page, url if page is found.pages[0] else page.url, user, "PASSWORD")
+    return f"    # This looks like the log-in (init-site {page.login.options}):\n    # login: {json.dumps(guess)}"
+
+
+def _pattern(url: str) -> str:
+    """An expression for an address, and for that of other entries (`/notes/3/delete`)."""
+    parts = urlsplit(url)
+    in_path = changes(parts._replace(query="", fragment="").geturl()) or not parts.query
+    text = parts.path if in_path else f"{parts.path}?{parts.query}"
+    open_ends = re.sub(r"[^/?&=]*[0-9*][^/?&=]*", "\0", without_token(text))
+    return f"^[a-z]+://[^/]+{_escape(open_ends).replace(chr(0), '[^/?&]+')}{'([?#]|$)' if in_path else ''}"
+
+
+def _escape(text: str) -> str:
+    """A regular expression for the text itself; unlike `re.escape` it leaves spaces and dashes readable."""
+    return re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", text)
+
+
+def starter_files(out: Path) -> tuple[Path, Path]:
+    """Instruction files beside a config: training, held out."""
+    return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
+
+
+def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
+    """Instructions with checks that need nothing but the pages: go there, and say what its heading is.
+
+    Both are made of the names that the agent sees.
+    """
+    found: list[Starter] = []
+    for number, page in enumerate(pages):
+        name = _ICON.sub("", page.link).strip()
+        if page.url == pages[0].url or not _says_something(name):
+            continue
+        there = [{"url": f"^{_escape(page.url)}$"}]
+        found.append(Starter({"id": f"go-{number}", "instruction": f'Go to the page "{name}".', "checks": there}, page))
+        if _says_something(page.heading):
+            text = f'What is the main heading of the page "{name}"? Answer with its text.'
+            check = [{"answer": _escape(page.heading)}]
+            entry = {"id": f"heading-{number}", "instruction": text, "checks": check}
+            found.append(Starter(entry, page, page.heading))
+    return found or [title_instruction(pages[0], is_checked=_says_something(pages[0].title))]
+
+
+def title_instruction(page: DiscoveredPage, *, is_checked: bool) -> Starter:
+    """What can be asked of any page, judged by the outcome model where its title is no answer."""
+    checks = [{"answer": _escape(page.title)}] if is_checked else []
+    text = "What is the title of this page? Answer with its text."
+    return Starter({"id": "title", "instruction": text, "checks": checks}, page, page.title)
+
+
+def _says_something(name: str) -> bool:
+    """Whether a name can stand in a sentence: of a page `0`, `›` or `#! ?` nobody could say which it is."""
+    return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME
+
+
+class Idle:
+    """Waits, then says that it is done."""
+
+    fingerprint = "idle"
+
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """The same answers for any page."""
+        return PolicyOutput((), (), (), "send_msg_to_user('done')" if turn.history else "noop()", turn.observation)
+
+
+class _Solver:
+    """Opens a starter's page and says its answer, if the page shows it."""
+
+    fingerprint = "solver"
+
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """The link's address first, then what is to be said."""
+        answer = self._starter.answer
+        said = answer if not answer or f" {answer!r}" in turn.observation else "The page does not show it."
+        action = f"send_msg_to_user({said or 'done'!r})" if turn.history else "noop()"
+        if not turn.history and self._starter.page.target:
+            action = f"goto({self._starter.page.target!r})"
+        return PolicyOutput((), (), (), action, turn.observation)
+
+
+async def prove(config: RolloutConfig, starters: Sequence[Starter]) -> tuple[list[Starter], list[str]]:
+    """Return the instructions that are solved by their own answers, and why the others are not.
+
+    The instructions of one page are played together, its last one left out until the rest is solved.
+    """
+    kept: list[Starter] = []
+    dropped: list[str] = []
+    async with Browser(max_page_mb=config.max_page_mb) as browser:
+        env = WebEnv(browser, config)
+        try:
+            for _, group in groupby(starters, lambda starter: starter.page.url):
+                together = list(group)
+                while together:
+                    last = together[-1]
+                    task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
+                    checks = [check for starter in together for check in starter.entry["checks"]]
+                    task = replace(task, extra={"checks": checks})
+                    played = await run_episode(env, _Solver(last), task, config, trajectory_id="proof")
+                    finished = played.status.finished
+                    why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
+                    if not why:
+                        break
+                    dropped.append(f"{together.pop().entry['instruction']} {why}")
+                kept += together
+        finally:
+            await env.close()
+    return kept, dropped
+
+
+async def try_site(config: RunConfig) -> Trajectory:
+    """Play the first instruction without doing anything.
+
+    Raises:
+        BrowserError: the episode failed, with its error.
+    """
+    task = [*training_tasks(config), *heldout_tasks(config)][0]
+    suite = OwnSite()
+    suite.check(task, config.rollout)
+    async with Browser() as browser:
+        env = WebEnv(browser, config.rollout)
+        try:
+            trajectory = await run_episode(env, Idle(), task, config.rollout, trajectory_id="trial")
+            trajectory = await suite.finish(env, trajectory)
+        finally:
+            await env.close()
+    if not trajectory.status.finished:
+        raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
+    return trajectory
+
+
+def num_elements(text: str) -> int:
+    """Elements of a page's text that can be acted on (in the axtree form)."""
+    return len(_ELEMENT.findall(text))

@@ -1,0 +1,137 @@
+"""`webrl study`: options, the plan, and where the tables are."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from webrl.cli.options import count
+from webrl.config.redaction import redact_argument
+from webrl.config.resources import find_config
+from webrl.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("study", metavar="CONFIG", help="a study's YAML, or the name of a shipped one (study_demo)")
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="settings of every cell's run, over the study's `overrides`",
+    )
+    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where the study's folder is made (default: runs)")
+    parser.add_argument("--name", metavar="NAME", help="name of the study's folder (default: the config's)")
+    parser.add_argument(
+        "--parallel", type=count, metavar="N", help="cells at once (default: one a GPU, else one for two cores)"
+    )
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="these methods alone; the others keep their cells")
+    parser.add_argument("--seeds", nargs="+", type=_seed, metavar="N", help="instead of the config's: 0 1 2")
+    parser.add_argument("--phases", type=count, metavar="N", help="instead of the config's num_phases")
+    parser.add_argument("--report", action="store_true", help="write the tables of what is there, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and their commands, run nothing")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed; several are separated by spaces: --seeds 0 1 2")
+    return int(text)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run and report, or one of both; returns the exit code."""
+    from webrl_study.plan import load_study
+
+    if args.parallel == 0:
+        raise UsageError("--parallel 0: one cell at least must run")
+    changes = {
+        "runs_dir": args.runs_dir and str(args.runs_dir),
+        "name": args.name,
+        "seeds": args.seeds,
+        "num_phases": args.phases,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
+    if args.dry_run:
+        return _show_plan(study)
+    from webrl_study.cells import default_parallel, is_finished, read_failures, run_cells
+    from webrl_study.report import record_machine, write_report
+    from webrl_study.results import read_results
+
+    failures = read_failures(study.folder)
+    if not args.report:
+        from webrl.runs.lock import hold_run
+
+        parallel = args.parallel or default_parallel()
+        print(f"study folder {study.folder}, {len(study.cells)} cells, {parallel} at once", flush=True)
+        with hold_run(study.folder):
+            _check(study)
+            if not all(is_finished(job) for job in study.jobs):
+                record_machine(study, parallel)
+            failures = run_cells(study, parallel)
+    results = read_results(study, failures)
+    for name in write_report(study, results):
+        print(study.folder / name)
+    for result in results:
+        if not result.is_finished:
+            print(f"webrl: {result.cell.name}: {result.state}", file=sys.stderr)
+    return 0 if args.report or all(result.is_finished for result in results) else 1
+
+
+def _check(study: Any) -> None:
+    """Refuse at once what every cell would refuse.
+
+    Raises:
+        WebRLError: a package or a model folder is not there, or a run folder was made with other settings.
+    """
+    from webrl.config.extras import check_extras
+    from webrl.phase import STAGES
+    from webrl.preflight import check_inputs
+    from webrl_study.cells import check_config
+
+    stages = [stage.name for stage in STAGES]
+    for path in study.config.demos:
+        if not path.exists():
+            raise UsageError(
+                f"demos: {str(path)!r} does not exist; name demonstrations of `webrl record-demos`, or none"
+            )
+    for cell in (*study.sfts, *study.starts, *study.cells):
+        check_config(cell)
+    for cell in study.jobs:
+        check_extras(cell.config, [*stages, "sft"] if cell.demos else stages)
+        if cell.method not in study.config.retrain_orm:  # their judge is yet to be trained
+            config = cell.config
+            if study.sfts:  # and so may be their start
+                base = {"actor": study.sfts[0].config.models.actor}
+                config = config.model_copy(update={"models": config.models.model_copy(update=base)})
+            check_inputs(config, stages)
+
+
+def _show_plan(study: Any) -> int:
+    from webrl_study.cells import num_finished
+    from webrl_study.plan import SFT
+
+    config = study.config
+    print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
+    for cell in study.jobs:
+        run = cell.config
+        done = f"{num_finished(cell)} of {run.num_phases + 1} phases done"
+        bound = "at most " if run.tasks.source == "curriculum" else ""
+        episodes = f"{bound}{run.max_phase_tasks * run.rollout.num_generations}"
+        if cell.method == SFT:
+            print(f"{cell.name}: the start of the seed, trained on {', '.join(map(str, cell.demos))}")
+        elif cell.model is not None:
+            print(f"{cell.name}: the outcome model, trained further on phase 0")
+        elif run.num_phases:
+            steps = f"critic {run.critic.steps or 'by epochs'}, actor {run.actor.steps or 'by epochs'}"
+            print(f"{cell.name}: {done}; a phase: {episodes} episodes, steps: {steps}")
+        else:
+            print(f"{cell.name}: {done}; {run.tasks.num_seed_tasks} episodes, shared by the cells of the seed")
+        print(f"    webrl {shlex.join(map(redact_argument, cell.arguments))}")
+    evaluated = study.cells[0].config.tasks
+    print(f"# each phase evaluated on {evaluated.num_eval_tasks} held-out seeds, {evaluated.num_heldout_tasks} types")
+    return 0

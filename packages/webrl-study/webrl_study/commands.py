@@ -1,0 +1,5 @@
+"""The command that compares methods."""
+
+from webrl.cli.command import Command
+
+STUDY = Command("compare methods and ablations: seeds, equal budgets, tables, figures", "webrl_study.cli.study", "look")

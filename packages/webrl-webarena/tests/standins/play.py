@@ -1,0 +1,70 @@
+"""Plays tasks on the stand-ins, from reset to validated score."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from webrl.config import RolloutConfig
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.suite import score_episode
+from webrl.types import Task, Trajectory
+from webrl_webarena.env import SiteAccess, WebArenaEnv
+from webrl_webarena.tasks import load_suite
+
+from .experts import SCRIPTS, Script, Scripted
+from .world import World
+
+
+def training_task(task_id: str, site: str, instruction: str) -> Task:
+    """A task without a reference at a site's start page."""
+    return Task(task_id, site, instruction=instruction, start_url=f"__{site.upper()}__")
+
+
+def lite_tasks() -> dict[int, Task]:
+    """WebArena-Lite by BrowserGym's task number."""
+    return {int(task.task_id.rpartition(".")[2]): task for task in load_suite("webarena_lite")}
+
+
+async def play(
+    world: World,
+    tasks: Mapping[int, Task],
+    script: Script | None,
+    config: RolloutConfig | None = None,
+    num_envs: int = 1,
+    open_browser: Callable[[], AbstractAsyncContextManager[Browser]] = Browser,
+) -> dict[int, Trajectory]:
+    """Play each task with its expert (`script` None) or with one script for all."""
+    config = config or world.config(max_steps=15)
+    urls = {site.name: site.url for site in world.sites}
+    async with open_browser() as browser:
+        access = SiteAccess(config.webarena)
+        queue = list(tasks.items())
+        found: dict[int, Trajectory] = {}
+
+        async def player() -> None:
+            env = WebArenaEnv(browser, config, access)
+            while queue:
+                number, task = queue.pop(0)
+                policy = Scripted(script or SCRIPTS[number], urls)
+                trajectory = await run_episode(env, policy, task, config, trajectory_id=task.task_id)
+                found[number] = await score_episode(env, trajectory)
+            await env.close()
+
+        try:
+            await asyncio.gather(*(player() for _ in range(num_envs)))
+        finally:
+            await access.close()
+    return found
+
+
+def scores(found: Mapping[int, Trajectory]) -> dict[int, float | None]:
+    return {number: trajectory.env_reward for number, trajectory in sorted(found.items())}
+
+
+def failures(found: Mapping[int, Trajectory]) -> Sequence[str]:
+    return [
+        f"{n}: {t.status} {t.message} {t.env_error} {[(s.action, s.error) for s in t.steps]}" for n, t in found.items()
+    ]

@@ -1,0 +1,199 @@
+"""The sites before a stage: are they usable, and the reset that puts them back to their published data.
+
+API: `await check_sites(config) -> list[SiteCheck]` (all replicas of all configured sites, in parallel: reachable,
+healthy, does the log-in work, which version); `await reset_sites(config, sites, names)`. The official service
+(`WA_FULL_RESET`) is asked to reset, watched until it is ready, then every site is visited and logged in to until
+everything is up; minted log-ins are forgotten. Reset while holding the sites (`locks.hold_sites`), with no episode
+running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+from webrl.config import WebArenaConfig
+from webrl_site.locks import holder
+from webrl_site.sites import SiteError
+from webrl_webarena.login import FORMS, mint_state, purge_logins
+from webrl_webarena.sites import SITES, Sites, find_sites
+
+if TYPE_CHECKING:
+    from webrl.rollouts.browser import Browser
+
+logger = logging.getLogger(__name__)
+
+READY = "Ready for duty!"
+"""What the reset service's `/status` says when a reset is over."""
+_STARTED, _ALREADY_RUNNING = 200, 418
+_REQUEST_TIMEOUT_S = 60.0
+_MIN_POLL_S, _MAX_POLL_S = 0.05, 5.0
+"""Pause between two looks at a site or a reset, which doubles from one to the next."""
+_TIMEOUT_S = 20.0
+
+# Where each site says what it is; the published images answer here without a log-in.
+_VERSIONS: dict[str, tuple[str, str]] = {
+    "shopping": ("magento_version", r"(Magento/\S+(?: \([^)]*\))?)"),
+    "shopping_admin": ("../magento_version", r"(Magento/\S+(?: \([^)]*\))?)"),
+    "reddit": ("", r"Running (?:<[^>]*>)?\s*(Postmill(?:</a>)?[^<\n]*)"),
+    "gitlab": ("help", r"(GitLab (?:Community|Enterprise) Edition[^<\n]*)"),
+    "map": ("api/0.6/capabilities", r'<version minimum="([^"]+)"'),
+    "wikipedia": ("", r"(kiwix[^\"'<\s]*)"),
+}
+_SIGNS: dict[str, str] = {
+    "shopping": r"customer/account|One Stop Market|Magento",
+    "shopping_admin": r"Magento|admin__|Dashboard",
+    "reddit": r"Postmill|submission|/f/",
+    "gitlab": r"GitLab",
+    "map": r"OpenStreetMap",
+    "wikipedia": r"kiwix|Wikipedia",
+}
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """What is known of one replica.
+
+    Example: `SiteCheck("gitlab", "http://10.0.0.5:8023", True, "GitLab Community Edition 15.7.5", "", "nobody")`
+    """
+
+    site: str
+    """Its name."""
+    url: str
+    """Its base URL."""
+    ok: bool
+    """Reachable, the right application, and (where there is one) the log-in works."""
+    version: str
+    """What it says it is, or "unknown"."""
+    problem: str
+    """What is wrong, or ""."""
+    held_by: str
+    """The run that uses it, or "nobody"."""
+
+
+async def check_sites(
+    config: WebArenaConfig, names: Iterable[str] = SITES, *, sites: Sites | None = None
+) -> list[SiteCheck]:
+    """Look at every replica of the configured sites.
+
+    Args:
+        sites: those to look at; None finds them as a run would.
+
+    Raises:
+        UsageError: an address that cannot be one.
+        BrowserMissing: no browser to log in with.
+    """
+    from webrl.rollouts.browser import Browser
+
+    sites = sites or find_sites(config)
+    targets = [(name, url) for name in names for url in sites.urls.get(name, ())]
+    async with Browser() as browser:
+        return list(await asyncio.gather(*(_check(name, url, sites, config, browser) for name, url in targets)))
+
+
+async def _await_healthy(config: WebArenaConfig, sites: Sites, names: Iterable[str]) -> list[SiteCheck]:
+    """Wait until all replicas are usable.
+
+    Raises:
+        SiteError: some are not within `health_timeout_s`; all of them and their problems are named.
+    """
+    deadline, pause_s = time.monotonic() + config.health_timeout_s, _MIN_POLL_S
+    names = list(names)
+    while True:
+        checks = await check_sites(config, names, sites=sites)
+        bad = [check for check in checks if not check.ok]
+        if not bad:
+            return checks
+        if time.monotonic() > deadline:
+            problems = "; ".join(f"{check.site} at {check.url}: {check.problem}" for check in bad)
+            raise SiteError(f"not healthy after {config.health_timeout_s:g} s: {problems}")
+        await asyncio.sleep(min(pause_s, max(deadline - time.monotonic(), 0.1)))
+        pause_s = min(2 * pause_s, _MAX_POLL_S)
+
+
+async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, browser: Browser) -> SiteCheck:
+    import httpx
+
+    held_by = holder(url, config.lock_dir)
+    version = "unknown"
+    try:
+        async with httpx.AsyncClient(follow_redirects=True, timeout=_TIMEOUT_S) as client:
+            answer = await client.get(url + "/")
+            if answer.status_code >= 500:
+                raise SiteError(
+                    f"is up but not healthy: answers {answer.status_code} (still starting, or its database is down)"
+                )
+            if answer.status_code >= 400:
+                raise SiteError(
+                    f"answers {answer.status_code}; is the address complete (shopping_admin ends in /admin)?"
+                )
+            if not re.search(_SIGNS[name], answer.text, re.IGNORECASE):
+                raise SiteError(f"something answers there, but not {name}; correct WA_{name.upper()}")
+            path, pattern = _VERSIONS[name]
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await client.get(urljoin(f"{url}/", path))
+                if match := re.search(pattern, answer.text):
+                    version = re.sub(r"<[^>]*>", "", match.group(1)).strip()
+        if name in FORMS:
+            if name not in sites.accounts:
+                raise SiteError(f"no log-in: set rollout.webarena.accounts.{name}")
+            await mint_state(name, url, sites.accounts[name], browser)
+    except httpx.HTTPError as error:
+        problem = f"does not answer ({type(error).__name__}: {error}); start it, or correct WA_{name.upper()}"
+        return SiteCheck(name, url, False, version, problem, held_by)
+    except SiteError as error:
+        return SiteCheck(name, url, False, version, str(error), held_by)
+    return SiteCheck(name, url, True, version, "", held_by)
+
+
+async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]) -> list[SiteCheck]:
+    """Reset and verify; gives every replica of `names` as it was afterwards.
+
+    Raises:
+        SiteError: the service refuses or never finishes, or a site is not healthy afterwards.
+    """
+    start = time.monotonic()
+    if sites.reset_urls:
+        await asyncio.gather(*(_reset(url, config) for url in sites.reset_urls))
+    else:
+        logger.warning("no reset service (WA_FULL_RESET): the sites keep what earlier runs left in them")
+    purge_logins(config)
+    checks = await _await_healthy(config, sites, names)
+    logger.info("sites reset and healthy after %.0f s", time.monotonic() - start)
+    return checks
+
+
+async def _reset(url: str, config: WebArenaConfig) -> None:
+    import httpx
+
+    deadline, pause_s = time.monotonic() + config.reset_timeout_s, _MIN_POLL_S
+    async with httpx.AsyncClient(timeout=_REQUEST_TIMEOUT_S) as client:
+        try:
+            answer = await client.get(f"{url}/reset")
+        except httpx.HTTPError as error:
+            raise SiteError(f"reset service {url} does not answer: {type(error).__name__}: {error}") from None
+        if answer.status_code not in (_STARTED, _ALREADY_RUNNING):
+            raise SiteError(f"reset service {url} answers {answer.status_code}: {answer.text[:200]}")
+        if answer.status_code == _ALREADY_RUNNING:
+            logger.warning("a reset at %s was running already; waiting for it", url)
+        while True:
+            # The service may be gone for a moment while containers restart.
+            try:
+                answer = await client.get(f"{url}/status")
+                said = answer.text.strip()
+                status = said if answer.status_code == 200 else f"{answer.status_code}: {answer.text[:100]}"
+            except httpx.HTTPError as error:
+                status = f"{type(error).__name__}: {error}"
+            if status == READY:
+                return
+            if time.monotonic() > deadline:
+                raise SiteError(f"reset at {url} not over after {config.reset_timeout_s:g} s; it says {status[:200]!r}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_POLL_S)

@@ -1,0 +1,232 @@
+"""An environment on the WebArena sites: `BrowserEnv` with sites leased, logged in, and a validation at the end.
+
+API:
+
+    env = WebArenaEnv(browser, config.rollout)
+    trajectory = await run_episode(env, policy, task, ...)
+    trajectory = await score_episode(env, trajectory)      # env_reward, env_error; gives the sites back
+
+`score_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from webrl.config import RolloutConfig, WebArenaConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.actions import ActionError, parse_call
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.html import hide_scrollbars
+from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.types import Task
+from webrl_site.locks import LEASE_TIMEOUT_S, Lease, lease_sites
+from webrl_site.sites import resolve
+from webrl_webarena.evaluator import Evaluator, capture
+from webrl_webarena.login import LoginStore
+from webrl_webarena.sites import SITES, Sites, find_sites, host_of
+from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
+from webrl_webarena.verified import ANSWER_FORMAT, Evidence, is_verified
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext
+
+logger = logging.getLogger(__name__)
+
+_INFEASIBLE = re.compile(r"report_infeasible\b")
+_OPTION = """([number, part]) => {
+  const list = window[Symbol.for("webrl.html")]?.labels.get(number)?.options ?? [];
+  return [...list].map((option) => option.text.trim()).find((text) => text.toLowerCase().includes(part.toLowerCase()));
+}"""
+_SEPARATOR = " |AND| "  # between the start pages of tasks that begin with several tabs
+
+
+class SiteAccess:
+    """What all WebArena environments on one browser share: addresses, minted log-ins, the evaluator."""
+
+    def __init__(self, config: WebArenaConfig) -> None:
+        self.config = config
+        self.sites: Sites = find_sites(config)
+        self.logins = LoginStore(config, self.sites)
+        self.evaluator = Evaluator(config, self.sites)
+
+    async def close(self) -> None:
+        """End the evaluator's browser."""
+        await self.evaluator.close()
+
+
+_ACCESS: WeakKeyDictionary[Browser, SiteAccess] = WeakKeyDictionary()
+
+
+def site_access(browser: Browser, config: WebArenaConfig) -> SiteAccess:
+    """The access that belongs to a browser; made at the first call. Raises UsageError for a bad address."""
+    access = _ACCESS.get(browser)
+    if access is None or access.config != config:
+        access = _ACCESS[browser] = SiteAccess(config)
+    return access
+
+
+class WebArenaEnv(BrowserEnv):
+    """See the module docstring.
+
+    Raises, beside what `BrowserEnv` raises:
+        SiteError (a BrowserError): a site is down, refuses the log-in, or did not come free in time.
+        UsageError: a site of the task has no address.
+    """
+
+    def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
+        profiles = _ProfileMaker(browser, hide_scrollbars=config.observation == "html")
+        super().__init__(profiles, config)  # type: ignore[arg-type]
+        self._real_browser = browser
+        self._access = access
+        self._resets = 0
+        self._lease: Lease | None = None
+        self._played: Task | None = None
+        self._ended: StepResult | None = None
+        self._evidence: Evidence | None = None
+
+    async def reset(self, task: Task) -> Observation:
+        """Lease the task's sites, log in, open its start pages."""
+        self._release()
+        self._resets = number = self._resets + 1
+        self._profile_options = {}
+        access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
+        access.sites.require(sites_of(task))
+        lease = await lease_sites(
+            access.sites.urls,
+            sites_of(task),
+            writing=writes(task),
+            folder=access.config.lock_dir,
+            timeout_s=LEASE_TIMEOUT_S,
+        )
+        try:
+            if number != self._resets:
+                raise BrowserError(f"task {task.task_id!r} was given up while it waited for its sites")
+            observation = await self._start(task, access, lease.urls)
+        except BaseException:
+            lease.release()
+            self._drop_evidence()
+            raise
+        self._lease, self._played = lease, task  # only now: opening a page closes the old profile, and `close` frees
+        return observation
+
+    async def _start(self, task: Task, access: SiteAccess, urls: dict[str, str]) -> Observation:
+        config = config_of(task)
+        starts = resolve(config["start_url"], urls, f"task {task.task_id!r}", SITES).split(_SEPARATOR)
+        self._profile_options = {"storage_state": await access.logins.state(urls, self._real_browser)}
+        if config.get("geolocation"):
+            self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
+        await super().close()  # a profile of its own for every episode: the log-in is part of it
+        instruction = instruction_of(task)
+        if is_verified(task):
+            self._evidence = Evidence(access.config, task)
+            self._profile_options |= self._evidence.profile_options
+            instruction += ANSWER_FORMAT
+        observation = await super().reset(
+            dataclasses.replace(
+                task,
+                instruction=instruction,
+                start_url=starts[0],
+                extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
+            )
+        )
+        if len(starts) == 1:
+            return observation
+        async with self._deadline("opening the task's tabs"):
+            for url in starts[1:]:
+                page = await self.context.new_page()
+                await page.goto(url)
+        return (await super().step("tab_focus(0)")).observation  # the first one stays active, as in VAB-WebArena-Lite
+
+    async def step(self, action_text: str) -> StepResult:
+        """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
+        result = await super().step(action_text)
+        if result.error and (better := await self._name_option(result.action)):
+            result = dataclasses.replace(await super().step(better), action=result.action)
+        self._ended = result if result.agent_done else None
+        return result
+
+    async def _name_option(self, action: str) -> str | None:
+        """The `Select Dropdown Option` action with the option's whole text, if it names only a part of one."""
+        try:
+            name, _, values = parse_call(action)
+        except ActionError:
+            return None
+        if name != "do" or values.get("action") != "Select Dropdown Option":
+            return None
+        async with self._deadline("looking for an option"):
+            wanted = json.dumps([str(values.get("element")), str(values.get("argument"))])
+            found = await self.tab.evaluate(f"({_OPTION})({wanted})")
+        return (
+            f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
+        )
+
+    async def finish(self) -> Score:
+        """Validate the episode as it stands and give its sites back; call it once the episode is over.
+
+        Training tasks get no reward and no note: the outcome model judges them.
+        """
+        from playwright.async_api import Error
+
+        task, lease, access = self._played, self._lease, self._access
+        try:
+            if task is None or lease is None or access is None or not is_scored(task):
+                return Score(None)
+            ended = self._ended
+            answer = ended.message if ended else None
+            if self._evidence:
+                try:
+                    async with asyncio.timeout(self._config.webarena.validate_timeout_s):
+                        await self.context.close()  # writes the traffic down
+                except TimeoutError:
+                    return Score(None, "the browser did not write down the episode's network traffic")
+                await super().close()
+                return await self._evidence.score(answer, lease.urls)
+            infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
+            state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
+            return await access.evaluator.validate(task, lease.urls, state)
+        except Error as error:
+            return Score(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
+        finally:
+            self._release()
+
+    async def close(self) -> None:
+        """Close the profile and give the sites back; a `reset` that still waits for them is given up."""
+        self._resets += 1
+        self._release()
+        await super().close()
+
+    def _release(self) -> None:
+        lease, self._lease, self._played, self._ended = self._lease, None, None, None
+        if lease is not None:
+            lease.release()
+            self._drop_evidence()
+
+    def _drop_evidence(self) -> None:
+        evidence, self._evidence = self._evidence, None
+        if evidence is not None:
+            evidence.drop()
+
+
+class _ProfileMaker:
+    """The shared browser, with scroll bars hidden in the profiles it makes."""
+
+    def __init__(self, browser: Browser, *, hide_scrollbars: bool) -> None:
+        self._browser = browser
+        self._hide_scrollbars = hide_scrollbars
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        context = await self._browser.new_context(**options)
+        if self._hide_scrollbars:
+            context.on("page", hide_scrollbars)
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._browser, name)

@@ -1,0 +1,214 @@
+"""Scores a finished episode with BrowserGym's own evaluators: once, when the agent has stopped, on a copy.
+
+API: `state = await capture(context, page, answer=…)`, `score = await Evaluator(config).validate(task, urls, state)`.
+
+BrowserGym validates on every step, in the agent's page: each look calls the judge, sleeps 3 s a target and, in the
+Lite version, navigates the page away under the agent. Here `validate` runs after the last step, in a browser of
+its own: its page shows the agent's last document at the same address with the same cookies, and may then go where
+the evaluator likes. The evaluators want Playwright's sync API, hence the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from webrl.config import WebArenaConfig
+from webrl.rollouts.interface import Score
+from webrl.types import Task
+from webrl_webarena.judge import AnswerJudge
+from webrl_webarena.scoring import FinalState, score
+from webrl_webarena.sites import Sites
+
+if TYPE_CHECKING:
+    from playwright import sync_api
+    from playwright.async_api import BrowserContext, Page
+
+logger = logging.getLogger(__name__)
+
+NAVIGATION_TIMEOUT_MS = 30_000
+# The copy shows what was there; it must not run, send or fetch anything but style sheets (texts depend on them).
+_COPY_POLICY = "default-src 'none'; style-src * 'unsafe-inline'; font-src *; script-src 'unsafe-eval'"
+
+
+_TRIES = 3
+_PAUSE_S = 0.2
+_LOAD_TIMEOUT_MS = 5000
+
+
+async def capture(
+    context: BrowserContext, page: Page, *, answer: str | None = None, infeasible: bool = False
+) -> FinalState:
+    """Read the final state of an episode, once the page has stopped loading: the last action may have led to another.
+
+    The agent's page is only read. Raises Playwright's Error if it is gone.
+    """
+    from playwright.async_api import Error
+
+    script = resources.files("webrl_webarena").joinpath("final_page.js").read_text(encoding="utf-8")
+    for tries_left in reversed(range(_TRIES)):
+        with contextlib.suppress(Error):
+            await page.wait_for_load_state("load", timeout=_LOAD_TIMEOUT_MS)
+        try:
+            html: str = await page.evaluate(script)
+            break
+        except Error:
+            if not tries_left or page.is_closed():
+                raise
+            await asyncio.sleep(_PAUSE_S)
+    return FinalState(
+        url=page.url,
+        html=html,
+        tabs=tuple(tab.url for tab in context.pages),
+        storage=dict(await context.storage_state()),
+        answer=answer,
+        infeasible=infeasible,
+    )
+
+
+class Evaluator:
+    """A thread with a browser of its own; both start at the first validation."""
+
+    def __init__(self, config: WebArenaConfig, sites: Sites) -> None:
+        self._config = config
+        self._sites = sites
+        self.judge = AnswerJudge(config.judge, config.state_dir)
+        self._thread: _EvaluatorThread | None = None
+        self._turn = asyncio.Lock()
+
+    async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Score:
+        """Score a finished episode; never raises for what sites, judge or evaluator do.
+
+        Args:
+            urls: base URL by site, as the episode had them.
+        """
+        async with self._turn:  # waiting for the thread does not count towards an episode's deadline
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = _EvaluatorThread(self.judge)
+                self._thread.start()
+            replicas = {name: known[0] for name, known in self._sites.urls.items()}
+            accounts = {
+                name: {"username": account.username, "password": account.password.reveal()}
+                for name, account in self._sites.accounts.items()
+            }
+            future = self._thread.submit(task, {**replicas, **urls}, accounts, state)
+            try:
+                async with asyncio.timeout(self._config.validate_timeout_s):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
+                self._thread.abandon()
+                self._thread = None
+                return Score(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
+
+    async def close(self) -> None:
+        """End thread and browser."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.abandon()
+            await asyncio.to_thread(thread.join, 10)
+
+
+class _EvaluatorThread(threading.Thread):
+    """Runs validations one after another: BrowserGym keeps site addresses in module globals."""
+
+    def __init__(self, judge: AnswerJudge) -> None:
+        super().__init__(name="webarena-evaluator", daemon=True)
+        self._judge = judge
+        self._work: queue.SimpleQueue[tuple[Future[Score], Callable[[sync_api.Browser], Score]] | None]
+        self._work = queue.SimpleQueue()
+
+    def submit(
+        self, task: Task, urls: Mapping[str, str], accounts: dict[str, dict[str, str]], state: FinalState
+    ) -> Future[Score]:
+        """Queue one validation."""
+        future: Future[Score] = Future()
+
+        def work(browser: sync_api.Browser) -> Score:
+            with _copy_page(browser, state) as page:
+                return score(task, urls, accounts, state, page, self._judge)
+
+        self._work.put((future, work))
+        return future
+
+    def abandon(self) -> None:
+        """End after the validation that runs now."""
+        self._work.put(None)
+
+    def run(self) -> None:
+        """Serve the queue."""
+        browser: sync_api.Browser | None = None
+        with contextlib.ExitStack() as stack:
+            while (item := self._work.get()) is not None:
+                future, work = item
+                try:
+                    if browser is None or not browser.is_connected():
+                        browser = _start_browser(stack)
+                    verdict = work(browser)
+                except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
+                    logger.exception("validation failed")
+                    verdict = Score(None, f"{type(error).__name__}: {error}"[:500])
+                with contextlib.suppress(Exception):  # the waiter may have given up
+                    future.set_result(verdict)
+
+
+def _start_browser(stack: contextlib.ExitStack) -> sync_api.Browser:
+    from playwright.sync_api import sync_playwright
+
+    from webrl.errors import BrowserMissing
+    from webrl.rollouts.browser import MISSING, find_chromium
+
+    executable = find_chromium()
+    if executable is None:
+        raise BrowserMissing(MISSING)
+    stack.close()
+    playwright = stack.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(
+        executable_path=executable, handle_sigint=False, handle_sigterm=False, handle_sighup=False
+    )
+    stack.callback(_quietly, browser.close)
+    return browser
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        close()
+
+
+@contextlib.contextmanager
+def _copy_page(browser: sync_api.Browser, state: FinalState) -> Any:
+    """A page that shows the agent's last document, in a profile with the agent's cookies."""
+    from playwright.sync_api import Error, Route
+
+    def answer(route: Route) -> None:
+        route.fulfill(
+            body=state.html,
+            headers={"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _COPY_POLICY},
+        )
+
+    context = browser.new_context(
+        storage_state=state.storage,  # type: ignore[arg-type]
+        viewport={"width": 1280, "height": 720},
+        accept_downloads=False,
+    )
+    context.set_default_timeout(NAVIGATION_TIMEOUT_MS)
+    try:
+        page = context.new_page()
+        if state.url.startswith(("http://", "https://")):
+            document = state.url.partition("#")[0]
+            page.route(lambda url: url.partition("#")[0] == document, answer, times=1)
+            page.goto(state.url, wait_until="load")
+            page.unroute_all()
+        else:
+            with contextlib.suppress(Error):
+                page.goto(state.url)
+        yield page
+    finally:
+        _quietly(context.close)

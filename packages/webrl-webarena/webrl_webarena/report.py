@@ -1,0 +1,108 @@
+"""Evaluation on WebArena as its users read it: the headline number, per site, cross-site apart, a file per task.
+
+API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `write_traces(trajectories, folder)`
+(VAB's trace folder), `format_table(summary) -> str`.
+
+Crashes count as failed in the headline (the number without them stands beside it). Episodes whose score could not
+be found out (judge or site down at validation) are unjudged: in no rate, but counted, with the bounds that they
+leave open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.evaluate import is_decided, is_success, rates_by, site_of, success_rate
+from webrl.interop.vab import write_vab
+from webrl.runs.disk import file_name
+from webrl.runs.store import write_json
+from webrl.types import Status, Trajectory
+from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of
+
+
+def is_unjudged(trajectory: Trajectory) -> bool:
+    """A finished episode of a task with a reference that has no score."""
+    return not is_decided(trajectory) and is_scored(trajectory.task)
+
+
+def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
+    """Plain JSON: `headline`, `without_crashes`, `unjudged`, `bounds`, `by_site`, `cross_site`, `by_evaluator`."""
+    judged = [t for t in trajectories if not is_unjudged(t)]
+    unjudged = sorted(t.task.task_id for t in trajectories if is_unjudged(t))
+    single = [t for t in judged if len(sites_of(t.task)) == 1]
+    cross = [t for t in judged if len(sites_of(t.task)) > 1]
+    successes, total = sum(map(is_success, trajectories)), max(len(trajectories), 1)
+    return {
+        "headline": success_rate(judged, confidence).to_json(),
+        "without_crashes": success_rate((t for t in judged if t.status.finished), confidence).to_json(),
+        "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
+        # over all tasks, if every unjudged episode failed, and if every one succeeded
+        "bounds": (successes / total, (successes + len(unjudged)) / total),
+        "by_site": rates_by(site_of, single, confidence),
+        "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": rates_by(site_of, cross, confidence)},
+        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged, confidence),
+        "mean_steps": round(sum(len(t.steps) for t in trajectories) / total, 2),
+    }
+
+
+def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """One JSON file a task: what was asked, what the agent did and answered, and the score; gives their number."""
+    count = 0
+    for trajectory in trajectories:
+        config = config_of(trajectory.task)
+        entry = {
+            "task_id": trajectory.task.task_id,
+            "sites": config["sites"],
+            "intent": instruction_of(trajectory.task),
+            "start_url": config["start_url"],
+            "eval": config["eval"],
+            "status": str(trajectory.status),
+            "score": trajectory.env_reward,
+            "note": trajectory.env_error,
+            "answer": trajectory.message,
+            "seconds": round(trajectory.seconds, 1),
+            "attempts": trajectory.attempts,
+            "steps": [
+                {"index": s.index, "url": s.url, "response": s.response, "action": s.action, "error": s.error}
+                for s in trajectory.steps
+            ],
+        }
+        write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", entry)
+        count += 1
+    return count
+
+
+def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); gives the number of traces.
+
+    Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
+    """
+    numbered = (
+        dataclasses.replace(
+            trajectory,
+            task=dataclasses.replace(trajectory.task, task_id=str(config_of(trajectory.task)["task_id"])),
+            status=Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status,
+        )
+        for trajectory in trajectories
+    )
+    return write_vab(numbered, folder)
+
+
+def format_table(summary: dict[str, Any]) -> str:
+    """The summary for a terminal."""
+    rows = [("all tasks", summary["headline"]), ("without crashes", summary["without_crashes"])]
+    rows += [(f"  {site}", rate) for site, rate in summary["by_site"].items()]
+    rows += [("cross-site", summary["cross_site"])]
+    lines = [f"{'':18} success      rate   95 % interval  crashed"]
+    for name, rate in rows:
+        low, high = rate["ci95"]
+        share = f"{rate['successes']}/{rate['episodes']}"
+        lines.append(f"{name:18} {share:>9} {rate['rate']:8.1%}  {low:.1%} - {high:.1%}  {rate['errors']:7}")
+    unjudged = summary["unjudged"]["episodes"]
+    if unjudged:
+        low, high = summary["bounds"]
+        lines.append(f"unjudged: {unjudged}, in none of these rates; all tasks lie between {low:.1%} and {high:.1%}")
+    return "\n".join(lines)

@@ -1,5 +1,0 @@
-"""The commands of the practice sites."""
-
-from webrl.cli.command import Command
-
-ARENA = Command("start and stop webrl's own practice sites", "webrl.cli.arena", "serve", uses_torch=False)

@@ -1,6 +1,0 @@
-"""The commands that serve an environment or a model."""
-
-from webrl.cli.command import Command
-
-SERVE_ENV = Command("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env", "serve")
-SERVE_MODEL = Command("serve a checkpoint to other programs, over the OpenAI API", "webrl.cli.serve_model", "serve")

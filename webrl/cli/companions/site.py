@@ -1,7 +1,0 @@
-"""The commands for a site of one's own."""
-
-from webrl.cli.command import Command
-
-INIT_SITE = Command(
-    "write a config and first instructions for your own site, and try it", "webrl.cli.init_site", "make"
-)

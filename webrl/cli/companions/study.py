@@ -1,5 +1,0 @@
-"""The command that compares methods."""
-
-from webrl.cli.command import Command
-
-STUDY = Command("compare methods and ablations: seeds, equal budgets, tables, figures", "webrl.cli.study", "look")

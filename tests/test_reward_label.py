@@ -254,6 +254,21 @@ def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_pat
     assert len(labels.read_text().splitlines()) == 3
 
 
+@pytest.mark.parametrize(("reward", "word"), [(0.0, "failures"), (1.0, "successes")])
+def test_labels_that_are_all_alike_are_warned_of(tmp_path, caplog, reward, word):
+    file = tmp_path / "trajectories.jsonl"
+    write_records(
+        file,
+        [
+            Trajectory(f"t{n}", Task(f"t{n}", "x"), "Go.", 0, (), "", Status.PAGE_ENDED, env_reward=reward)
+            for n in range(20)
+        ],
+    )
+    config = RunConfig(label=LabelConfig(judge="environment"), tasks=TasksConfig(source="fixed"))
+    label_file(config, file, tmp_path / "labels.jsonl")
+    assert f"all 20 trajectories are labelled {word}" in caplog.text
+
+
 def test_the_environment_judges_no_generated_tasks():
     with pytest.raises(UsageError, match=r"demo: label\.judge=environment needs tasks\.source=fixed or fresh"):
         check_settings(load_config(None, ["label.judge=environment"]), "demo")

@@ -24,6 +24,8 @@ from webrl.runs.store import Appender, count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
+_FEW = 20
+"""Fewer trajectories may all end alike."""
 JUDGE = "environment"
 """Judge of the labels that the environment's own reward makes."""
 
@@ -51,6 +53,12 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
         raise JudgeError(
             f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
         )
+    if counts["num_labelled"] >= _FEW and counts["num_success"] in (0, counts["num_labelled"]):
+        logger.warning(
+            "all %d trajectories are labelled %s: an update learns nothing from them; look at some (`webrl view`), and train "
+            "a judge on this model's own if they are wrong (`webrl train-orm --data %s`)",
+            counts["num_labelled"], "successes" if counts["num_success"] else "failures", labels.parent,
+        )  # fmt: skip
     report, groups = agreement(trajectories, labels), group_counts(trajectories, labels)
     if report:
         _require_agreement(report, config, labels)

@@ -55,8 +55,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
         )
     if counts["num_labelled"] >= _FEW and counts["num_success"] in (0, counts["num_labelled"]):
         logger.warning(
-            "all %d trajectories are labelled %s: an update learns nothing from them; look at some (`webrl view`), and train "
-            "a judge on this model's own if they are wrong (`webrl train-orm --data %s`)",
+            "all %d trajectories are labelled %s: an update learns nothing from them; look at some (`webrl view`), and "
+            "train a judge on this model's own if they are wrong (`webrl train-orm --data %s`)",
             counts["num_labelled"], "successes" if counts["num_success"] else "failures", labels.parent,
         )  # fmt: skip
     report, groups = agreement(trajectories, labels), group_counts(trajectories, labels)

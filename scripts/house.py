@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 32_600,
     "core: files": 216,
-    "lines": 55_600,
+    "lines": 55_650,
     "files": 355,
-    "names per 1000 lines": 72.6,
+    "names per 1000 lines": 65.9,
     "options": 200,
     "duplicated runs": 1,
 }

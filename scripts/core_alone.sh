@@ -33,4 +33,5 @@ for folder in (Path(p) for p in sys.path if p.endswith("site-packages")):
 print("without", ", ".join(sorted(gone & set(found))))
 PYTHON
 [ $# -gt 0 ] || set -- -n 0 tests/test_cli.py tests/test_suites_plugins.py tests/test_foundation.py tests/test_api.py
-PYTHONPATH= "$ALONE/bin/python" -m pytest -q -m "not slow" "$@"
+# A test that needs a companion is skipped here, which is an error where CI is set.
+CI= PYTHONPATH= "$ALONE/bin/python" -m pytest -q -m "not slow" "$@"

@@ -36,6 +36,7 @@ from webrl import phase as phases  # noqa: E402
 from webrl.cli.options import find_config  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
 from webrl.config.extras import check_extras, exit_code  # noqa: E402
+from webrl.config.plugins import PACKAGES  # noqa: E402
 from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
 
@@ -92,7 +93,8 @@ def main() -> None:
     if missing:  # they act only if set before Python starts
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%X")
-    logging.getLogger("webrl").setLevel(logging.INFO)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
     out = args.out or Path(tempfile.mkdtemp(prefix="webrl-phase-"))
     overrides = [*args.overrides, f"runs_dir={out / 'kept'}", "num_phases=1"]
     config = load_config(find_config(args.config), overrides)

@@ -18,6 +18,7 @@ from pathlib import Path
 from webrl.cli.end import end_clearly
 from webrl.cli.options import count, resolve_config
 from webrl.cli.parser import Parser
+from webrl.config.plugins import PACKAGES
 from webrl.errors import UsageError
 
 SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
@@ -87,7 +88,8 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(f"no run folder in {config.runs_dir}, and no {source} here: give --failures or --run")
     use_cpu_settings()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.DEBUG if args.verbose else logging.INFO)
     if in_run:
         from webrl.cli.run import run_stage
 

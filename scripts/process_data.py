@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from webrl.cli.end import end_clearly
 from webrl.cli.options import names_run, resolve_config
 from webrl.cli.parser import Parser
+from webrl.config.plugins import PACKAGES
 from webrl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return 0
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.DEBUG if args.verbose else logging.INFO)
     summary = process(plan, config)
     print("\n".join(_report(summary)))
     if summary.problems:

@@ -182,23 +182,35 @@ def test_a_command_that_cannot_be_used_is_named_and_the_others_work(tmp_path):
     assert webrl("constraints", path=path).returncode == 0
 
 
+def absent(name, extra):
+    return f"'{name}' is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)"
+
+
 @pytest.mark.parametrize(("name", "extra"), [("view", "report"), ("serve-env", "serve"), ("init-site", "site")])
 def test_a_command_whose_companion_is_not_installed_says_what_installs_it(name, extra, tmp_path):
     refused = webrl(name, "--help", folder=tmp_path, path=[core_alone(tmp_path)])
     assert refused.returncode == 2
-    assert refused.stderr == f"webrl: '{name}' is not installed: pip install 'webrl[{extra}]'\n"
+    assert (
+        refused.stderr == f"webrl: '{name}' is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)\n"
+    )
 
 
 def test_what_the_core_asks_of_a_companion_that_is_not_installed(tmp_path):
     path = [core_alone(tmp_path)]
     by_hand = webrl("record-demos", "--by-hand", folder=tmp_path, path=path)
-    assert (by_hand.returncode, by_hand.stderr) == (2, "webrl: 'by-hand' is not installed: pip install 'webrl[site]'\n")
+    assert (by_hand.returncode, by_hand.stderr) == (
+        2,
+        "webrl: 'by-hand' is not installed: pip install 'webrl[site]' (in a clone: make setup)\n",
+    )
     sites = webrl("doctor", "--sites", folder=tmp_path, path=path)
     assert (sites.returncode, sites.stderr) == (
         2,
-        "webrl: 'check-sites' is not installed: pip install 'webrl[webarena]'\n",
+        f"webrl: {absent('check-sites', 'webarena')}\n",
     )
     remote = webrl(
         "rollout", "demo", "rollout.env=openenv", "rollout.urls=[http://127.0.0.1:9]", folder=tmp_path, path=path
     )
-    assert (remote.returncode, remote.stderr) == (2, "webrl: 'openenv' is not installed: pip install 'webrl[serve]'\n")
+    assert (remote.returncode, remote.stderr) == (
+        2,
+        "webrl: 'openenv' is not installed: pip install 'webrl[serve]' (in a clone: make setup)\n",
+    )

@@ -255,12 +255,17 @@ async def run_app(
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(stop.wait())
-    dropping = asyncio.create_task(_drop_stalled(server.server_state.connections))
-    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    stopping.cancel()
-    await serving
-    dropping.cancel()
+    # The kernel's own deadline sees bytes that a very slow client still takes from it.
+    by_kernel = "TCP_USER_TIMEOUT" in _KERNEL_TIMEOUTS and hasattr(socket, "TCP_USER_TIMEOUT")
+    dropping = None if by_kernel else asyncio.create_task(_drop_stalled(server.server_state.connections))
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        stopping.cancel()
+        await serving
+    finally:
+        if dropping is not None:
+            dropping.cancel()
 
 
 async def _drop_stalled(connections: Collection[Any]) -> None:

@@ -114,7 +114,7 @@ def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
     """Raise UsageError where one of these stages samples episodes to train on, and not at temperature 1."""
-    if not {"rollout", "accept"}.isdisjoint(stages):
+    if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
         check_sampling(config.rollout, training=True)
 
 

@@ -136,7 +136,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         prog="webrl",
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
-        epilog=_command_list() if wanted is None else None,
+        epilog=None if arguments[:1] == [wanted] else _command_list(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")

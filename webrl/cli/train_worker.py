@@ -34,20 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; gives the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_sft = arguments[:1] == ["sft"]
-    if is_sft:
-        from webrl.cli.sft import add_arguments
-
-        parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
-        add_arguments(parser)
-        args = parse_around_options(parser, arguments[1:])
-    else:
-        parser = Parser(
-            prog="bash run_multinode.sh",
-            description="Train the current phase on all processes of this job.",
-            formatter_class=argparse.RawTextHelpFormatter,
-        )
-        add_config_arguments(parser, prefer_newest=True, phased=True)
-        args = parse_around_options(parser, arguments)
+    args = parse(arguments)
     is_first = os.environ.get("RANK", "0") in ("", "0")
     logging.basicConfig(level=logging.INFO if is_first else logging.WARNING, format="%(message)s")
     guard_output()
@@ -60,6 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WebRLError as error:
         logger.error("webrl: %s", error)
         return error.exit_code
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of `run_multinode.sh`, which begin with `sft` for the supervised start."""
+    if arguments[:1] == ["sft"]:
+        from webrl.cli.sft import add_arguments
+
+        parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
+        add_arguments(parser)
+        return parse_around_options(parser, arguments[1:])
+    parser = Parser(
+        prog="bash run_multinode.sh",
+        description="Train the current phase on all processes of this job.",
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    add_config_arguments(parser, prefer_newest=True, phased=True)
+    return parse_around_options(parser, arguments)
 
 
 def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:

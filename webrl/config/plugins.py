@@ -68,6 +68,11 @@ def companion_of(group: str, name: str) -> str | None:
     return next((extra for extra, brought in COMPANIONS.items() if name in brought.get(group, ())), None)
 
 
+def is_known(group: str, name: str) -> bool:
+    """Whether a package has this name, or a companion of webrl that is not installed."""
+    return name in _rows(group) or companion_of(group, name) is not None
+
+
 def find(group: str, name: str) -> EntryPoint:
     """Return the entry point of a name.
 
@@ -82,7 +87,7 @@ def find(group: str, name: str) -> EntryPoint:
         packages = " and ".join(sorted(_package(row) for row in rows))
         raise UsageError(f"{name!r} is offered by {packages} ({group}); uninstall all but one of them")
     if extra := companion_of(group, name):
-        raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{extra}]'")
+        raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)")
     raise UsageError(f"there is no {name!r}; installed: {', '.join(map(repr, names(group)))}")
 
 
@@ -101,16 +106,14 @@ def load(group: str, name: str) -> Any:
 
 
 def hook(name: str) -> Any | None:
-    """The function of a hook; None, which the log says with the fix, if its companion is not installed.
-
-    Raises:
-        UsageError: it is installed and cannot be used.
-    """
+    """Return the function of a hook; None, with the reason logged, if its companion is absent or cannot be imported."""
     try:
         return load(HOOKS, name)
     except ExtraMissing as missing:
         logger.info("%s", missing)
-        return None
+    except UsageError as broken:  # found at the end of a run, whose results must not be lost to it
+        logger.warning("%s", broken)
+    return None
 
 
 @cache

@@ -208,7 +208,7 @@ def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajector
 
 def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:
     """Return the outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
-    labels = source.path.with_name("labels.jsonl")
-    if source.kind != "trajectories" or not labels.is_file():
+    if source.kind != "trajectories":
         return None
-    return read_outcomes(labels, problems.on_line)
+    labels = source.path.with_name("labels.jsonl")
+    return read_outcomes(labels, problems.on_line) if labels.is_file() else None

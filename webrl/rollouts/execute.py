@@ -185,7 +185,7 @@ async def attempt(
             refusals += len(found)
             allowed = MAX_REFUSALS if spent_ms < REFUSED_MS else 1
             is_slow = not found and await _needs_longer(element, timeout_ms)
-            if is_done is not None and await is_done():
+            if is_done is not None and not found and await is_done():
                 return None
             if refusals < allowed and (found or is_slow):
                 timeout_ms *= 1 if found else 4
@@ -247,8 +247,7 @@ async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Se
     """
     from playwright.async_api import Error
 
-    control = "Meta" if sys.platform == "darwin" else "Control"
-    wanted = {control if key == "ControlOrMeta" else key for key in modifiers}
+    wanted = set(map(_modifier, modifiers))
     held = set(tabs.tab.held_keys)
     keyboard, failure = tabs.page.keyboard, None
     for key in sorted(held - wanted):
@@ -364,7 +363,7 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
     if await _call(tabs, bid, "focusOn", True):
-        await tabs.page.keyboard.press(key_comb)
+        await _keyboard_press(tabs, key_comb)
         return
     await attempt(await locate(tabs.page, bid), "press", key_comb)
 
@@ -477,14 +476,25 @@ async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: f
     await tabs.page.mouse.up()
 
 
+def _modifier(key: str) -> str:
+    """The name that Playwright holds a modifier key by."""
+    name = re.sub("(Left|Right)$", "", key)
+    return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
+
+
 async def _keyboard_down(tabs: Tabs, key: str) -> None:
     await tabs.page.keyboard.down(key)
-    tabs.tab.held_keys |= {re.sub("(Left|Right)$", "", key)} & set(MODIFIERS)
+    tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
 
 
 async def _keyboard_up(tabs: Tabs, key: str) -> None:
     await tabs.page.keyboard.up(key)
-    tabs.tab.held_keys -= {re.sub("(Left|Right)$", "", key)}
+    tabs.tab.held_keys.discard(_modifier(key))
+
+
+async def _keyboard_press(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.press(key)
+    tabs.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
 
 
 async def _goto(tabs: Tabs, url: str) -> None:
@@ -536,7 +546,7 @@ _HANDLERS: dict[str, Handler] = {
     "mouse_dblclick": _mouse_dblclick,
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _mouse_upload_file,
-    "keyboard_press": lambda tabs, key: tabs.page.keyboard.press(key),
+    "keyboard_press": _keyboard_press,
     "keyboard_up": _keyboard_up,
     "keyboard_down": _keyboard_down,
     "keyboard_type": lambda tabs, text: tabs.page.keyboard.type(text),

@@ -298,10 +298,10 @@ def suite_of(task: Task) -> Suite:
 def suite_at(site: str) -> Suite:
     """The suite of the tasks with this `site`: the one it begins with the name of. Raises as `find_suite`."""
     name, dot, _ = site.partition(".")
-    if dot and name in plugins.names(plugins.SUITES):
+    if dot and plugins.is_known(plugins.SUITES, name):
         return find_suite(name)
     first = site.partition("+")[0]
-    return _load(plugins.SITES, first) if first in plugins.names(plugins.SITES) else PAGES
+    return _load(plugins.SITES, first) if plugins.is_known(plugins.SITES, first) else PAGES
 
 
 @cache

@@ -228,11 +228,15 @@ def name_changes(changed: Mapping[str, str]) -> str:
     return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
 
 
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_references(value)
+    return [_comparable(item) for item in value] if isinstance(value, list) else value
+
+
 def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
-        values = data if isinstance(data, list) else [data]
-        compared = [without_references(value) if isinstance(value, str) else value for value in values]
-        return {prefix[:-1]: compared if isinstance(data, list) else compared[0]}
+        return {prefix[:-1]: _comparable(data)}
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")

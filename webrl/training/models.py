@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import CODE_REFUSED, config_of, load_pretrained, load_seeing_lm, load_tokenizer
+from webrl.llm.loading import CODE_REFUSED, config_of, first_line, load_pretrained, load_seeing_lm, load_tokenizer
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
@@ -214,8 +214,11 @@ def load_routed(
     route = route_of(config)
     attention = attention_of(route)
     if skeleton:
-        with torch.device("meta"):
-            model = build(model_class, config, dtype, attention)
+        try:
+            with torch.device("meta"):
+                model = build(model_class, config, dtype, attention)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     else:
         given = {"attn_implementation": attention} if attention else {}
         model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)

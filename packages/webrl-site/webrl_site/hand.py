@@ -3,7 +3,7 @@
 API: `hand = HumanPolicy(env, say, inbox)`, then `run_episode(env, hand, …)`; the terminal's lines go into `inbox`.
 Raises `Stopped` out of the episode where the person ends it.
 
-A gesture never reaches the page by itself (`demos/hand.js`): it is read as an action on an element of the last
+A gesture never reaches the page by itself (`hand.js`): it is read as an action on an element of the last
 observation, and the environment carries that out as it does a model's. What is not an action is refused by name.
 """
 

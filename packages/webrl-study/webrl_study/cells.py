@@ -139,7 +139,7 @@ def check_start(start: Cell, cell: Cell) -> None:
     mine, theirs = (RunFolder(c.config.run_dir).phase(0) for c in (cell, start))
 
     def names(path: Path) -> list[str]:
-        lines = [data for _, data in read_lines(path)] if path.is_file() else []
+        lines = (data for _, data in read_lines(path)) if path.is_file() else ()
         if path.name == mine.tasks.name:
             return sorted(f"task {data['task_id']}" for data in lines)
         return sorted(f"task {data['task']['task_id']} with actor {data.get('policy', '')}" for data in lines)

@@ -171,12 +171,12 @@
   };
 
   // Whether the element has had input since it was watched.
-  let hadInput = false;
+  let watch = null;
   api.watchInput = (bid) => {
-    hadInput = false;
-    find(bid)?.addEventListener('input', () => { hadInput = true; }, { capture: true, once: true });
+    const mine = watch = { hadInput: false };
+    find(bid)?.addEventListener('input', () => { mine.hadInput = true; }, { capture: true, once: true });
   };
-  api.hadInput = () => hadInput;
+  api.hadInput = () => watch.hadInput;
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element.

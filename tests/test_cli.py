@@ -12,7 +12,7 @@ import yaml
 
 from webrl import cli
 from webrl.cli.options import COMMON, describe_sections
-from webrl.config import RunConfig, describe_options
+from webrl.config import RunConfig, describe_options, plugins
 from webrl.runs.store import write_text
 
 ROOT = Path(__file__).parent.parent
@@ -45,9 +45,9 @@ def shown_help(*arguments, capsys):
 def test_the_commands_help_is_one_screen_in_groups(capsys):
     lines = shown_help("--help", capsys=capsys).splitlines()
     assert len(lines) <= 48
-    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == [
-        "options:", "run:", "look:", "serve:", "make:",
-    ]  # fmt: skip
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [name for name in ("options:", "run:", "look:", "serve:", "make:") if name in headings]
+    assert len(headings) == 5 or not plugins.names(plugins.COMMANDS), "without companions a group may have no command"
 
 
 def test_help_all_lists_every_option_of_run_with_default_and_description(capsys):

@@ -141,7 +141,7 @@ CONFIGS = (
     # overrides
     BadInput(f"{_RUN} actor.lrr=1", 2, "'actor.lrr'", "the command line", "did you mean 'actor.lr'"),
     BadInput(f"{_RUN} =5", 2, "'=5'", "override", "key.subkey=value"),
-    BadInput(f"{_RUN} actor..lr=1", 2, "'actor.'", "the command line", "did you mean"),
+    BadInput(f"{_RUN} actor..lr=1", 2, "'actor.'", "the command line", "webrl run --help actor"),
     BadInput(f"{_RUN} actor=5", 2, "5", "actor", "section"),
     BadInput(f"{_RUN} actor.lr.x=1", 2, "actor.lr.x", "override", "is not a section"),
     BadInput(f"{_RUN} actor.lr=[", 2, "actor.lr=[", "override", "YAML"),

@@ -11,7 +11,7 @@ from report_builders import trajectory
 from toy_builders import toy_package
 from toy_suite import install
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, plugins
 from webrl.rollouts.suite import API_VERSION, Suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
@@ -116,10 +116,13 @@ def core_alone(folder):
     path.mkdir()
     for name in ("webrl", "configs", "data"):
         (path / name).symlink_to(ROOT / name)
-    metadata = path / "webrl-9.9.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: webrl\nVersion: 9.9\n")
-    (metadata / "entry_points.txt").write_text("[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n")
+    for name in ("webrl", *(f"webrl-{extra}" for extra in plugins.COMPANIONS)):  # the first of a name counts
+        metadata = path / f"{name.replace('-', '_')}-9.9.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    (path / "webrl-9.9.dist-info/entry_points.txt").write_text(
+        "[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n"
+    )
     return path
 
 

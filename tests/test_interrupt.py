@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 
 def runs(name: str) -> Callable[[int], bool]:
-    return lambda pid: bool(descendants(pid, name))
+    return lambda pid: bool(descendants(pid, (name,)))
 
 
 @pytest.mark.parametrize("name", ["node", "chrom"])

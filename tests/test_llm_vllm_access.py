@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from webrl.llm.servers.vllm_access import RequireKey
+from webrl.llm.servers.vllm_command import server_environment
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,10 @@ def test_two_keys_are_none_and_a_websocket_without_one_is_closed(monkeypatch):
     assert asyncio.run(ask("websocket", b"key")) == []
     asyncio.run(RequireKey(app)({"type": "lifespan"}, None, send))
     assert [scope["type"] for scope in reached] == ["websocket", "lifespan"]
+
+
+def test_a_gpu_server_compiles_no_sampler_unless_it_is_asked_to(monkeypatch, tmp_path):
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
+    assert server_environment(["0"], "key", tmp_path)["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
+    assert server_environment(["0"], "key", tmp_path)["VLLM_USE_FLASHINFER_SAMPLER"] == "1"

@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 
 import pytest
 from browsers import shared_browser
@@ -179,6 +180,32 @@ def test_what_a_page_takes_longer_to_answer_than_an_action_waits_is_done_once(ac
     errors, found = in_browser(play, every_element=True)
     assert not any(errors)
     assert found == events
+
+
+@pytest.mark.parametrize(
+    "released",
+    [
+        ("keyboard_down('Shift')", "keyboard_press('Shift+ArrowDown')"),
+        ("keyboard_down('ControlOrMeta')", f"keyboard_up('{'Meta' if sys.platform == 'darwin' else 'Control'}')"),
+        ("keyboard_down('ShiftLeft')", "keyboard_up('Shift')"),
+    ],
+)
+def test_a_click_holds_no_key_that_was_let_go_of_by_another_name(released):
+    page = """<title>t</title><iframe srcdoc="<button>in</button>"></iframe><script>window.keys = [];
+    document.addEventListener('keydown', (e) => keys.push([e.key, e.ctrlKey, e.metaKey, e.shiftKey]));</script>"""
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            click = f"click('{bid_of(text, 'button', 'in')}')"
+            results = [await env.step(action) for action in (*released, click)]
+            await env.page.evaluate("document.body.tabIndex = 0; document.body.focus(); keys.length = 0")
+            results.append(await env.step("keyboard_press('a')"))
+            return [r.error for r in results], await env.page.evaluate("keys")
+
+    errors, keys = in_browser(play)
+    assert not any(errors)
+    assert keys == [["a", False, False, False]]
 
 
 @pytest.mark.parametrize(("name", "why"), [("Off", "not enabled"), ("Under", "intercepts pointer events")])

@@ -132,6 +132,17 @@ def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path
     assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("site", "name", "extra"), [("arena.shop.price", "arena", "arena"), ("gitlab+map", "gitlab", "webarena")]
+)
+def test_a_task_of_an_absent_companion_is_not_taken_for_a_plain_page(site, name, extra, tmp_path):
+    code = f"from webrl.rollouts.suite import suite_at; suite_at({site!r})"
+    environment = os.environ | {"PYTHONPATH": str(core_alone(tmp_path))}
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment).stderr
+    assert f"ExtraMissing: tasks.suite: {absent(name, extra)}" in shown
+
+
 def test_no_suite_is_imported_before_it_is_named():
     code = (
         "import sys; from webrl.config import load_config; from webrl.suites import seed_tasks\n"

@@ -461,6 +461,14 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor,
     assert sources == {"current": 4, "replay": 8}
 
 
+def test_the_folder_that_one_stands_in_can_be_named_by_a_dot(tmp_path, actor, monkeypatch, capsys):
+    make_vab_mess(tmp_path / "vab")
+    monkeypatch.chdir(tmp_path / "vab")
+    assert process_data.main(["--stage", "1", "--rollout_path", ".", "--actor_path", str(actor)]) == 0
+    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in capsys.readouterr().out
+    assert len((tmp_path / "vab_train.jsonl").read_text().splitlines()) == 4
+
+
 @pytest.mark.slow
 def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor):
     """The newest run here is one with the demo's limits, which cut the page of a trace to nearly nothing."""

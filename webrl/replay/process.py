@@ -124,6 +124,8 @@ def make_plan(
     """
     defaults = _default_plan(config)
     rollout = rollout or defaults.rollout
+    if rollout.name in ("", ".."):  # `.`: the output is named after the folder
+        rollout = rollout.resolve()
     known = rollout == defaults.rollout
     if output is None:
         output = defaults.output if known else rollout.with_name(f"{rollout.stem}_train.jsonl")

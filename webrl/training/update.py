@@ -39,8 +39,8 @@ Records = Path | Sequence[StepRecord]
 FEW_ACTIVE = 0.1
 """A warning says so where fewer of a phase's steps train."""
 IMITATED_PART = 4
-"""A batch imitates a quarter as many demonstration steps as it has of its own: their loss is soon near zero, and as many
-of them took half of the update's tokens."""
+"""A batch imitates a quarter as many demonstration steps as it has of its own: their loss is soon near zero, and as
+many of them took half of the update's tokens."""
 
 
 def train_critic(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -30,7 +32,14 @@ def visible_gpus() -> list[str]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of the loopback interface that nobody listens on now.
+
+    It is below the ports that systems choose for outgoing connections: a browser would take one of those in the minute
+    that a model server needs before it listens.
+    """
+    draw = random.SystemRandom()
+    for port in draw.sample(range(10_240, 32_768), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("of 1,000 TCP ports of 127.0.0.1 that were tried, none can be listened on")

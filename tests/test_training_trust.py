@@ -18,11 +18,8 @@ from webrl.errors import DataError
 from webrl.evaluate import sign_test
 from webrl.training import score_actions, train_actor
 from webrl.training.checkpoint import Checkpoints
-from webrl.training.models import load_actor
 from webrl.training.packing import Example
-from webrl.training.trainer import plan_batches
 from webrl.training.trust import TrustRegion, make_region
-from webrl.training.update import actor_job
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -163,19 +160,8 @@ def test_an_update_with_demonstrations_adds_their_mean_loss_times_the_weight(tmp
     assert added == pytest.approx(losses[1.0]["actor/imitation_loss"], rel=1e-4)
     assert losses[3.0]["actor/loss"] - losses[0.0]["actor/loss"] == pytest.approx(3 * added, rel=1e-4)
     for key in ("kl", "advantage", "perplexity", "active_fraction"):
-        assert losses[1.0][f"actor/{key}"] == pytest.approx(losses[0.0][f"actor/{key}"], rel=1e-6, abs=1e-5)
+        assert losses[1.0][f"actor/{key}"] == pytest.approx(losses[0.0][f"actor/{key}"], abs=1e-5)
     assert len(losses[1.0]["actor/advantage_values"]) == len(losses[0.0]["actor/advantage_values"])
-
-
-@pytest.mark.parametrize(("objective", "imitated"), [("sft", 2), ("imitation", 8)])
-def test_a_batch_imitates_a_quarter_of_its_size_or_nothing_else(tmp_path: Path, objective: str, imitated: int) -> None:
-    folder = make_actor(tmp_path / "actor")
-    config = make_config(objective=objective).actor
-    assert config.batch_size == 8
-    shown = [Example(r.prompt_ids, r.action_ids) for r in make_records(6)]
-    job = actor_job(load_actor(folder), make_records(6), config, lambda _state, _folder: None, demonstrations=shown)
-    batches = plan_batches(job, config, seed=0)
-    assert [(len(batch.own), len(batch.beside)) for batch in batches[:2]] == [(8, imitated)] * 2
 
 
 def test_imitation_only_learns_the_demonstrations_in_as_many_steps_as_the_others(tmp_path: Path) -> None:

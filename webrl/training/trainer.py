@@ -109,8 +109,6 @@ class Job:
     """Samples at the end of `items` that are a stream of their own (demonstrations): each batch has a batch of them
     beside it, whose mean loss times `beside_weight` is added to its own. Metrics named `imitation_…` are theirs."""
     beside_weight: float = 0.0
-    beside_size: int = 0
-    """Samples of such a batch."""
     trust: TrustRegion | None = None
     """Where a policy update ends early."""
 
@@ -174,7 +172,7 @@ def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
     batches = [Batch([i for unit in batch for i in units[unit]], len(batch)) for batch in chosen]
     if not job.beside or not job.beside_weight:
         return batches
-    of_beside = config.model_copy(update={"steps": len(batches), "batch_size": job.beside_size})
+    of_beside = config.model_copy(update={"steps": len(batches)})
     shares = sample_batches(len(job.beside), of_beside, seed)
     return [
         replace(batch, beside=[job.beside[i] for i in share], beside_weight=job.beside_weight)

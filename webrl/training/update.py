@@ -38,9 +38,6 @@ Records = Path | Sequence[StepRecord]
 
 FEW_ACTIVE = 0.1
 """A warning says so where fewer of a phase's steps train."""
-IMITATED_PART = 4
-"""A batch imitates a quarter as many demonstration steps as it has of its own: their loss is soon near zero, and as
-many of them took half of the update's tokens."""
 
 
 def train_critic(
@@ -172,7 +169,6 @@ def actor_job(
         loss=policy_loss_function(samples, advantages, objective, config, shown), save=save,
         histograms=("advantage", "log_ratio"), beside=range(len(items), len(items) + len(shown)),
         beside_weight=config.imitation, trust=make_region(samples, items, config),
-        beside_size=config.batch_size if config.objective == "imitation" else -(-config.batch_size // IMITATED_PART),
     )  # fmt: skip
 
 

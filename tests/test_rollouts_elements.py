@@ -230,6 +230,17 @@ def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name():
     assert "link '\\uf1f8'" in stock[0]
 
 
+def test_a_text_field_that_cannot_be_edited_says_so():
+    page = """<title>t</title><input aria-label=date readonly onclick="this.value = 'picked'"><input aria-label=name>"""
+    texts, errors = on_page(page, "fill('{date}', '12/01/2016')", "click('{date}')")
+    assert re.search(r"\[\d+\] textbox 'date', readonly\n", texts[0])
+    assert re.search(r"\[\d+\] textbox 'name'\s*$", texts[0])
+    assert "not editable" in errors[0]
+    assert "value='picked'" in texts[2]
+    stock, _ = on_page(page, every_element=None)
+    assert "readonly" not in stock[0]
+
+
 GLOBALS = (
     *("Map", "Set", "WeakMap", "WeakSet", "Symbol", "Node", "Element", "HTMLElement", "HTMLInputElement", "CSS"),
     *("HTMLSelectElement", "HTMLTextAreaElement", "Event", "CustomEvent", "FocusEvent", "MouseEvent", "EventTarget"),

@@ -57,8 +57,8 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         hidden: bids whose nodes are left out with everything below them.
         uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
             the text in the others is, too, where their name has it, what is named by an icon has its title for
-            a name, images, buttons and links without a name have their file, class or id, and SVG shapes their kind,
-            color, size and center. None: as BrowserGym.
+            a name, images, buttons and links without a name have their file, class or id, SVG shapes their kind,
+            color, size and center, and text fields say if they cannot be edited. None: as BrowserGym.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -104,6 +104,8 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
             attributes.append(f"icon={hint!r}")
         if shape:
             attributes.append(f"shape={shape!r}")
+        if role == "textbox" and ("readonly", True) in properties:
+            attributes.append("readonly")
         if _ICONS.fullmatch(name):
             if role == "StaticText":
                 return name, bid, None

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import webrl
-from webrl.cli.command import GROUPS, Command
-from webrl.cli.end import end_clearly
+from webrl.cli.command import GROUPS, Command, Parser, end_clearly
 from webrl.cli.options import add_config_arguments, parse_around_options, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config import plugins
 from webrl.config.redaction import hide_arguments, require_secrets
 from webrl.errors import UsageError

@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from webrl.cli.command import Parser
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output

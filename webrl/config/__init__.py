@@ -31,8 +31,7 @@ from webrl.config import plugins
 from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
-from webrl.config.section import Section
-from webrl.config.suite import STATE_DIR, SuiteConfig
+from webrl.config.section import STATE_DIR, Section, SuiteConfig
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message

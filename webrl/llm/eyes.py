@@ -18,10 +18,9 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import base_of, config_of, first_line
+from webrl.llm.loading import base_of, config_of, first_line, mark_tokenizer
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
-from webrl.llm.trained_prompt import mark_tokenizer
 
 _TOKEN_TYPES = {
     "gemma3": "token_type_ids",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl.errors import ModelError
-from webrl.llm.budget import cut_tail, fit_prompt
 from webrl.llm.interface import LanguageModel, Message, Sampling
+from webrl.llm.prompts import cut_tail, fit_prompt
 from webrl.llm.tokens import encode_plain
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,11 @@ from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
-from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run
+from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run, seconds_left, usual_seconds
 from webrl.runs.lock import process_in, who_works_in
-from webrl.runs.pace import seconds_left, usual_seconds
+from webrl.runs.machine import Meter
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
-from webrl.runs.usage import Meter
 from webrl.suites.mix import by_suite
 from webrl.types import Trajectory
 

@@ -1,5 +1,8 @@
 """Metrics, charts and example episodes to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
+`Relay` carries the metrics of a run to them while it works: trainers, here or in other processes, append to
+`phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
+
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
 """
@@ -7,18 +10,21 @@ Only rank 0 opens trackers.
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
-from webrl.reports.markdown import escaped
-from webrl.reports.markdown import table as markdown_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,7 +149,7 @@ class _TensorBoard:
     def show(self, summary: PhaseSummary, step: int) -> None:
         for name, pixels in summary.pictures.items():
             self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        self._writer.add_text("report/examples", markdown_table(summary.head, summary.examples), step)
+        self._writer.add_text("report/examples", table(summary.head, summary.examples), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -198,3 +204,81 @@ _KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
     "wandb": _wandb,
     "trackio": lambda config: _Hosted("trackio", config),
 }
+
+
+_INTERVAL_S = 5.0
+
+
+class Relay:
+    """Context manager: new lines of `[phase_NN/]metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
+
+    Lines that were there on entry belong to an earlier call and are left out.
+    """
+
+    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
+        self._run_dir, self._trackers = run_dir, trackers
+        self._offsets: dict[Path, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics-relay", daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._offsets = {path: path.stat().st_size for path in self._files()}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._forward()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._forward()
+
+    def _files(self) -> list[Path]:
+        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
+
+    def _forward(self) -> None:
+        for path in self._files():
+            try:
+                # A trainer that resumes from a checkpoint rewrites its file shorter.
+                offset = min(self._offsets.get(path, 0), path.stat().st_size)
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")
+            except OSError as error:
+                logger.warning("cannot read %s for the trackers: %s", path, error)
+                continue
+            self._offsets[path] = offset + len(whole) + len(newline)
+            for line in whole.splitlines():
+                self._send(path, line)
+
+    def _send(self, path: Path, line: bytes) -> None:
+        try:
+            data: dict[str, Any] = json.loads(line)
+            group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
+        except (ValueError, KeyError, TypeError):
+            logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
+            return
+        metrics: dict[str, Metric] = {}
+        for name, value in data.items():
+            numbers = value if isinstance(value, list) else [value]
+            is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
+            if name not in ("name", "step") and is_metric:
+                metrics[name.removeprefix(f"{data['name']}/")] = value
+        self._trackers.log(group, metrics, step)
+
+
+_SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
+
+
+def escaped(value: object) -> str:
+    """The text of a value on one line, without a sign that means something in Markdown or HTML."""
+    text = html.escape(str(value), quote=False)
+    return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of escaped cells."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join('---' if cell == '---' else escaped(cell) for cell in line)} |" for line in lines)

@@ -8,8 +8,9 @@ peak memory, resolved config, versions, git commit and seed.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import yaml
 from webrl.config import SHARED, RunConfig, apply_overrides, read_config, share, validate_config
 from webrl.config.redaction import without_references
 from webrl.config.yaml_file import read_yaml
-from webrl.errors import StageError, UsageError
+from webrl.errors import DataError, StageError, UsageError
 from webrl.runs.disk import DISK_FULL
 from webrl.runs.provenance import run_info
 from webrl.runs.store import read_json, write_json, write_text
@@ -241,3 +242,37 @@ def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
+
+
+def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
+    """Return (phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
+
+    Phase 0 is like no other: it writes no tasks from failures and trains no actor.
+    """
+    for earlier in range(phase - 1, 0, -1):
+        if run.phase(earlier).is_done(stage):
+            with contextlib.suppress(DataError, StageError, TypeError, ValueError):  # damaged: who reads it names it
+                return earlier, float(run.phase(earlier).read_stage(stage)["seconds"])
+    return None
+
+
+def seconds_left(
+    run: RunFolder, stages: Sequence[str], phase: int, num_phases: int
+) -> tuple[float | None, float | None]:
+    """What is left of a phase and of the run, stages that are under way counted whole; None where nothing like it ran.
+
+    Args:
+        stages: the names of a phase's stages.
+    """
+
+    def total(names: Iterable[str], number: int) -> float | None:
+        known = [usual_seconds(run, name, number) for name in names]
+        return None if None in known else sum((usual[1] for usual in known if usual), 0.0)
+
+    of_phase = total([stage for stage in stages if not run.phase(phase).is_done(stage)], phase)
+    if phase >= num_phases:
+        return of_phase, of_phase
+    later = total(stages, phase + 1)
+    if of_phase is None or later is None:
+        return of_phase, None
+    return of_phase, of_phase + (num_phases - phase) * later

@@ -8,7 +8,7 @@ import time
 from typing import Any, Protocol, Self
 
 from webrl.runs.clock import duration
-from webrl.runs.usage import latest
+from webrl.runs.machine import latest
 
 logger = logging.getLogger(__name__)
 LINE_S = 30.0

@@ -21,7 +21,7 @@ import webrl
 from webrl.cli.command import GROUPS, Command, Parser, end_clearly
 from webrl.cli.options import add_config_arguments, parse_around_options, resolve_config
 from webrl.config import plugins
-from webrl.config.redaction import hide_arguments, require_secrets
+from webrl.config.redaction import redact_argument, require_secrets
 from webrl.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = None if args.command in STAGES else find_command(args.command)
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
-        return _run_stages(args) if command is None else _run_module(command, args)
+        if command is None:
+            return _run_stages(args)
+        code: int = importlib.import_module(command.module).main(args)
+        return code
 
     return end_clearly("webrl", work)
 
@@ -130,11 +133,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; a subcommand's own module is imported only if `arguments` select it."""
     wanted = next((a for a in arguments if not a.startswith("-")), None)
+    epilog = None
+    if arguments[:1] != [wanted]:
+        rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
+        lines = []
+        for group in GROUPS:
+            if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
+                lines += [f"{group}:", *shown, ""]
+        epilog = "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
     parser = Parser(
         prog="webrl",
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
-        epilog=None if arguments[:1] == [wanted] else _command_list(),
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
@@ -169,15 +180,6 @@ def summaries() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _command_list() -> str:
-    rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
-    lines = []
-    for group in GROUPS:
-        if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
-            lines += [f"{group}:", *shown, ""]
-    return "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
-
-
 def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = subparsers.add_parser(
         name,
@@ -188,11 +190,6 @@ def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParse
     return sub
 
 
-def _run_module(command: Command, args: argparse.Namespace) -> int:
-    code: int = importlib.import_module(command.module).main(args)
-    return code
-
-
 def _run_stages(args: argparse.Namespace) -> int:
     command = STAGES[args.command]
     config = resolve_config(args, prefer_newest=command.stage is not None)
@@ -201,7 +198,7 @@ def _run_stages(args: argparse.Namespace) -> int:
     if args.dry_run:
         return show_plan(config, command.stage, getattr(args, "phase", None))
     require_secrets(config, command.sections)
-    hide_arguments()
+    sys.argv[1:] = map(redact_argument, sys.argv[1:])  # which trackers copy
     if command.stage:
         return run_stage(config, command.stage, args.phase, getattr(args, "against", None))
     return run_all(config)

@@ -65,8 +65,6 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     check_inputs(config, (stage,))
     other = None
     if against is not None:
-        from webrl.cli.run import compare, describe, find_other
-
         other = find_other(config, against)
         if phase is None:
             phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
@@ -82,7 +80,9 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a report at the end."""
-    console = output()
+    # tables are not squeezed to 80 columns where there is no terminal
+    width = None if sys.stdout.isatty() else 140
+    console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
 
     def on_phase(summary: dict[str, Any]) -> None:
@@ -90,13 +90,7 @@ def run_all(config: RunConfig) -> int:
         _describe(config, summary["eval"], sys.stdout)
         freeze_gc()
 
-    show_results(run(config, on_phase=on_phase))
-    return 0
-
-
-def show_results(folder: RunFolder) -> None:
-    """Overview, success by task type, and where the files are."""
-    console = output()
+    folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]
     console.print(overview_table(summaries))
     by_site = site_table(summaries)
@@ -107,6 +101,7 @@ def show_results(folder: RunFolder) -> None:
         report = folder.path / "report.html"
         write_report([folder.path], report)
         console.print(f"report   {report}", highlight=False)
+    return 0
 
 
 def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
@@ -114,11 +109,6 @@ def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
     for suite in map(find_suite, config.tasks.suites):
         if text := suite.describe(counts.get("by_suite", {}).get(suite.name, counts)):
             print(text, file=file)
-
-
-def output() -> Console:
-    """Standard output; tables are not squeezed to 80 columns where there is no terminal."""
-    return Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
 def find_other(config: RunConfig, other: str) -> Path | RunConfig:

@@ -42,7 +42,7 @@ class Command:
     """Whether it computes with torch, which then gets the settings for this machine's CPU."""
 
 
-def end_clearly(name: str, work: Callable[[], int]) -> int:
+def end_clearly(name: str, work: Callable[[], int | None]) -> int:
     """Do a command's work; gives its exit code: 2 for usage errors, 1 for failures, 130 after Ctrl-C.
 
     What the system refuses (a full disk, a name that is too long) is an error of the user's, too, as long as it names
@@ -54,7 +54,7 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
             Path.cwd()
         except FileNotFoundError:  # no browser would start, and no path means anything
             raise UsageError("the working folder has been removed; go to another one (cd)") from None
-        return work()
+        return work() or 0
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
         return error.exit_code

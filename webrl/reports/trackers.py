@@ -54,23 +54,10 @@ class Showcase(Protocol):
         """Draw the charts of all phases up to this one, and choose examples of this one."""
 
 
-class Tracker(Protocol):
-    """One place that metrics go to."""
-
-    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
-        """Write `group/name` at `step`; each group has its own step axis."""
-
-    def show(self, summary: PhaseSummary, step: int) -> None:
-        """Write charts as `report/<name>` and episodes as `report/examples`, at the phase `step`."""
-
-    def close(self) -> None:
-        """Flush and end."""
-
-
 class Trackers:
     """All trackers of a run; a context manager. A failing call warns and the rest goes on."""
 
-    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+    def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
         self._trackers = dict(trackers)
 
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
@@ -94,7 +81,7 @@ class Trackers:
         self._each("close", lambda tracker: tracker.close())
         self._trackers.clear()
 
-    def _each(self, what: str, call: Callable[[Tracker], None]) -> None:
+    def _each(self, what: str, call: Callable[[Any], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
@@ -116,12 +103,12 @@ def open_trackers(config: RunConfig) -> Trackers:
     Raises:
         UsageError: one is not installed, not logged in, or cannot write (tracker, reason and fix are named).
     """
-    opened: dict[str, Tracker] = {}
+    opened: dict[str, _TensorBoard | _Hosted] = {}
     for name in config.trackers:
         try:
             if name in EXTRAS:
                 require(name, f"trackers=[{name}]")
-            opened[name] = _KINDS[name](config)
+            opened[name] = _TensorBoard(config) if name == "tensorboard" else _Hosted(name, config)
         except ExtraMissing:
             Trackers(opened).close()
             raise
@@ -158,8 +145,13 @@ class _TensorBoard:
 class _Hosted:
     """Weights & Biases, and trackio, whose interface is the same."""
 
-    def __init__(self, module: str, config: RunConfig, **options: Any) -> None:
+    def __init__(self, module: str, config: RunConfig) -> None:
         self._module: Any = importlib.import_module(module)
+        options: dict[str, str] = {}
+        if module == "wandb":
+            config.run_dir.mkdir(parents=True, exist_ok=True)
+            run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
+            options = {"dir": str(config.run_dir), "id": run_id}
         settings = redact_all(config.model_dump(mode="json"))
         self._run: Any = self._module.init(
             project="webrl", name=config.name, config=settings, resume="allow", **options
@@ -191,19 +183,6 @@ class _Hosted:
             self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
         self._groups.add(group)
         self._run.log({f"{group}/step": step} | data)
-
-
-def _wandb(config: RunConfig) -> Tracker:
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
-    return _Hosted("wandb", config, dir=str(config.run_dir), id=run_id)
-
-
-_KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _wandb,
-    "trackio": lambda config: _Hosted("trackio", config),
-}
 
 
 _INTERVAL_S = 5.0
@@ -251,22 +230,19 @@ class Relay:
                 continue
             self._offsets[path] = offset + len(whole) + len(newline)
             for line in whole.splitlines():
-                self._send(path, line)
-
-    def _send(self, path: Path, line: bytes) -> None:
-        try:
-            data: dict[str, Any] = json.loads(line)
-            group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
-        except (ValueError, KeyError, TypeError):
-            logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
-            return
-        metrics: dict[str, Metric] = {}
-        for name, value in data.items():
-            numbers = value if isinstance(value, list) else [value]
-            is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
-            if name not in ("name", "step") and is_metric:
-                metrics[name.removeprefix(f"{data['name']}/")] = value
-        self._trackers.log(group, metrics, step)
+                try:
+                    data: dict[str, Any] = json.loads(line)
+                    group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
+                except (ValueError, KeyError, TypeError):
+                    logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
+                    continue
+                metrics: dict[str, Metric] = {}
+                for name, value in data.items():
+                    numbers = value if isinstance(value, list) else [value]
+                    is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
+                    if name not in ("name", "step") and is_metric:
+                        metrics[name.removeprefix(f"{data['name']}/")] = value
+                self._trackers.log(group, metrics, step)
 
 
 _SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")

@@ -1,10 +1,14 @@
-"""What this machine has to offer: its NVIDIA GPUs, asked of the driver (no torch, no CUDA context), and free ports."""
+"""What this machine has to offer, and what a run takes of it now: cores, browsers, memory, GPUs, free ports.
+
+GPUs are asked of the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import re
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -54,6 +58,7 @@ BUSY = 0.05
 """Cores above which a browser counts as busy: an idle one wakes now and then."""
 _GPU_EVERY_S = 10.0
 """Asking the driver starts a process."""
+_BROWSER = re.compile("chrom|headless[_-]shell")
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
@@ -111,7 +116,10 @@ class Meter:
             pid = process.pid
             try:
                 info, times = process.memory_full_info(), process.cpu_times()
-                browser = _browser(process, browser_of)
+                # a process belongs to its parent's browser, or is one itself; parents come before their children
+                browser = browser_of.get(process.ppid())
+                if browser is None and _BROWSER.search(PurePath(next(iter(process.cmdline()), "")).name):
+                    browser = pid
             except _GONE:
                 continue
             memory[pid] = getattr(info, "pss", info.rss) / 2**20
@@ -119,6 +127,12 @@ class Meter:
             cores[pid] = max(0.0, self._seconds[pid] - before[pid]) / passed if pid in before and passed > 0 else 0.0
             if browser is not None:
                 browser_of[pid] = browser
+        if self._gpus_at is None or (self._gpus and now - self._gpus_at >= _GPU_EVERY_S):
+            self._gpus_at = now
+            gpus = visible_gpus()
+            table = query_gpus("utilization.gpu,memory.used,memory.total", gpus) if gpus else []
+            known = [row for row in table if all(value.replace(".", "", 1).isdecimal() for value in row)]
+            self._gpus = tuple((float(a), float(b), float(c)) for a, b, c in known)
         work = dict.fromkeys(browser_of.values(), 0.0)
         for pid, browser in browser_of.items():
             work[browser] += cores[pid]
@@ -129,27 +143,8 @@ class Meter:
             busy_browsers=sum(part > BUSY for part in work.values()),
             browser_cores=sum(work.values()),
             browser_mib=sum(memory[pid] for pid in browser_of),
-            gpus=self._read_gpus(now),
+            gpus=self._gpus,
         )
-
-    def _read_gpus(self, now: float) -> tuple[tuple[float, float, float], ...]:
-        due = self._gpus_at is None or (self._gpus and now - self._gpus_at >= _GPU_EVERY_S)
-        if due:
-            self._gpus_at = now
-            gpus = visible_gpus()
-            rows = query_gpus("utilization.gpu,memory.used,memory.total", gpus) if gpus else []
-            known = [row for row in rows if all(value.replace(".", "", 1).isdecimal() for value in row)]
-            self._gpus = tuple((float(a), float(b), float(c)) for a, b, c in known)
-        return self._gpus
-
-
-def _browser(process: psutil.Process, browser_of: dict[int, int]) -> int | None:
-    """Return the browser that a process belongs to, by its first process; parents are listed before their children."""
-    parent = browser_of.get(process.ppid())
-    if parent is not None:
-        return parent
-    name = PurePath(next(iter(process.cmdline()), "")).name
-    return process.pid if "chrom" in name or "headless_shell" in name or "headless-shell" in name else None
 
 
 _latest: Usage | None = None

@@ -13,7 +13,7 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,33 +31,6 @@ _GRAIN = 128
 _MAX_SCORED = 16
 """Prompts in one scoring pass of `OwnCacheRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
 262 k."""
-
-
-class Runner(Protocol):
-    """Runs a model's forward passes; used from one thread, in inference mode.
-
-    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues.
-    """
-
-    def new_cache(self, capacity: int) -> SlotCache | OwnRows:
-        """Make an empty cache for at most so many rows."""
-        ...
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
-        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
-        ...
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
-        ...
-
-    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
-        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
-        ...
-
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
-        ...
 
 
 class SlotRow(NamedTuple):
@@ -205,17 +178,21 @@ def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) ->
 
 
 class GenericRunner:
-    """Through transformers' own forward: prompts padded on the right, which causal attention never looks at."""
+    """Runs a model's forward passes, through transformers' own forward; used from one thread, in inference mode.
+
+    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues. Prompts are
+    padded on the right, which causal attention never looks at.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def new_cache(self, capacity: int) -> SlotCache:
-        """As of `Runner`."""
+    def new_cache(self, capacity: int) -> Any:
+        """Make an empty cache for at most so many rows."""
         return SlotCache(self._model.config.get_text_config().num_hidden_layers, capacity, self._model.device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
-        """One padded pass."""
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
+        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
         cache = DynamicCache()
         logits = padded_pass(self._model, prompts, past_key_values=cache, use_cache=True)
         layers: list[Any] = cache.layers
@@ -225,11 +202,11 @@ class GenericRunner:
         ]
 
     def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """One padded pass that keeps nothing."""
+        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
         return padded_pass(self._model, prompts, use_cache=False)
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
-        """One pass of [B, 1] tokens over the slot cache."""
+    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
+        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
         positions, mask = cache.begin_step(self._model.dtype)
         output = self._model(
             input_ids=torch.tensor(last, device=self._model.device)[:, None],
@@ -242,7 +219,7 @@ class GenericRunner:
         return logits
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
-        """Similar lengths together."""
+        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
         return similar(lengths)
 
 
@@ -272,23 +249,23 @@ class OwnRows:
         self.rows.pop()
 
 
-class OwnCacheRunner:
+class OwnCacheRunner(GenericRunner):
     """Through transformers' own forward and its own caches."""
 
     def __init__(self, model: Any, name: str, layers: str) -> None:
         """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
-        self._model = model
+        super().__init__(model)
         self._warning = (
             f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
             "transformers' own cache; engine.kind=vllm is faster"
         )
         self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002 - it grows by itself
-        """As of `Runner`."""
+    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002
+        """Make an empty cache, which grows by itself."""
         return OwnRows()
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[OwnRow]]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
         """One pass a prompt."""
         if self._warning:
             logger.warning(self._warning)
@@ -328,22 +305,32 @@ class OwnCacheRunner:
 
 @dataclass(frozen=True)
 class _Layer:
-    qkv: torch.Tensor
+    qkv: Tensor
     """[(heads + 2 kv_heads) * head_dim, hidden]"""
-    out: torch.Tensor
+    out: Tensor
     """[hidden, heads * head_dim]"""
-    gate_up: torch.Tensor
+    gate_up: Tensor
     """[2 * intermediate, hidden]"""
-    down: torch.Tensor
+    down: Tensor
     """[hidden, intermediate]"""
-    norm_1: torch.Tensor
-    norm_2: torch.Tensor
+    norm_1: Tensor
+    norm_2: Tensor
 
 
-class LlamaCpuRunner:
-    """`Runner` for a `LlamaForCausalLM` on the CPU (`supports` tells)."""
+class LlamaCpuRunner(GenericRunner):
+    """Llama's two passes written out for small models on a CPU, where transformers' overhead is most of a step.
+
+    Same weights and same arithmetic as `LlamaForCausalLM`, for those that `supports` admits; what differs:
+    - prompts are concatenated without padding; attention runs prompt by prompt;
+    - in the last layer only keys and values are computed for every position, the rest for the last position of each
+      prompt (a fifth of a 4-layer model's arithmetic);
+    - query, key and value, and gate and up, are one matrix product each;
+    - a decoding step's attention reads the slot cache in place.
+    Left out: everything that makes a model other than plain Llama (biases, quantised layers, dynamic rope).
+    """
 
     def __init__(self, model: Any) -> None:
+        super().__init__(model)
         config = model.config
         self._num_heads: int = config.num_attention_heads
         self._num_kv_heads: int = config.num_key_value_heads
@@ -384,18 +371,14 @@ class LlamaCpuRunner:
         """Nothing is padded: all in one pass."""
         return [list(range(len(lengths)))] if lengths else []
 
-    def new_cache(self, capacity: int) -> SlotCache:
-        """As of `Runner`."""
-        return SlotCache(len(self._layers), capacity, "cpu")
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[SlotRow]]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
         """One pass over the concatenated prompts (N tokens in all, B prompts)."""
         lengths = [len(p) for p in prompts]
         ends = torch.tensor(lengths).cumsum(0) - 1  # [B]
         positions = torch.cat([torch.arange(n) for n in lengths])  # [N]
         x = self._embedding[torch.tensor([i for p in prompts for i in p])]  # [N, hidden]
-        keys: list[list[torch.Tensor]] = [[] for _ in prompts]
-        values: list[list[torch.Tensor]] = [[] for _ in prompts]
+        keys: list[list[Tensor]] = [[] for _ in prompts]
+        values: list[list[Tensor]] = [[] for _ in prompts]
         for index, layer in enumerate(self._layers):
             query, key, value = self._project(layer, x, positions)
             is_last = index == len(self._layers) - 1
@@ -418,11 +401,11 @@ class LlamaCpuRunner:
             x = self._finish(layer, x, torch.cat(attended))
         return self._logits(x), [SlotRow(*row) for row in zip(keys, values, lengths, strict=True)]
 
-    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """The logits of `prefill`."""
         return self.prefill(prompts)[0]
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
+    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
         """One token for each of B rows."""
         positions, mask = cache.begin_step(self._embedding.dtype)
         groups = self._num_heads // self._num_kv_heads
@@ -437,9 +420,7 @@ class LlamaCpuRunner:
             x = self._finish(layer, x, attended.reshape(len(last), -1))
         return self._logits(x)
 
-    def _project(
-        self, layer: _Layer, x: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _project(self, layer: _Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query [N, heads, head_dim] and key, and value [N, kv_heads, head_dim]."""
         num_rotated = self._num_heads + self._num_kv_heads
         joint = linear(self._rms_norm(x, layer.norm_1), layer.qkv).view(len(x), -1, self._head_dim)
@@ -450,16 +431,16 @@ class LlamaCpuRunner:
         rotated = torch.addcmul(rotated * cos, turned, sin)
         return rotated[:, : self._num_heads], rotated[:, self._num_heads :], value
 
-    def _finish(self, layer: _Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def _finish(self, layer: _Layer, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection, then the feed-forward block, each added to the residual stream."""
         x = x + linear(attended, layer.out)
         gate, up = linear(self._rms_norm(x, layer.norm_2), layer.gate_up).chunk(2, dim=-1)
         return x + linear(F.silu(gate).mul_(up), layer.down)
 
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+    def _logits(self, x: Tensor) -> Tensor:
         return linear(self._rms_norm(x, self._norm), self._head)
 
-    def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
         # As transformers does it: the mean square in float32, whatever the weights are.
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)

@@ -19,7 +19,7 @@ from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.answers import read_any
-from webrl.runs.provenance import run_info
+from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
 from webrl.training.paths import TrainingPaths

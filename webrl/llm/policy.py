@@ -16,22 +16,38 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from webrl.config import EngineConfig, ModelsConfig, RunConfig
-from webrl.errors import ModelError, PolicyError, StageError
+from webrl.config import EngineConfig, ModelsConfig, RolloutConfig, RunConfig
+from webrl.errors import ModelError, PolicyError, StageError, UsageError
 from webrl.llm.interface import LanguageModel, Policy, PolicyOutput, Sampling, Turn
 from webrl.llm.loading import prompt_of
 from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
-from webrl.llm.sampling import policy_config
 from webrl.runs.memory import without_collections
 
 logger = logging.getLogger(__name__)
+
+
+def check_sampling(config: RolloutConfig, training: bool) -> None:
+    """Refuse sampling that makes the recorded log-probs differ from the distribution that was sampled.
+
+    The recorded log-probs are the model's own (temperature 1), so any other temperature biases a policy gradient that
+    takes them for the behaviour policy's.
+
+    Raises:
+        UsageError: a training rollout at another temperature.
+    """
+    if training and config.temperature != 1.0:
+        raise UsageError(
+            f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because the recorded "
+            "log-probs would not be those of the sampled distribution; leave it out"
+        )
 
 
 class ModelPolicy:
     """`Policy` over a `LanguageModel`.
 
     Args:
-        temperature, training: as of `policy_config`.
+        temperature: replaces `rollout.temperature` (evaluation).
+        training: refuse sampling that biases the recorded log-probs; errors as of `check_sampling`.
         sampling: returns how an answer is drawn with a seed; None: as the config says.
     """
 
@@ -45,8 +61,11 @@ class ModelPolicy:
         sampling: Callable[[int], Sampling] | None = None,
     ) -> None:
         self._model = model
-        self._config = policy_config(config, temperature, training)
-        rollout = self._config.rollout
+        rollout = config.rollout
+        if temperature is not None:
+            rollout = rollout.model_copy(update={"temperature": temperature})
+        check_sampling(rollout, training)
+        self._config = config.model_copy(update={"rollout": rollout})
         self._sampling = sampling or (
             lambda seed: Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=seed)
         )

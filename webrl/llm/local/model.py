@@ -25,8 +25,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, OwnCacheRunner
-from webrl.llm.sampling import draw_tokens
+from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, OwnCacheRunner, draw_tokens
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on

@@ -1,4 +1,4 @@
-"""The two passes of generation, prefill and one decoding step, for any transformers model.
+"""The two passes of generation, prefill and one decoding step, for any transformers model; and the draw of a token.
 
 A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
 them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
+from webrl.llm.interface import Sampling
 from webrl.llm.products import linear
 
 logger = logging.getLogger(__name__)
@@ -445,3 +447,51 @@ class LlamaCpuRunner(GenericRunner):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
         return weight * wide.to(x.dtype)
+
+
+def draw_tokens(
+    logits: Tensor, samplings: list[Sampling], generators: list[random.Random]
+) -> tuple[list[int], list[float]]:
+    """One token a row, with its log-probability at temperature 1.
+
+    Sampling inverts the cumulative distribution at one uniform number of the row's own generator, so a row's draw
+    does not depend on its neighbours.
+
+    Args:
+        logits: [B, V], any float type.
+        samplings: [B] settings.
+        generators: [B] one random generator a row.
+    """
+    log_probs = torch.log_softmax(logits.float(), dim=-1)  # [B, V]
+    tokens = log_probs.argmax(dim=-1)  # [B]
+    rows = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
+    if rows:
+        chosen = log_probs if len(rows) == len(samplings) else log_probs[rows]
+        scaled = _scale(chosen, [samplings[i] for i in rows])  # [R, V]
+        cdf = torch.softmax(scaled, dim=-1).double().cumsum(dim=-1)  # [R, V]
+        draws = torch.tensor([[generators[i].random()] for i in rows], dtype=torch.float64, device=cdf.device)
+        drawn = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(-1)  # [R]
+        # `right=True` skips zero-probability tokens; rounding at the top end may still point past the last one.
+        tokens[rows] = torch.minimum(drawn, (cdf < cdf[:, -1:]).sum(dim=-1))
+    picked = log_probs.gather(1, tokens[:, None]).squeeze(1)
+    return tokens.tolist(), picked.tolist()
+
+
+def _scale(log_probs: Tensor, samplings: list[Sampling]) -> Tensor:
+    """Apply temperature, then top-k, then top-p, each row its own. [R, V]."""
+    if any(s.temperature != 1.0 for s in samplings):
+        temperatures = torch.tensor([[s.temperature] for s in samplings], device=log_probs.device)
+        log_probs = torch.log_softmax(log_probs / temperatures, dim=-1)
+    for row, sampling in enumerate(samplings):
+        if sampling.top_k <= 0 and sampling.top_p >= 1.0:
+            continue
+        ordered, order = log_probs[row].sort(descending=True)
+        keep = torch.ones_like(ordered, dtype=torch.bool)
+        if sampling.top_k > 0:
+            keep[sampling.top_k :] = False
+        if sampling.top_p < 1.0:
+            before = torch.softmax(ordered.masked_fill(~keep, -torch.inf), dim=-1).cumsum(dim=-1)
+            keep[1:] &= before[:-1] < sampling.top_p
+        log_probs = log_probs.clone()
+        log_probs[row, order[~keep]] = -torch.inf
+    return log_probs

@@ -1,6 +1,6 @@
 """A vision-language model in this process: prompts with an image each, in batches of transformers' `generate`.
 
-`generate` knows each family's positions, masks and caches; what it draws is ours (`webrl/llm/sampling.py`), so that
+`generate` knows each family's positions, masks and caches; what it draws is ours (`draw_tokens`), so that
 answers are reproducible by `Sampling.seed` and their log-probabilities follow the convention of
 `webrl/llm/interface.py`. Nothing of the model's own generation_config (penalties, top-k, …) takes part.
 """
@@ -23,7 +23,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.sampling import draw_tokens
+from webrl.llm.local.runner import draw_tokens
 from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on

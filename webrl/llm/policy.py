@@ -126,11 +126,8 @@ async def with_tokenizer(tokenizer: Any, work: Callable[[Any], T]) -> T:
 @lru_cache(maxsize=4)
 def _threads(tokenizer: Any) -> ThreadPoolExecutor:
     """Kept, because copying a tokenizer of 262,144 tokens takes seconds."""
-
-    def take_copy() -> None:
-        _own.tokenizer = copy.deepcopy(tokenizer)
-
-    return ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "prompts", take_copy)
+    size = min(_MAX_THREADS, os.cpu_count() or 1)
+    return ThreadPoolExecutor(size, "prompts", lambda: setattr(_own, "tokenizer", copy.deepcopy(tokenizer)))
 
 
 @asynccontextmanager

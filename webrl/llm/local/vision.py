@@ -186,7 +186,11 @@ class VisionModel:
             self._module.generation_config = own
         answers: list[_Drawn | PolicyError] = []
         for row, question in enumerate(questions):
-            drawn = draw.answer(row, ends, question.sampling.max_new_tokens)
+            # what the row has drawn up to its end token, and at most as much as was asked for
+            steps = draw.steps[: question.sampling.max_new_tokens]
+            ids_drawn = [tokens[row] for tokens, _ in steps]
+            length = next((i + 1 for i, token in enumerate(ids_drawn) if token in ends), len(ids_drawn))
+            drawn = ids_drawn[:length], [logprobs[row] for _, logprobs in steps[:length]]
             if any(math.isnan(logprob) for logprob in drawn[1]):
                 problem = "the folder is damaged, or its training diverged (lower lr)"
                 answers.append(PolicyError(f"the log-probabilities of model {self.name!r} are nan: {problem}"))
@@ -201,20 +205,15 @@ class _Draw(LogitsProcessor):
     def __init__(self, samplings: Sequence[Sampling]) -> None:
         self._samplings = list(samplings)
         self._generators = [random.Random(s.seed) for s in samplings]
-        self._drawn: list[tuple[list[int], list[float]]] = []
+        self.steps: list[tuple[list[int], list[float]]] = []
+        """Tokens and log-probabilities of all rows, one pair a step."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - transformers' signature
         tokens, logprobs = draw_tokens(scores, self._samplings, self._generators)
-        self._drawn.append((tokens, logprobs))
+        self.steps.append((tokens, logprobs))
         chosen = torch.full_like(scores, -torch.inf)
         chosen[range(len(tokens)), tokens] = 0.0
         return chosen
-
-    def answer(self, row: int, ends: set[int], limit: int) -> _Drawn:
-        """Return what a row has drawn up to its end token, and at most `limit` tokens."""
-        ids = [tokens[row] for tokens, _ in self._drawn[:limit]]
-        length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
-        return ids[:length], [logprobs[row] for _, logprobs in self._drawn[:length]]
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import webrl
@@ -27,37 +26,22 @@ from webrl.errors import UsageError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StageCommand:
-    """A subcommand that runs one stage (`stage`), or all of them (None)."""
-
-    help: str
-    sections: tuple[str, ...]
-    stage: str | None
-
-
-STAGES: dict[str, StageCommand] = {
-    "gen-tasks": StageCommand(
-        "write new instructions from each site's last failures", ("generate", "models"), "gen-tasks"
-    ),
-    "filter-tasks": StageCommand(
+STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gen-tasks": ("write new instructions from each site's last failures", ("generate", "models")),
+    "filter-tasks": (
         "drop duplicates, infeasible tasks, and those too easy or too hard for the critic",
         ("filter", "generate", "tasks", "models"),
-        "filter-tasks",
     ),
-    "rollout": StageCommand("attempt the tasks in a real browser", ("rollout", "tasks", "models"), "rollout"),
-    "label": StageCommand("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
-    "replay": StageCommand("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
-    "train": StageCommand("train critic, then actor", ("critic", "actor", "training", "models"), "train"),
-    "accept": StageCommand(
-        "keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
-    ),
-    "eval": StageCommand(
-        "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"
-    ),
-    "run": StageCommand("run all stages of all phases; resumes where it stopped", (), None),
+    "rollout": ("attempt the tasks in a real browser", ("rollout", "tasks", "models")),
+    "label": ("judge the trajectories with the outcome reward model", ("label", "models")),
+    "replay": ("add earlier successes inside the perplexity band", ("replay", "models")),
+    "train": ("train critic, then actor", ("critic", "actor", "training", "models")),
+    "accept": ("keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label")),
+    "eval": ("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks")),
+    "run": ("run all stages of all phases; resumes where it stopped", ()),
 }
-"""Subcommands that take a config, in the order in which a phase runs them."""
+"""Stages by name, and `run` for all of them: what `--help` says of each, and the sections of the config that it shows;
+in the order in which a phase runs them."""
 
 EXTRA: dict[str, Command] = {
     "status": Command("show progress, resource use and time left of a run", "webrl.cli.status", "look", False),
@@ -151,10 +135,9 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
     subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
     if wanted in STAGES:
-        command = STAGES[wanted]
-        sub = _add_parser(subparsers, wanted, command.help)
-        is_stage = command.stage is not None
-        add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage, sections=command.sections)
+        text, sections = STAGES[wanted]
+        sub = _add_parser(subparsers, wanted, text)
+        add_config_arguments(sub, prefer_newest=wanted != "run", phased=wanted != "run", sections=sections)
         if wanted == "eval":
             sub.add_argument(
                 "--against",
@@ -170,7 +153,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def summaries() -> dict[str, tuple[str, str]]:
     """By command: its group, and what it does, in a line; of one that cannot be used, why."""
-    found = {name: ("run", command.help) for name, command in STAGES.items()}
+    found = {name: ("run", text) for name, (text, _) in STAGES.items()}
     for name in command_names()[len(STAGES) :]:
         try:
             command = find_command(name)
@@ -191,16 +174,16 @@ def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParse
 
 
 def _run_stages(args: argparse.Namespace) -> int:
-    command = STAGES[args.command]
-    config = resolve_config(args, prefer_newest=command.stage is not None)
+    stage = None if args.command == "run" else str(args.command)
+    config = resolve_config(args, prefer_newest=stage is not None)
     from webrl.cli.run import run_all, run_stage, show_plan
 
     if args.dry_run:
-        return show_plan(config, command.stage, getattr(args, "phase", None))
-    require_secrets(config, command.sections)
+        return show_plan(config, stage, getattr(args, "phase", None))
+    require_secrets(config, STAGES[args.command][1])
     sys.argv[1:] = map(redact_argument, sys.argv[1:])  # which trackers copy
-    if command.stage:
-        return run_stage(config, command.stage, args.phase, getattr(args, "against", None))
+    if stage:
+        return run_stage(config, stage, args.phase, getattr(args, "against", None))
     return run_all(config)
 
 

@@ -44,7 +44,6 @@ from webrl.llm.servers.vllm_command import (
     can_reload,
     find_python,
     gpu_groups,
-    install_modules,
     server_command,
     server_environment,
 )
@@ -366,7 +365,6 @@ class Fleet:
         command = server_command(
             self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
         )
-        install_modules(self._folder)
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 

@@ -30,8 +30,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from eyes_model import build, shut_eyes  # noqa: E402
 from PIL import Image, ImageChops  # noqa: E402
 
+from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
-from webrl.config.extras import exit_code  # noqa: E402
 from webrl.config.resources import find_config  # noqa: E402
 from webrl.demos.record import DEMONSTRATION_SEED  # noqa: E402
 from webrl.errors import StageError  # noqa: E402
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

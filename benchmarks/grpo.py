@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.config.extras import exit_code
+from webrl.cli.command import end_clearly
 from webrl.errors import StageError
 
 ROOT = Path(__file__).parent.parent
@@ -94,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

@@ -33,9 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from webrl import phase as phases  # noqa: E402
+from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.cli.options import find_config  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
-from webrl.config.extras import check_extras, exit_code  # noqa: E402
+from webrl.config.extras import check_extras  # noqa: E402
 from webrl.config.plugins import PACKAGES  # noqa: E402
 from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
@@ -202,4 +203,4 @@ def count_episodes(folder: RunFolder) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

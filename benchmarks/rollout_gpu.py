@@ -34,8 +34,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
-from webrl.config.extras import exit_code, require  # noqa: E402
+from webrl.config.extras import require  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
 from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
@@ -329,4 +330,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

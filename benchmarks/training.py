@@ -21,7 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from webrl.config.extras import exit_code, require  # noqa: E402
+from webrl.cli.command import end_clearly  # noqa: E402
+from webrl.config.extras import require  # noqa: E402
 from webrl.errors import UsageError  # noqa: E402
 from webrl.runs.machine import visible_gpus  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
@@ -118,4 +119,4 @@ def run_cluster(gpus: int, args: argparse.Namespace) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

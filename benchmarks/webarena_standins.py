@@ -29,7 +29,8 @@ from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
 from standins.play import failures, lite_tasks, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
-from webrl.config.extras import exit_code, require  # noqa: E402
+from webrl.cli.command import end_clearly  # noqa: E402
+from webrl.config.extras import require  # noqa: E402
 
 TIMED_TASKS = {44: "url_match: the cheapest validation there is", 419: "program_html: the evaluator opens a page"}
 LINKS = ("Issues", "Projects")
@@ -228,4 +229,4 @@ def golden() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(end_clearly(sys.argv[0], main))

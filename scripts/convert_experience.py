@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli.end import end_clearly
-from webrl.cli.parser import Parser
+from webrl.cli.command import Parser, end_clearly
 
 
 def main(argv: Sequence[str] | None = None) -> int:

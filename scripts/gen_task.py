@@ -15,9 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli.end import end_clearly
+from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import count, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config.plugins import PACKAGES
 from webrl.errors import UsageError
 

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli.end import end_clearly
+from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import count
-from webrl.cli.parser import Parser
 
 SAMPLE = Path("data/samples/instructions.jsonl")
 

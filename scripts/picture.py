@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import sys
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webrl.config.extras import exit_code
+from webrl.cli.command import end_clearly
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -162,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(exit_code(main))
+    raise SystemExit(end_clearly(sys.argv[0], main))

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webrl.cli.end import end_clearly
+from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import names_run, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config.plugins import PACKAGES
 from webrl.errors import UsageError
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import sys
 import tempfile
 from pathlib import Path
 
-from webrl.config.extras import exit_code
+from webrl.cli.command import end_clearly
 
 WIDTH, MARGIN = 1120, 24
 COLOURS = 128
@@ -55,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(exit_code(main))
+    raise SystemExit(end_clearly(sys.argv[0], main))

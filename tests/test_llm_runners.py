@@ -10,8 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm import Sampling, open_model
-from webrl.llm.local.llama_cpu import LlamaCpuRunner
-from webrl.llm.local.runner import GenericRunner
+from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -11,7 +11,8 @@ from webrl.config import RolloutConfig
 from webrl.errors import ModelError, UsageError
 from webrl.llm.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.interface import Sampling
-from webrl.llm.sampling import check_sampling, draw_tokens
+from webrl.llm.local.runner import draw_tokens
+from webrl.llm.policy import check_sampling
 
 PROBABILITIES = [0.5, 0.3, 0.15, 0.05, 0.0]
 

@@ -16,8 +16,8 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
-from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import Weights, can_reload, find_python, gpu_groups, server_command
+from webrl.llm.servers.vllm_fleet import ServerProcess
 from webrl.llm.verify import verify_logprobs
 from webrl.runs.machine import free_port
 
@@ -62,7 +62,7 @@ def wait_until(condition, timeout_s=30.0):
 
 
 def test_stop_leaves_nothing_of_the_process_group(tmp_path, monkeypatch):
-    monkeypatch.setattr("webrl.llm.servers.process._STOP_GRACE_S", 1.0)
+    monkeypatch.setattr("webrl.llm.servers.vllm_fleet._STOP_GRACE_S", 1.0)
 
     async def main():
         server = process(tmp_path)
@@ -102,7 +102,7 @@ def test_servers_die_with_a_controller_that_is_killed(tmp_path):
     script = textwrap.dedent(f"""
         import asyncio, sys, time
         from pathlib import Path
-        from webrl.llm.servers.process import ServerProcess
+        from webrl.llm.servers.vllm_fleet import ServerProcess
         from webrl.runs.machine import free_port
         port = free_port()
         server = ServerProcess([sys.executable, "-c", {SERVER!r}, str(port)], port=port,

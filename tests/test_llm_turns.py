@@ -14,8 +14,7 @@ from webrl.errors import ModelError
 from webrl.interop.released import read_released
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.model import LocalModel
-from webrl.llm.thinking import split_thinking, without_thinking
-from webrl.llm.tokens import encode_chat, encode_plain
+from webrl.llm.tokens import encode_chat, encode_plain, split_thinking, without_thinking
 from webrl.llm.turns import closing_ids, end_token_ids, without_end
 from webrl.replay.records import encode_response
 

@@ -15,8 +15,7 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
-from webrl.llm.servers.vllm_fleet import gpu_memory
-from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.llm.servers.vllm_fleet import gpu_memory, keep_servers
 from webrl.llm.verify import verify_logprobs
 from webrl.runs.machine import visible_gpus
 
@@ -40,7 +39,7 @@ def run(folder, use, dtype="float32", **engine):
 
 
 def leader(model):
-    return model.fleet._servers[0]._process.pid
+    return model.fleet.servers[0]._process.pid
 
 
 def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path):

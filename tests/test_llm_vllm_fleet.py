@@ -11,7 +11,7 @@ from llm_builders import save_tiny_model
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, StageError
-from webrl.llm.servers.vllm_owner import borrow, give_back, keep_servers
+from webrl.llm.servers.vllm_fleet import borrow, give_back, keep_servers
 from webrl.runs.folder import open_run
 
 # Notes each request; the file `refuse` names paths to answer with 500.

@@ -13,9 +13,8 @@ from report_builders import build_run, mark, task, trajectory
 from webrl import cli
 from webrl.phase import STAGES
 from webrl.reports.status import status
-from webrl.runs.folder import RunFolder
+from webrl.runs.folder import RunFolder, seconds_left, usual_seconds
 from webrl.runs.lock import hold_run, who_works_in
-from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.progress import PlainProgress, pace, progress, time_left
 from webrl.runs.store import write_records
 

@@ -8,8 +8,7 @@ import pytest
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.reports.relay import Relay
-from webrl.reports.trackers import Trackers, open_trackers
+from webrl.reports.trackers import Relay, Trackers, open_trackers
 
 
 class Broken:

@@ -16,7 +16,7 @@ import pytest
 
 from webrl.errors import StageError
 from webrl.runs import lock
-from webrl.runs.lock import hold_output, hold_run, process_in, who_works_in
+from webrl.runs.lock import hold_output, hold_run, who_works_in
 
 HOLD = """
 import sys, time
@@ -93,12 +93,12 @@ def test_a_process_of_another_machine_is_shown_for_as_long_as_it_holds_the_lock(
         assert who_works_in(tmp_path)[0].startswith(f"`-c {tmp_path}` (process {first.pid} on ")
         record.write_text(json.dumps(json.loads(record.read_text()) | {"host": "elsewhere"}))
         assert " on elsewhere, since " in who_works_in(tmp_path)[0]
-        assert process_in(tmp_path) is None
+        assert who_works_in(tmp_path)[2] is None
         first.kill()
         first.wait()
         assert who_works_in(tmp_path) is None
     with hold_run(tmp_path):
-        assert process_in(tmp_path) == os.getpid()
+        assert who_works_in(tmp_path)[2] == os.getpid()
 
 
 def test_a_record_of_another_machine_that_was_left_behind_is_named(tmp_path: Path, caplog) -> None:

@@ -15,8 +15,7 @@ from webrl.config import validate_config
 from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.loading import load_tokenizer
-from webrl.llm.trained_prompt import prompt_of
+from webrl.llm.loading import load_tokenizer, prompt_of
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records

@@ -19,9 +19,9 @@ from report_builders import build_run
 from webrl.reports.status import status
 from webrl.rollouts.browser import Browser
 from webrl.runs.lock import hold_run
+from webrl.runs.machine import Meter, Usage, latest
 from webrl.runs.memory import PeakMemory
 from webrl.runs.progress import PlainProgress, progress
-from webrl.runs.usage import Meter, Usage, latest
 
 PATIENCE_S = 120
 

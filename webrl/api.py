@@ -19,9 +19,8 @@ from webrl.errors import UsageError
 from webrl.llm import Policy, PolicyOutput, Turn, open_policy
 from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_settings
-from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
-from webrl.reports.trackers import open_trackers
+from webrl.reports.trackers import Relay, open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv

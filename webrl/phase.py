@@ -20,14 +20,13 @@ from typing import Any
 from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.kept import keep_browsers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
-from webrl.runs.folder import PhaseFolder, RunFolder, open_run
+from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds
 from webrl.runs.lock import hold_run
 from webrl.runs.memory import PeakMemory, free_heap
-from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.store import write_json
 from webrl.stages import Context
 

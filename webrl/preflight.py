@@ -11,7 +11,7 @@ from webrl.config.extras import require, wanted_extras
 from webrl.errors import ExtraMissing, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
-from webrl.llm.sampling import check_sampling
+from webrl.llm.policy import check_sampling
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks

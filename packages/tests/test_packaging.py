@@ -17,7 +17,7 @@ from webrl import cli
 from webrl.config import RunConfig, load_config, plugins
 from webrl.config.resources import configs_dir, find_config, shipped_configs
 from webrl.errors import UsageError
-from webrl.runs.provenance import git_commit, package_versions, run_info
+from webrl.runs.folder import git_commit, package_versions, run_info
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

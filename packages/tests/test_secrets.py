@@ -16,8 +16,7 @@ from webrl.config import Account, EngineConfig, RolloutConfig, RunConfig, WebAre
 from webrl.config.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
 from webrl.errors import StageError, UsageError
 from webrl.llm.servers.http_pool import HttpPool
-from webrl.runs.folder import open_run
-from webrl.runs.provenance import run_info
+from webrl.runs.folder import open_run, run_info
 from webrl_webarena.sites import find_sites
 
 ROOT = Path(__file__).resolve().parents[2]

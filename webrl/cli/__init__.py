@@ -14,52 +14,34 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import webrl
-from webrl.cli.command import GROUPS, Command
-from webrl.cli.end import end_clearly
+from webrl.cli.command import GROUPS, Command, Parser, end_clearly
 from webrl.cli.options import add_config_arguments, parse_around_options, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config import plugins
-from webrl.config.redaction import hide_arguments, require_secrets
+from webrl.config.redaction import redact_argument, require_secrets
 from webrl.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StageCommand:
-    """A subcommand that runs one stage (`stage`), or all of them (None)."""
-
-    help: str
-    sections: tuple[str, ...]
-    stage: str | None
-
-
-STAGES: dict[str, StageCommand] = {
-    "gen-tasks": StageCommand(
-        "write new instructions from each site's last failures", ("generate", "models"), "gen-tasks"
-    ),
-    "filter-tasks": StageCommand(
+STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gen-tasks": ("write new instructions from each site's last failures", ("generate", "models")),
+    "filter-tasks": (
         "drop duplicates, infeasible tasks, and those too easy or too hard for the critic",
         ("filter", "generate", "tasks", "models"),
-        "filter-tasks",
     ),
-    "rollout": StageCommand("attempt the tasks in a real browser", ("rollout", "tasks", "models"), "rollout"),
-    "label": StageCommand("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
-    "replay": StageCommand("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
-    "train": StageCommand("train critic, then actor", ("critic", "actor", "training", "models"), "train"),
-    "accept": StageCommand(
-        "keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
-    ),
-    "eval": StageCommand(
-        "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"
-    ),
-    "run": StageCommand("run all stages of all phases; resumes where it stopped", (), None),
+    "rollout": ("attempt the tasks in a real browser", ("rollout", "tasks", "models")),
+    "label": ("judge the trajectories with the outcome reward model", ("label", "models")),
+    "replay": ("add earlier successes inside the perplexity band", ("replay", "models")),
+    "train": ("train critic, then actor", ("critic", "actor", "training", "models")),
+    "accept": ("keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label")),
+    "eval": ("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks")),
+    "run": ("run all stages of all phases; resumes where it stopped", ()),
 }
-"""Subcommands that take a config, in the order in which a phase runs them."""
+"""Stages by name, and `run` for all of them: what `--help` says of each, and the sections of the config that it shows;
+in the order in which a phase runs them."""
 
 EXTRA: dict[str, Command] = {
     "status": Command("show progress, resource use and time left of a run", "webrl.cli.status", "look", False),
@@ -89,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = None if args.command in STAGES else find_command(args.command)
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
-        return _run_stages(args) if command is None else _run_module(command, args)
+        if command is None:
+            return _run_stages(args)
+        code: int = importlib.import_module(command.module).main(args)
+        return code
 
     return end_clearly("webrl", work)
 
@@ -132,20 +117,27 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; a subcommand's own module is imported only if `arguments` select it."""
     wanted = next((a for a in arguments if not a.startswith("-")), None)
+    epilog = None
+    if arguments[:1] != [wanted]:
+        rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
+        lines = []
+        for group in GROUPS:
+            if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
+                lines += [f"{group}:", *shown, ""]
+        epilog = "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
     parser = Parser(
         prog="webrl",
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
-        epilog=None if arguments[:1] == [wanted] else _command_list(),
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
     subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
     if wanted in STAGES:
-        command = STAGES[wanted]
-        sub = _add_parser(subparsers, wanted, command.help)
-        is_stage = command.stage is not None
-        add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage, sections=command.sections)
+        text, sections = STAGES[wanted]
+        sub = _add_parser(subparsers, wanted, text)
+        add_config_arguments(sub, prefer_newest=wanted != "run", phased=wanted != "run", sections=sections)
         if wanted == "eval":
             sub.add_argument(
                 "--against",
@@ -161,7 +153,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def summaries() -> dict[str, tuple[str, str]]:
     """By command: its group, and what it does, in a line; of one that cannot be used, why."""
-    found = {name: ("run", command.help) for name, command in STAGES.items()}
+    found = {name: ("run", text) for name, (text, _) in STAGES.items()}
     for name in command_names()[len(STAGES) :]:
         try:
             command = find_command(name)
@@ -169,15 +161,6 @@ def summaries() -> dict[str, tuple[str, str]]:
         except UsageError as error:
             found[name] = GROUPS[-1], f"cannot be used: {error}"
     return found
-
-
-def _command_list() -> str:
-    rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
-    lines = []
-    for group in GROUPS:
-        if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
-            lines += [f"{group}:", *shown, ""]
-    return "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
 
 
 def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -190,22 +173,17 @@ def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParse
     return sub
 
 
-def _run_module(command: Command, args: argparse.Namespace) -> int:
-    code: int = importlib.import_module(command.module).main(args)
-    return code
-
-
 def _run_stages(args: argparse.Namespace) -> int:
-    command = STAGES[args.command]
-    config = resolve_config(args, prefer_newest=command.stage is not None)
+    stage = None if args.command == "run" else str(args.command)
+    config = resolve_config(args, prefer_newest=stage is not None)
     from webrl.cli.run import run_all, run_stage, show_plan
 
     if args.dry_run:
-        return show_plan(config, command.stage, getattr(args, "phase", None))
-    require_secrets(config, command.sections)
-    hide_arguments()
-    if command.stage:
-        return run_stage(config, command.stage, args.phase, getattr(args, "against", None))
+        return show_plan(config, stage, getattr(args, "phase", None))
+    require_secrets(config, STAGES[args.command][1])
+    sys.argv[1:] = map(redact_argument, sys.argv[1:])  # which trackers copy
+    if stage:
+        return run_stage(config, stage, args.phase, getattr(args, "against", None))
     return run_all(config)
 
 

@@ -1,13 +1,24 @@
-"""A subcommand with a module of its own: what `webrl --help` says of it, and where it lives.
+"""What every command shares: `Command` names a subcommand with a module of its own, `Parser` reads arguments, and
+`end_clearly` turns an error into one line and an exit code.
 
-A package adds one by a row in the entry-point group `webrl.commands` that names an object of this class. The module
-that holds the object is imported for `webrl --help`, so it should import nothing else.
+A package adds a subcommand by a row in the entry-point group `webrl.commands` that names a `Command`. The module that
+holds the object is imported for `webrl --help`, so it should import nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+from webrl.config.redaction import guard_output, redact
+from webrl.errors import UsageError, WebRLError
+from webrl.runs.disk import DISK_FULL
 
 Group = Literal["run", "look", "serve", "make"]
 GROUPS: tuple[Group, ...] = ("run", "look", "serve", "make")
@@ -29,3 +40,56 @@ class Command:
     """Where `webrl --help` lists it."""
     uses_torch: bool = True
     """Whether it computes with torch, which then gets the settings for this machine's CPU."""
+
+
+def end_clearly(name: str, work: Callable[[], int | None]) -> int:
+    """Do a command's work; gives its exit code: 2 for usage errors, 1 for failures, 130 after Ctrl-C.
+
+    What the system refuses (a full disk, a name that is too long) is an error of the user's, too, as long as it names
+    the file. Anything else is a defect of ours and keeps its traceback.
+    """
+    guard_output()
+    try:
+        try:
+            Path.cwd()
+        except FileNotFoundError:  # no browser would start, and no path means anything
+            raise UsageError("the working folder has been removed; go to another one (cd)") from None
+        return work() or 0
+    except WebRLError as error:
+        print(f"{name}: {redact(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; the same command resumes from here", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if error.filename is None and error.errno not in DISK_FULL:
+            raise
+        advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
+        print(f"{name}: {error.filename or 'a file'}: {error.strerror}{advice}", file=sys.stderr)
+        return 1
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses unknown options by name, with the nearest known one; no option may be abbreviated."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A command that takes a config has a --help of its own (`add_section_help`).
+        super().__init__(*args, **{"allow_abbrev": False, "conflict_handler": "resolve", **kwargs})
+
+    def parse_known_args(  # type: ignore[override]  # its overloads are argparse's
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Arguments without a dash may be left over, as in argparse; options end the program."""
+        found, rest = super().parse_known_args(args, namespace)
+        unknown = [argument for argument in rest if argument.startswith("-")]
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
+            near = f"{option.lstrip('-')}=…" if "." in option else next(iter(close), "")  # the former of the config
+            hint = f"did you mean {near}? " if near else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}; {hint}`{self.prog} --help` lists the known ones")
+        return found, rest

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from webrl.config.resources import constraints_text
+import webrl
+from webrl.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:  # noqa: ARG001 - every subcommand's signature
-    """Print the file."""
-    print(constraints_text(), end="")
-    return 0
+    """Print the file.
+
+    Raises:
+        UsageError: it is not there (a broken installation).
+    """
+    package = Path(webrl.__file__).parent
+    for path in (package / "constraints.txt", package.parent / "constraints.txt"):
+        if path.is_file():
+            print(path.read_text(encoding="utf-8"), end="")
+            return 0
+    raise UsageError(f"constraints.txt is missing in {package}; reinstall webrl")

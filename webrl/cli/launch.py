@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from webrl.errors import TrainingError, UsageError, WebRLError
 from webrl.runs.machine import visible_gpus
@@ -64,7 +63,8 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logs = log_folder(topology)
+    logs = (Path(os.environ.get("WEBRL_LOG_DIR", "runs/logs")) / f"node{topology.node_rank}").absolute()
+    logs.mkdir(parents=True, exist_ok=True)
     several = topology.max_nodes > 1
     max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
     if max_restarts < 0:
@@ -89,7 +89,15 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     try:
         elastic_launch(config, sys.executable)("-m", WORKER, *arguments)
     except ChildFailedError as error:
-        raise TrainingError(describe_failure(error, topology)) from None
+        rank, failure = error.get_first_failure()
+        log = Path(failure.error_file).parent / "stderr.log" if failure.error_file not in ("", "<N/A>") else None
+        how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+        lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
+        tail = "".join(f"\n    {line}" for line in [line for line in lines if line.strip()][-5:])
+        raise TrainingError(
+            f"rank {rank} (node {topology.node_rank}, local rank {failure.local_rank}, pid {failure.pid}) died with "
+            f"{how}; its log: {log}{tail}"
+        ) from None
     except Exception as error:  # the rendezvous raises its own kinds, of which none is public
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise TrainingError(
@@ -117,26 +125,6 @@ def _wait_for_name(host: str) -> None:
                 "every node can reach"
             )
         time.sleep(2)
-
-
-def describe_failure(error: Any, topology: Topology) -> str:
-    """Which rank died first, how, and where its log is."""
-    rank, failure = error.get_first_failure()
-    log = Path(failure.error_file).parent / "stderr.log" if failure.error_file not in ("", "<N/A>") else None
-    how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-    lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
-    tail = "".join(f"\n    {line}" for line in [line for line in lines if line.strip()][-5:])
-    return (
-        f"rank {rank} (node {topology.node_rank}, local rank {failure.local_rank}, pid {failure.pid}) died with {how}; "
-        f"its log: {log}{tail}"
-    )
-
-
-def log_folder(topology: Topology) -> Path:
-    """Where this node's logs go: `WEBRL_LOG_DIR`, or `runs/logs/`."""
-    folder = Path(os.environ.get("WEBRL_LOG_DIR", "runs/logs")) / f"node{topology.node_rank}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.absolute()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
@@ -13,16 +14,20 @@ from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig, plugins
 from webrl.config.extras import check_extras
+from webrl.errors import DataError, UsageError
+from webrl.evaluate import page_difference, success_rate
+from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
-from webrl.reports.relay import Relay
-from webrl.reports.run import overview_table, phase_table, site_table
-from webrl.reports.trackers import open_trackers
+from webrl.reports.run import overview_table, phase_table, rate_text, site_table
+from webrl.reports.trackers import Relay, open_trackers
 from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.memory import freeze_gc
-from webrl.runs.store import read_json
+from webrl.runs.store import read_json, read_records
+from webrl.suites.mix import by_suite
+from webrl.types import Task, Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
@@ -60,8 +65,6 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     check_inputs(config, (stage,))
     other = None
     if against is not None:
-        from webrl.cli.against import compare, describe, find_other
-
         other = find_other(config, against)
         if phase is None:
             phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
@@ -77,7 +80,9 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a report at the end."""
-    console = output()
+    # tables are not squeezed to 80 columns where there is no terminal
+    width = None if sys.stdout.isatty() else 140
+    console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
 
     def on_phase(summary: dict[str, Any]) -> None:
@@ -85,13 +90,7 @@ def run_all(config: RunConfig) -> int:
         _describe(config, summary["eval"], sys.stdout)
         freeze_gc()
 
-    show_results(run(config, on_phase=on_phase))
-    return 0
-
-
-def show_results(folder: RunFolder) -> None:
-    """Overview, success by task type, and where the files are."""
-    console = output()
+    folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]
     console.print(overview_table(summaries))
     by_site = site_table(summaries)
@@ -102,6 +101,7 @@ def show_results(folder: RunFolder) -> None:
         report = folder.path / "report.html"
         write_report([folder.path], report)
         console.print(f"report   {report}", highlight=False)
+    return 0
 
 
 def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
@@ -111,6 +111,76 @@ def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
             print(text, file=file)
 
 
-def output() -> Console:
-    """Standard output; tables are not squeezed to 80 columns where there is no terminal."""
-    return Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)
+def find_other(config: RunConfig, other: str) -> Path | RunConfig:
+    """The episodes of a phase folder, or of a run's newest evaluated phase; of a model, the run that evaluates it.
+
+    Raises:
+        UsageError: a run folder without a finished evaluation.
+        ModelError: it is no folder of a run and no model either.
+    """
+    path = Path(other)
+    if (path / "eval.jsonl").is_file():
+        return path / "eval.jsonl"
+    run = RunFolder(path)
+    if run.config.is_file():
+        evaluated = [k for k in range(run.last_phase() + 1) if run.phase(k).is_done("eval")]
+        if not evaluated:
+            raise UsageError(f"--against {other}: no phase of this run has been evaluated to the end")
+        return run.phase(evaluated[-1]).eval
+    check_sight(config, other)
+    models = config.models.model_copy(update={"actor": other})
+    return config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
+
+
+def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str, Any]:
+    """Both rates and their paired difference (the first minus the other), by part of the evaluation.
+
+    Raises:
+        DataError: the two were evaluated on other pages, or no page has a verdict in both.
+    """
+    if isinstance(found, RunConfig):
+        phases.run_stage(found, "eval", 0)
+        found = RunFolder(found.run_dir).phase(0).eval
+    mine = RunFolder(config.run_dir).phase(phase).eval
+    first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
+
+    def page(task: Task) -> str:
+        text = f"{task.site} {task.task_id} seed {task.seed}"
+        return text if task.instruction is None else f"{text} {task.instruction!r:.100}"
+
+    pages = [sorted(page(t.task) for t in side) for side in (first, second)]
+    if pages[0] != pages[1]:
+        differing = sorted(set(pages[0]) ^ set(pages[1])) or ["pages that were played twice"]
+        raise DataError(
+            f"{found}: {len(differing)} of its pages and those of {mine} are not in both, such as {differing[0]}; a "
+            "paired comparison needs the same `seed` and `tasks` in both evaluations"
+        )
+    parts: dict[str, Any] = {"of": str(found)}
+    groups = [by_suite(side, config.tasks.suite) for side in (first, second)]
+    for suite in groups[0]:
+        for split, name in (("eval", "held-out seeds"), ("eval_heldout", "held-out types")):
+            here, there = (
+                [t for t in group[suite] if (t.task.split == "eval_heldout") == (split == "eval_heldout")]
+                for group in groups
+            )
+            if not here:
+                continue
+            difference = page_difference(here, there, config.evaluate.confidence)
+            if difference is None:
+                raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
+            rates = [success_rate(side, config.evaluate.confidence).to_json() for side in (here, there)]
+            parts[f"{suite}: {name}" if suite else name] = {"this": rates[0], "other": rates[1], **difference}
+    return parts
+
+
+def describe(parts: dict[str, Any]) -> list[str]:
+    """Lines of a comparison: `held-out seeds: 198/234 = …, other 206/234 = …; −3.4 points [−7.1, 0.2], paired`."""
+    lines = [f"against {parts['of']}"]
+    for name, found in parts.items():
+        if name != "of":
+            points = [100 * value for value in (found["difference"], *found["ci95"])]
+            lines.append(
+                f"{name}: {rate_text(found['this'])}, other {rate_text(found['other'])}; {points[0]:+.1f} points "
+                f"[{points[1]:+.1f}, {points[2]:+.1f}], paired over {found['tasks']} pages"
+            )
+    return lines

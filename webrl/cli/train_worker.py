@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from webrl.cli.command import Parser
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
-from webrl.cli.parser import Parser
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output
@@ -88,37 +88,30 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
 
 def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
     """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
+    from webrl.llm.fingerprint import tokenizer_fingerprint
+    from webrl.llm.loading import load_tokenizer
+    from webrl.replay.records import build_records, released_next_prompt, step_encoder
+    from webrl.runs.store import read_records
     from webrl.training import score_actions, score_values, train_actor, train_critic
+    from webrl.types import Label, Trajectory
 
     actor, metrics = config.models.actor, out / "metrics.jsonl"
-    records = score_actions(sample_records(config), actor, config)
+    tokenizer = load_tokenizer(actor)
+    labels = {label.trajectory_id: label for label in read_records(SAMPLES / "labels.jsonl", Label)}
+    samples = build_records(
+        read_records(SAMPLES / "trajectories.jsonl", Trajectory),
+        labels,
+        Counter(),
+        encode=step_encoder(tokenizer, config.models, config.rollout.dialect),
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        next_prompt=released_next_prompt(config, tokenizer),
+    )
+    records = score_actions(list(samples), actor, config)
     losses: dict[str, Any] = {}
     losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
     scored = score_values(records, out / "critic", config)
     losses |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
     return losses
-
-
-def sample_records(config: RunConfig) -> list[Any]:
-    """Return the training records of the shipped sample trajectories."""
-    from webrl.llm.fingerprint import tokenizer_fingerprint
-    from webrl.llm.loading import load_tokenizer
-    from webrl.replay.records import build_records, released_next_prompt, step_encoder
-    from webrl.runs.store import read_records
-    from webrl.types import Label, Trajectory
-
-    tokenizer = load_tokenizer(config.models.actor)
-    labels = {label.trajectory_id: label for label in read_records(SAMPLES / "labels.jsonl", Label)}
-    return list(
-        build_records(
-            read_records(SAMPLES / "trajectories.jsonl", Trajectory),
-            labels,
-            Counter(),
-            encode=step_encoder(tokenizer, config.models, config.rollout.dialect),
-            tokenizer=tokenizer_fingerprint(tokenizer),
-            next_prompt=released_next_prompt(config, tokenizer),
-        )
-    )
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from pydantic import (
     PositiveInt,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
@@ -29,10 +30,9 @@ from pydantic.fields import FieldInfo
 
 from webrl.config import plugins
 from webrl.config.arena import ArenaConfig
-from webrl.config.redaction import MASK, Secret, SecretUrl, redact
+from webrl.config.redaction import MASK, Secret, SecretUrl, redact, without_references
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
-from webrl.config.section import Section
-from webrl.config.suite import STATE_DIR, SuiteConfig
+from webrl.config.section import STATE_DIR, Section, SuiteConfig
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
@@ -66,7 +66,7 @@ def _is_address(url: SecretUrl) -> SecretUrl:
         good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
         good = False
-    if not good and not url.has_references:
+    if not good and without_references(url.template) == url.template:
         raise ValueError("a server's address has the form http://host:port")
     return url
 
@@ -432,7 +432,7 @@ class RolloutConfig(SamplingConfig):
         return value
 
     @model_validator(mode="after")
-    def _what_is_seen_is_saved(self) -> Self:
+    def _settings_go_together(self) -> Self:
         if self.image_size is not None and not self.screenshots:
             raise ValueError(f"image_size={self.image_size}: what the model is shown must be saved: screenshots=true")
         if not self.show_text and self.image_size != 0:
@@ -440,10 +440,6 @@ class RolloutConfig(SamplingConfig):
                 f"show_text=false, image_size={self.image_size}: what is left is the screenshot, whose pixels are the "
                 "coordinates of actions: image_size=0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_random_ids(self) -> Self:
         for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
             if self.random_ids and is_so:
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
@@ -454,10 +450,6 @@ class RolloutConfig(SamplingConfig):
                 "resolve_labels=true is for dialect=browsergym on observation=axtree, not for "
                 f"{self.dialect} on {self.observation}; leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _servers_are_named(self) -> Self:
         if self.env == "openenv" and not self.urls:
             raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
         return self
@@ -692,17 +684,14 @@ class EvaluateConfig(Section):
     )
     confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
 
-    @field_validator("temperature", mode="before")
+    @field_validator("temperature", mode="wrap")
     @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-    @field_validator("temperature")
-    @classmethod
-    def _each_once(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError(f"{list(value)}: each once")
-        return value
+    def _one_or_several(cls, value: Any, read: ValidatorFunctionWrapHandler) -> tuple[float, ...]:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        found: tuple[float, ...] = read((value,) if is_number else value)
+        if len(set(found)) < len(found):
+            raise ValueError(f"{list(found)}: each once")
+        return found
 
 
 SHARED = {
@@ -852,20 +841,12 @@ def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] 
     except ValidationError as error:
         problems = error.errors()
         shared = {e["loc"][1:] for e in problems if e["loc"][:1] and e["loc"][0] in SHARED}
-        own = [e for e in problems if (e["loc"][:1] and e["loc"][0] in SHARED) or _below_shared(e["loc"]) not in shared]
-        lines = [_explain(e, _place(e, source, typed)) for e in own]
+        places = [tuple(section.split(".")) for sections in SHARED.values() for section in sections]
+        # what a section says wrong because the shared one does is said once
+        said = {(*place, *rest) for place in places for rest in shared}
+        lines = [_explain(e, _place(e, source, typed)) for e in problems if e["loc"] not in said]
         rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
         raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
-
-
-def _below_shared(place: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
-    """A key of a section that shares settings, in it; None: it is of no such section."""
-    for sections in SHARED.values():
-        for section in sections:
-            parts = tuple(section.split("."))
-            if place[: len(parts)] == parts:
-                return place[len(parts) :]
-    return None
 
 
 @dataclass(frozen=True)

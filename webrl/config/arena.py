@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from webrl.config.suite import TaskFiles
+from webrl.config.section import TaskFiles
 
 
 class ArenaConfig(TaskFiles):

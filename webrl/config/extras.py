@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 
 from webrl.config import OptimConfig, RunConfig, plugins
 from webrl.config.engine_plans import load_plan
-from webrl.errors import ExtraMissing, WebRLError
+from webrl.errors import ExtraMissing
 
 _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
@@ -117,13 +117,3 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
         if training.float8:
             yield "torchao", f"{section}.float8=true"
     yield from ((name, f"trackers=[{name}]") for name in config.trackers if name in EXTRAS)
-
-
-def exit_code(command: Callable[[], None]) -> int:
-    """Run the body of a benchmark; an error of `webrl.errors` becomes one line on standard error and its exit code."""
-    try:
-        command()
-    except WebRLError as error:
-        sys.stderr.write(f"{sys.argv[0]}: {error}\n")
-        return error.exit_code
-    return 0

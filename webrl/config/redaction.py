@@ -46,7 +46,8 @@ class Secret:
     """Text that shows itself as `***`; equal to another with the same text."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.template = text
+        """The text with the references as they are written; for checks of its form, not to be shown."""
         for part in self._parts(text):
             remember(part)
 
@@ -56,45 +57,33 @@ class Secret:
         Raises:
             UsageError: a variable is not set, or the text comes from a saved config, which holds no secrets.
         """
-        if MASK in self._text:
+        if MASK in self.template:
             raise UsageError(f"{str(self)!r} was read from a saved config, which holds no secrets: {_GIVE_AGAIN}")
-        text = _REFERENCE.sub(self._value, self._text)
-        for part in (*self._parts(text), *(os.environ[name] for name in _REFERENCE.findall(self._text))):
+        names = _REFERENCE.findall(self.template)
+        for name in names:
+            if name not in os.environ:
+                raise UsageError(f"{str(self)!r}: the environment variable {name!r} is not set; export it")
+        text = _REFERENCE.sub(lambda found: os.environ[found[1]], self.template)
+        for part in (*self._parts(text), *(os.environ[name] for name in names)):
             remember(part)
         return text
 
-    @property
-    def template(self) -> str:
-        """The text with the references as they are written; for checks of its form, not to be shown."""
-        return self._text
-
-    @property
-    def has_references(self) -> bool:
-        """Whether environment variables stand in it."""
-        return bool(_REFERENCE.search(self._text))
-
     def __str__(self) -> str:
-        return _mask(self._text)
+        return _mask(self.template)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._text == self._text
+        return type(other) is type(self) and other.template == self.template
 
     def __hash__(self) -> int:
-        return hash(self._text)
+        return hash(self.template)
 
     @staticmethod
     def _parts(text: str) -> Iterator[str]:
         """Yield what must not be seen of the text."""
         yield text
-
-    def _value(self, match: re.Match[str]) -> str:
-        value = os.environ.get(match.group(1))
-        if value is None:
-            raise UsageError(f"{str(self)!r}: the environment variable {match.group(1)!r} is not set; export it")
-        return value
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -118,7 +107,7 @@ class SecretUrl(Secret):
     """An address; user, password and the values of its query show themselves as `***`."""
 
     def __str__(self) -> str:
-        text = self._text
+        text = self.template
         if "://" not in text and "@" in text:
             return f"{MASK}@{text.rpartition('@')[2]}"
         try:
@@ -182,11 +171,6 @@ def redact_argument(argument: str) -> str:
     """Return a command-line argument as it is shown; of an account nothing is."""
     key, equals, _ = argument.partition("=")
     return f"{key}={MASK}" if equals and ".accounts" in key else redact(argument)
-
-
-def hide_arguments() -> None:
-    """Clean `sys.argv`, which trackers copy."""
-    sys.argv[1:] = map(redact_argument, sys.argv[1:])
 
 
 def without_references(text: str) -> str:

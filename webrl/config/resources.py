@@ -35,18 +35,6 @@ def shipped_data(path: Path) -> Path:
     return Path(shipped_model(str(path)))
 
 
-def constraints_text() -> str:
-    """Return the text of `constraints.txt`: the versions that this release was tested with.
-
-    Raises:
-        UsageError: the file is not there (a broken installation).
-    """
-    for path in (_PACKAGE / "constraints.txt", _PACKAGE.parent / "constraints.txt"):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise UsageError(f"constraints.txt is missing in {_PACKAGE}; reinstall webrl")
-
-
 def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]:
     """Return the shipped configs of runs, of studies or of `webrl grpo`, by name."""
     folder = configs_dir()

@@ -11,8 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from webrl.config.redaction import Secret, SecretUrl, remember
-from webrl.config.section import Section
-from webrl.config.suite import STATE_DIR, SuiteConfig
+from webrl.config.section import STATE_DIR, Section, SuiteConfig
 
 
 def _is_page(url: str) -> str:

@@ -14,12 +14,12 @@ from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.answers import read_any
-from webrl.runs.provenance import run_info
+from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
 from webrl.training.paths import TrainingPaths

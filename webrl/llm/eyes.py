@@ -18,10 +18,9 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import base_of, config_of, first_line
+from webrl.llm.loading import base_of, config_of, first_line, mark_tokenizer
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
-from webrl.llm.trained_prompt import mark_tokenizer
 
 _TOKEN_TYPES = {
     "gemma3": "token_type_ids",
@@ -177,15 +176,13 @@ class Eyes:
         made = self.processor.image_processor(images=[[open_picture(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
         if self._types_name:
-            inputs[self._types_name] = self._are_picture(ids).long()
+            inputs[self._types_name] = torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device)).long()
         return inputs
 
     def without_pictures(self, answers: Tensor) -> Tensor:
         """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
-        return answers.masked_fill(self._are_picture(answers), self.tokenizer.pad_token_id)
-
-    def _are_picture(self, ids: Tensor) -> Tensor:
-        return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
+        pictures = torch.isin(answers, torch.tensor(sorted(self.picture_ids), device=answers.device))
+        return answers.masked_fill(pictures, self.tokenizer.pad_token_id)
 
     def check_prompt(self, num_tokens: int, num_new: int, image: bytes | None) -> bytes:
         """Return the image of a prompt that the model can be given.

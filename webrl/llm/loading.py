@@ -7,14 +7,13 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
-from webrl.llm.trained_prompt import mark_tokenizer, unmarked_prompt
 from webrl.runs.clock import spent_on
-from webrl.runs.store import read_json
+from webrl.runs.store import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -414,3 +413,42 @@ def first_line(error: BaseException) -> str:
 def adapter_of_hub(name: str) -> str:
     """Return the message for a hub name that is an adapter's: adapters are merged from a folder only."""
     return f"{name!r} on the Hub is an adapter: get it with `hf download {name} --local-dir FOLDER`, and name FOLDER"
+
+
+PromptName = Literal["brief", "examples"]
+_KEY = "webrl_prompt"
+"""In tokenizer_config.json."""
+
+
+def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
+    """The prompt for a model: the one asked for (`models.prompt`), or what its tokenizer says.
+
+    Raises:
+        ModelError: the tokenizer names another prompt, of a later version perhaps.
+    """
+    name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
+    if name not in ("brief", "examples"):
+        raise ModelError(f"tokenizer_config.json: {_KEY}={name!r:.80} is no prompt of this version; set models.prompt")
+    return cast("PromptName", name)
+
+
+def mark_tokenizer(tokenizer: Any, name: str) -> Any:
+    """The tokenizer of the model `name`, with the prompt of a folder that an earlier version has trained."""
+    tokenizer.init_kwargs.setdefault(_KEY, unmarked_prompt(Path(name).expanduser()))
+    return tokenizer
+
+
+def unmarked_prompt(folder: Path) -> PromptName:
+    """`brief` for the folders that versions without this mark have written, which knew no other prompt."""
+    report = folder.with_name(f"{folder.name}_report") / "report.json"  # webrl sft
+    # A training with adapters, webrl push, webrl grpo, the shipped models.
+    ours = ("lora/state.safetensors", "config.yaml", "report.json", "recipe.json")
+    in_phase = re.fullmatch(r"phase_\d+", folder.absolute().parent.name)
+    return "brief" if in_phase or report.is_file() or any((folder / file).is_file() for file in ours) else "examples"
+
+
+def mark_folder(folder: Path, asked: str) -> None:
+    """Have a saved model's folder name the prompt that was asked for in its training; "auto": it does already."""
+    path = folder / "tokenizer_config.json"
+    if asked != "auto":
+        write_json(path, read_json(path) | {_KEY: asked})

@@ -1,29 +1,53 @@
-"""The language model as a policy: builds the prompt, asks the model, returns exactly what was sampled."""
+"""Opens a model on the engine that the config names; as a policy it builds the prompt, asks, and returns what was
+sampled exactly.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import logging
+import os
 import random
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any, TypeVar
 
-from webrl.config import RunConfig
-from webrl.errors import PolicyError, StageError
-from webrl.llm.budget import Prompt
-from webrl.llm.interface import LanguageModel, PolicyOutput, Sampling, Turn
-from webrl.llm.prompts import build_policy_prompt, policy_messages
-from webrl.llm.sampling import policy_config
-from webrl.llm.threads import with_tokenizer
-from webrl.llm.trained_prompt import prompt_of
+from webrl.config import EngineConfig, ModelsConfig, RolloutConfig, RunConfig
+from webrl.errors import ModelError, PolicyError, StageError, UsageError
+from webrl.llm.interface import LanguageModel, Policy, PolicyOutput, Sampling, Turn
+from webrl.llm.loading import prompt_of
+from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
+from webrl.runs.memory import without_collections
 
 logger = logging.getLogger(__name__)
+
+
+def check_sampling(config: RolloutConfig, training: bool) -> None:
+    """Refuse sampling that makes the recorded log-probs differ from the distribution that was sampled.
+
+    The recorded log-probs are the model's own (temperature 1), so any other temperature biases a policy gradient that
+    takes them for the behaviour policy's.
+
+    Raises:
+        UsageError: a training rollout at another temperature.
+    """
+    if training and config.temperature != 1.0:
+        raise UsageError(
+            f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because the recorded "
+            "log-probs would not be those of the sampled distribution; leave it out"
+        )
 
 
 class ModelPolicy:
     """`Policy` over a `LanguageModel`.
 
     Args:
-        temperature, training: as of `policy_config`.
+        temperature: replaces `rollout.temperature` (evaluation).
+        training: refuse sampling that biases the recorded log-probs; errors as of `check_sampling`.
         sampling: returns how an answer is drawn with a seed; None: as the config says.
     """
 
@@ -37,8 +61,11 @@ class ModelPolicy:
         sampling: Callable[[int], Sampling] | None = None,
     ) -> None:
         self._model = model
-        self._config = policy_config(config, temperature, training)
-        rollout = self._config.rollout
+        rollout = config.rollout
+        if temperature is not None:
+            rollout = rollout.model_copy(update={"temperature": temperature})
+        check_sampling(rollout, training)
+        self._config = config.model_copy(update={"rollout": rollout})
         self._sampling = sampling or (
             lambda seed: Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=seed)
         )
@@ -81,3 +108,91 @@ class ModelPolicy:
         if built.num_page_tokens_cut or built.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", built.num_page_tokens_cut, built.num_history_cut)
         return PolicyOutput.of(await self._model.generate(built.ids, sampling, built.image), built.observation)
+
+
+T = TypeVar("T")
+
+_MAX_THREADS = 2
+"""A thread builds hundreds of short prompts a second, and each has a copy of the tokenizer."""
+_own = threading.local()
+"""`tokenizer`: the thread's copy."""
+
+
+async def with_tokenizer(tokenizer: Any, work: Callable[[Any], T]) -> T:
+    """`work(tokenizer)` in a thread, with the thread's own copy: tokenizers are not safe to share between threads."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(tokenizer), lambda: work(_own.tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _threads(tokenizer: Any) -> ThreadPoolExecutor:
+    """Kept, because copying a tokenizer of 262,144 tokens takes seconds."""
+    size = min(_MAX_THREADS, os.cpu_count() or 1)
+    return ThreadPoolExecutor(size, "prompts", lambda: setattr(_own, "tokenizer", copy.deepcopy(tokenizer)))
+
+
+@asynccontextmanager
+async def open_model(
+    name: str, engine: EngineConfig, models: ModelsConfig, *, sees: bool = False
+) -> AsyncIterator[LanguageModel]:
+    """Load or reach a model, close it (threads, memory, server processes) at the end of the block.
+
+    Example: `async with open_model("data/tiny/actor", config.rollout.engine, config.models) as model: …`
+
+    Args:
+        sees: open it as a vision-language model, whose prompts have an image each.
+
+    Raises:
+        ModelError: unusable folder, architecture or server, or a model that cannot see.
+    """
+    # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
+    model: LanguageModel
+    if engine.kind == "transformers":
+        with without_collections():
+            if sees:
+                from webrl.llm.local.vision import VisionModel
+
+                model = VisionModel.load(name, engine, models)
+            else:
+                from webrl.llm.local.model import LocalModel
+
+                model = LocalModel(name, engine, models)
+    elif engine.kind == "openai":
+        if sees:
+            raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")
+        from webrl.llm.servers.openai import OpenAIModel
+
+        model = await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
+    else:
+        from webrl.llm.servers.vllm import VllmModel
+
+        model = await VllmModel.start(name, engine, models, sees=sees)
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+@asynccontextmanager
+async def open_policy(
+    name: str,
+    config: RunConfig,
+    *,
+    temperature: float | None = None,
+    training: bool = False,
+    verify: Callable[[LanguageModel], Awaitable[None]] | None = None,
+) -> AsyncIterator[Policy]:
+    """Open a model on `rollout.engine` as the policy of a run, with vision where `rollout.image_size` is set.
+
+    Args:
+        temperature, training: as of `ModelPolicy`.
+        verify: called with the model before it is used.
+
+    Raises:
+        ModelError: unusable folder, architecture or server, or a model that cannot see.
+        UsageError: sampling that a training rollout may not use.
+    """
+    sees = config.rollout.image_size is not None
+    async with open_model(name, config.rollout.engine, config.models, sees=sees) as model:
+        if verify is not None:
+            await verify(model)
+        yield ModelPolicy(model, config, temperature=temperature, training=training)

@@ -184,7 +184,15 @@ def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:
     guard = next((g for g in _GUARDS if not any(g in text for text in contents)), None)
     if guard is None:
         raise PolicyError("content holds every private-use guard character (U+E000 to U+E01F) and control strings")
-    return guard, [_break_controls(pattern, text, guard) for text in contents]
+    broken = []
+    for text in contents:
+        # Removing a guard must never reveal a control string, so matching restarts inside the broken one.
+        pieces, start = [], 0
+        while match := pattern.search(text, start):
+            pieces.append(text[start : match.start() + 1])
+            start = match.start() + 1
+        broken.append(guard.join([*pieces, text[start:]]))
+    return guard, broken
 
 
 def encode_guarded(tokenizer: Any, text: str, guard: str) -> list[int]:
@@ -199,15 +207,6 @@ def encode_guarded(tokenizer: Any, text: str, guard: str) -> list[int]:
         elif piece:
             ids += encode_plain(tokenizer, piece.replace(guard, ""))
     return ids
-
-
-def _break_controls(pattern: re.Pattern[str], text: str, guard: str) -> str:
-    # Removing a guard must never reveal a control string, so matching restarts inside the broken one.
-    pieces, start = [], 0
-    while match := pattern.search(text, start):
-        pieces.append(text[start : match.start() + 1])
-        start = match.start() + 1
-    return guard.join([*pieces, text[start:]])
 
 
 def controls(tokenizer: Any) -> _Controls:
@@ -253,3 +252,21 @@ def _as_pattern(tree: dict[str, Any]) -> str:
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if "" in tree else "")
+
+
+OPEN, CLOSE = "<think>", "</think>"
+_THINKING = re.compile(rf"\A.*?{CLOSE}\s*|\A\s*{OPEN}.*\Z", re.DOTALL)
+
+
+def without_thinking(text: str) -> str:
+    """An answer without the reasoning before it: all up to `</think>`, or all behind a `<think>` left open.
+
+    (Templates that open the block themselves leave only `</think>` in the answer.)
+    """
+    return _THINKING.sub("", text, count=1)
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """(reasoning with its tags, rest); joined they are `text`."""
+    rest = without_thinking(text)
+    return text[: len(text) - len(rest)], rest

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl.errors import ModelError
-from webrl.llm.budget import cut_tail, fit_prompt
 from webrl.llm.interface import LanguageModel, Message, Sampling
+from webrl.llm.prompts import cut_tail, fit_prompt
 from webrl.llm.tokens import encode_plain
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,14 @@ async def verify_logprobs(
         if prompt_tokens:
             prompts.append(tuple(encode_plain(model.tokenizer, long)[:prompt_tokens]))
     else:
-        image = _image()
+        from PIL import Image
+
+        # edges and colours, so that a vision tower with other weights shows
+        picture = Image.new("RGB", (96, 64), (200, 30, 30))
+        picture.paste((255, 255, 255), (24, 8, 48, 32))
+        out = io.BytesIO()
+        picture.save(out, format="PNG")
+        image = out.getvalue()
         look = eyes.look(image)
 
         def encode(_start: int, shown: str) -> Any:
@@ -104,14 +111,3 @@ async def verify_logprobs(
         )
     logger.info("log-probs match: mean difference %.2g over %d tokens", check.mean_difference, check.num_tokens)
     return check
-
-
-def _image() -> bytes:
-    """A PNG with edges and colours, so that a vision tower with other weights shows."""
-    from PIL import Image
-
-    out = io.BytesIO()
-    picture = Image.new("RGB", (96, 64), (200, 30, 30))
-    picture.paste((255, 255, 255), (24, 8, 48, 32))
-    picture.save(out, format="PNG")
-    return out.getvalue()

@@ -11,8 +11,7 @@ from webrl.config import ModelsConfig, RunConfig
 from webrl.errors import DataError
 from webrl.llm.pictures import Picture, png_size, shown_size
 from webrl.llm.prompts import Dialect, build_policy_prompt
-from webrl.llm.thinking import CLOSE, OPEN, split_thinking
-from webrl.llm.tokens import encode_plain, encode_text
+from webrl.llm.tokens import CLOSE, OPEN, encode_plain, encode_text, split_thinking
 from webrl.llm.turns import closing_ids
 from webrl.types import Label, StepRecord, Trajectory
 

@@ -18,12 +18,11 @@ from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
-from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run
-from webrl.runs.lock import process_in, who_works_in
-from webrl.runs.pace import seconds_left, usual_seconds
+from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run, seconds_left, usual_seconds
+from webrl.runs.lock import who_works_in
+from webrl.runs.machine import Meter
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
-from webrl.runs.usage import Meter
 from webrl.suites.mix import by_suite
 from webrl.types import Trajectory
 
@@ -77,9 +76,9 @@ def status(path: Path) -> list[tuple[str, str]]:
             parts.append(f"took {duration(usual[1])} in phase {usual[0]}")
         rows += [("phase", f"{due.folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
         rows += _progress(due, config)
-        if (pid := process_in(path)) is not None:
+        if holder and holder[2] is not None:
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is somebody else's
-                meter = Meter(pid)
+                meter = Meter(holder[2])
                 meter.read()
                 time.sleep(_SAMPLE_S)
                 rows += meter.read().texts().items()

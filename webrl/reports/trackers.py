@@ -1,5 +1,8 @@
 """Metrics, charts and example episodes to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
+`Relay` carries the metrics of a run to them while it works: trainers, here or in other processes, append to
+`phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
+
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
 """
@@ -7,18 +10,21 @@ Only rank 0 opens trackers.
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
-from webrl.reports.markdown import escaped
-from webrl.reports.markdown import table as markdown_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,23 +54,10 @@ class Showcase(Protocol):
         """Draw the charts of all phases up to this one, and choose examples of this one."""
 
 
-class Tracker(Protocol):
-    """One place that metrics go to."""
-
-    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
-        """Write `group/name` at `step`; each group has its own step axis."""
-
-    def show(self, summary: PhaseSummary, step: int) -> None:
-        """Write charts as `report/<name>` and episodes as `report/examples`, at the phase `step`."""
-
-    def close(self) -> None:
-        """Flush and end."""
-
-
 class Trackers:
     """All trackers of a run; a context manager. A failing call warns and the rest goes on."""
 
-    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+    def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
         self._trackers = dict(trackers)
 
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
@@ -88,7 +81,7 @@ class Trackers:
         self._each("close", lambda tracker: tracker.close())
         self._trackers.clear()
 
-    def _each(self, what: str, call: Callable[[Tracker], None]) -> None:
+    def _each(self, what: str, call: Callable[[Any], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
@@ -110,12 +103,12 @@ def open_trackers(config: RunConfig) -> Trackers:
     Raises:
         UsageError: one is not installed, not logged in, or cannot write (tracker, reason and fix are named).
     """
-    opened: dict[str, Tracker] = {}
+    opened: dict[str, _TensorBoard | _Hosted] = {}
     for name in config.trackers:
         try:
             if name in EXTRAS:
                 require(name, f"trackers=[{name}]")
-            opened[name] = _KINDS[name](config)
+            opened[name] = _TensorBoard(config) if name == "tensorboard" else _Hosted(name, config)
         except ExtraMissing:
             Trackers(opened).close()
             raise
@@ -143,7 +136,7 @@ class _TensorBoard:
     def show(self, summary: PhaseSummary, step: int) -> None:
         for name, pixels in summary.pictures.items():
             self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        self._writer.add_text("report/examples", markdown_table(summary.head, summary.examples), step)
+        self._writer.add_text("report/examples", table(summary.head, summary.examples), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -152,8 +145,13 @@ class _TensorBoard:
 class _Hosted:
     """Weights & Biases, and trackio, whose interface is the same."""
 
-    def __init__(self, module: str, config: RunConfig, **options: Any) -> None:
+    def __init__(self, module: str, config: RunConfig) -> None:
         self._module: Any = importlib.import_module(module)
+        options: dict[str, str] = {}
+        if module == "wandb":
+            config.run_dir.mkdir(parents=True, exist_ok=True)
+            run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
+            options = {"dir": str(config.run_dir), "id": run_id}
         settings = redact_all(config.model_dump(mode="json"))
         self._run: Any = self._module.init(
             project="webrl", name=config.name, config=settings, resume="allow", **options
@@ -187,14 +185,76 @@ class _Hosted:
         self._run.log({f"{group}/step": step} | data)
 
 
-def _wandb(config: RunConfig) -> Tracker:
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
-    return _Hosted("wandb", config, dir=str(config.run_dir), id=run_id)
+_INTERVAL_S = 5.0
 
 
-_KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _wandb,
-    "trackio": lambda config: _Hosted("trackio", config),
-}
+class Relay:
+    """Context manager: new lines of `[phase_NN/]metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
+
+    Lines that were there on entry belong to an earlier call and are left out.
+    """
+
+    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
+        self._run_dir, self._trackers = run_dir, trackers
+        self._offsets: dict[Path, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics-relay", daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._offsets = {path: path.stat().st_size for path in self._files()}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._forward()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._forward()
+
+    def _files(self) -> list[Path]:
+        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
+
+    def _forward(self) -> None:
+        for path in self._files():
+            try:
+                # A trainer that resumes from a checkpoint rewrites its file shorter.
+                offset = min(self._offsets.get(path, 0), path.stat().st_size)
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")
+            except OSError as error:
+                logger.warning("cannot read %s for the trackers: %s", path, error)
+                continue
+            self._offsets[path] = offset + len(whole) + len(newline)
+            for line in whole.splitlines():
+                try:
+                    data: dict[str, Any] = json.loads(line)
+                    group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
+                except (ValueError, KeyError, TypeError):
+                    logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
+                    continue
+                metrics: dict[str, Metric] = {}
+                for name, value in data.items():
+                    numbers = value if isinstance(value, list) else [value]
+                    is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
+                    if name not in ("name", "step") and is_metric:
+                        metrics[name.removeprefix(f"{data['name']}/")] = value
+                self._trackers.log(group, metrics, step)
+
+
+_SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
+
+
+def escaped(value: object) -> str:
+    """The text of a value on one line, without a sign that means something in Markdown or HTML."""
+    text = html.escape(str(value), quote=False)
+    return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of escaped cells."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join('---' if cell == '---' else escaped(cell) for cell in line)} |" for line in lines)

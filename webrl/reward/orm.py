@@ -22,8 +22,7 @@ from webrl.config import LabelConfig
 from webrl.config.redaction import redact
 from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import LanguageModel, Sampling
-from webrl.llm.budget import Prompt
-from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
+from webrl.llm.prompts import Prompt, build_judge_prompt, llm_judge_messages
 from webrl.reward.labels import keep_label, read_labels
 from webrl.reward.system_text import configured_text
 from webrl.rollouts.answers import read_any

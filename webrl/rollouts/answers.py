@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from webrl.llm.thinking import without_thinking
+from webrl.llm.tokens import without_thinking
 from webrl.rollouts.actions import (
     ACTIONS,
     ID,

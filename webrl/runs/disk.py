@@ -98,19 +98,16 @@ def full_disk_named(path: Path) -> Iterator[None]:
             error.filename = str(path)
         raise
     except Exception as error:
-        if not _LIBRARY_FULL.search(str(error)) and not _is_full(path.parent):
+        is_full = bool(_LIBRARY_FULL.search(str(error)))
+        if not is_full:
+            try:
+                with tempfile.TemporaryFile(dir=path.parent) as probe:
+                    probe.write(bytes(_PROBE_BYTES))
+            except OSError as refused:
+                is_full = refused.errno in DISK_FULL
+        if not is_full:
             raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-
-
-def _is_full(folder: Path) -> bool:
-    """Return whether a folder's disk takes no more."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(bytes(_PROBE_BYTES))
-    except OSError as error:
-        return error.errno in DISK_FULL
-    return False
 
 
 def make_folder(path: Path) -> None:

@@ -8,19 +8,26 @@ peak memory, resolved config, versions, git commit and seed.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import os
-from collections.abc import Mapping, Sequence
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import webrl
 from webrl.config import SHARED, RunConfig, apply_overrides, read_config, share, validate_config
-from webrl.config.redaction import without_references
+from webrl.config.redaction import redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
-from webrl.errors import StageError, UsageError
+from webrl.errors import DataError, StageError, UsageError
 from webrl.runs.disk import DISK_FULL
-from webrl.runs.provenance import run_info
 from webrl.runs.store import read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
@@ -241,3 +248,89 @@ def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
+
+
+def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
+    """Return (phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
+
+    Phase 0 is like no other: it writes no tasks from failures and trains no actor.
+    """
+    for earlier in range(phase - 1, 0, -1):
+        if run.phase(earlier).is_done(stage):
+            with contextlib.suppress(DataError, StageError, TypeError, ValueError):  # damaged: who reads it names it
+                return earlier, float(run.phase(earlier).read_stage(stage)["seconds"])
+    return None
+
+
+def seconds_left(
+    run: RunFolder, stages: Sequence[str], phase: int, num_phases: int
+) -> tuple[float | None, float | None]:
+    """What is left of a phase and of the run, stages that are under way counted whole; None where nothing like it ran.
+
+    Args:
+        stages: the names of a phase's stages.
+    """
+
+    def total(names: Iterable[str], number: int) -> float | None:
+        known = [usual_seconds(run, name, number) for name in names]
+        return None if None in known else sum((usual[1] for usual in known if usual), 0.0)
+
+    of_phase = total([stage for stage in stages if not run.phase(phase).is_done(stage)], phase)
+    if phase >= num_phases:
+        return of_phase, of_phase
+    later = total(stages, phase + 1)
+    if of_phase is None or later is None:
+        return of_phase, None
+    return of_phase, of_phase + (num_phases - phase) * later
+
+
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "accelerate", "deepspeed", "peft", "vllm", "ray", "datasets", "numpy",
+    "scikit-learn", "browsergym-core", "miniwob", "playwright", "openenv", "openenv-core",
+)  # fmt: skip
+"""Packages whose versions can change a result; those that are not installed are left out."""
+
+
+def run_info(config: RunConfig) -> dict[str, Any]:
+    """`config`, `seed`, `versions`, `git_commit`, `platform`, `command`, `finished_at` (UTC) for JSON, no secrets."""
+    return {
+        "seed": config.seed,
+        "git_commit": git_commit(),
+        "versions": dict(package_versions()),
+        "platform": platform.platform(),
+        "command": [redact_argument(argument) for argument in sys.argv],
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": config.model_dump(mode="json"),
+    }
+
+
+@cache
+def package_versions() -> tuple[tuple[str, str], ...]:
+    """Return (name, version) of webrl, Python and the installed ones of `PACKAGES`."""
+    found = [("webrl", webrl.__version__), ("python", platform.python_version())]
+    for name in PACKAGES:
+        try:
+            found.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return tuple(found)
+
+
+@cache
+def git_commit() -> str | None:
+    """Commit of the clone that this package runs from, with `-dirty` if files differ; None outside a clone."""
+    root = Path(webrl.__file__).parent
+    # A virtual environment may lie inside somebody else's repository: ours is one that tracks this file.
+    if _git(root, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _git(root, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -67,7 +67,19 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with full_disk_named(folder):
-            _take(lock, folder, what)
+            try:
+                try:
+                    lock.acquire(timeout=_PATIENCE_S)
+                except Timeout:
+                    if not _is_dead(_read_holder(folder)):
+                        raise
+                    lock.acquire(timeout=_DYING_S)
+            except Timeout:
+                who = _describe(_read_holder(folder))
+                raise StageError(f"{what} is in use by {who}; wait for it, end it, or choose another name") from None
+            except OSError as error:
+                fix = "; its disk has no flock: choose a `runs_dir` on another disk" if error.errno in _NO_FLOCK else ""
+                raise StageError(f"cannot lock {what}: {error.strerror or error}{fix}") from None
             stack.callback(lock.release, force=True)
             stack.callback((folder / "holder.json").unlink, missing_ok=True)
             before = _read_holder(folder)
@@ -91,55 +103,24 @@ def _lock(folder: Path) -> Any:
     return FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
 
 
-def _take(lock: Any, folder: Path, what: str) -> None:
-    try:
-        try:
-            lock.acquire(timeout=_PATIENCE_S)
-        except Timeout:
-            if not _is_dead(_read_holder(folder)):
-                raise
-            lock.acquire(timeout=_DYING_S)
-    except Timeout:
-        raise StageError(
-            f"{what} is in use by {_describe(_read_holder(folder))}; wait for it, end it, or choose another name"
-        ) from None
-    except OSError as error:
-        fix = "; its disk has no flock: choose a `runs_dir` on another disk" if error.errno in _NO_FLOCK else ""
-        raise StageError(f"cannot lock {what}: {error.strerror or error}{fix}") from None
+def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
+    """Return who works in a run folder; None where nobody does.
 
-
-def who_works_in(run_dir: Path) -> tuple[str, float] | None:
-    """Return command, process, host and time in words of who works in a run folder, and when that began (epoch).
-
-    None where nobody does.
+    That is command, process, host and time in words, when the work began (epoch), and on this machine the process id.
     """
-    record = _holder(run_dir / ".lock")
-    if not record:
-        return None
-    since = record.get("since")
-    return _describe(record), float(since) if isinstance(since, int | float) else 0.0
-
-
-def process_in(run_dir: Path) -> int | None:
-    """Process id of who works in a run folder on this machine; None where nobody does, or only on another one."""
-    record = _holder(run_dir / ".lock")
-    pid = record.get("pid") if record.get("host") == socket.gethostname() else None
-    return pid if isinstance(pid, int) else None
-
-
-def _holder(folder: Path) -> dict[str, Any]:
-    """Return the record of the process that holds a lock now; {} if none does."""
+    folder = run_dir / ".lock"
     record = _read_holder(folder)
     if not record or _is_dead(record):
-        return {}
+        return None
+    is_here = record.get("host") == socket.gethostname()
     lock = _lock(folder)
-    if lock.is_locked or record.get("host") == socket.gethostname():
-        return record
-    try:  # another machine's process cannot be looked for, its lock can
-        with lock.acquire(timeout=0):
-            return {}
-    except (Timeout, OSError):
-        return record
+    if not lock.is_locked and not is_here:
+        # another machine's process cannot be looked for, its lock can
+        with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
+            return None
+    since, pid = record.get("since"), record.get("pid")
+    began = float(since) if isinstance(since, int | float) else 0.0
+    return _describe(record), began, pid if is_here and isinstance(pid, int) else None
 
 
 def _read_holder(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from webrl.runs.usage import Meter, set_latest
+from webrl.runs.machine import Meter, set_latest
 
 _LONGEST_PAUSE_S = 8.0
 """A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""

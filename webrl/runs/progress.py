@@ -5,34 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, Protocol, Self
+from typing import Any, Self, cast
 
 from webrl.runs.clock import duration
-from webrl.runs.usage import latest
+from webrl.runs.machine import latest
 
 logger = logging.getLogger(__name__)
 LINE_S = 30.0
 """Seconds between two lines of the log; what is done sooner is silent."""
 
 
-class Progress(Protocol):
-    """What a loop tells of itself."""
-
-    def update(self, n: int = 1) -> Any:
-        """So many more are done."""
-
-    def set_postfix_str(self, s: str) -> Any:
-        """Set what else there is to say, such as the successes so far."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> Any: ...
-
-
 def progress(
     total: int | None, what: str, unit: str, *, initial: int = 0, leave: bool = True, silent: bool = False
-) -> Progress:
-    """Count a loop's way to `total`.
+) -> PlainProgress:
+    """Count a loop's way to `total`; on a terminal by a bar of tqdm, which has the same methods.
 
     Args:
         unit: what is counted, in the plural; "B" is bytes.
@@ -52,10 +38,10 @@ def progress(
                 return shown | {"postfix": ", ".join(filter(None, (shown["postfix"], latest())))}
 
         sizes = {"unit_scale": True} if unit == "B" else {}
-        bar: Progress = Bar(
+        bar: Any = Bar(
             total=total, initial=initial, desc=what, unit=unit, leave=leave, disable=silent, mininterval=0.5, **sizes
         )
-        return bar
+        return cast("PlainProgress", bar)
     return PlainProgress(total, what, unit, initial=initial)
 
 

@@ -7,7 +7,6 @@ half. UTF-8 has none, so `orjson` refuses them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -20,12 +19,12 @@ def valid_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
+def dump_json(value: Any, option: int | None = None) -> bytes:
     """Call `orjson.dumps`. Raises TypeError for what JSON does not know."""
     try:
-        return orjson.dumps(value, default=default, option=option)
+        return orjson.dumps(value, option=option)
     except TypeError:
-        return orjson.dumps(_valid(value), default=default, option=option)
+        return orjson.dumps(_valid(value), option=option)
 
 
 def load_json(data: bytes | str) -> Any:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webrl.errors import ModelError, PolicyError
-from webrl.llm.budget import cut_lines, fit_prompt
 from webrl.llm.interface import LanguageModel, Sampling
-from webrl.llm.thinking import without_thinking
-from webrl.llm.tokens import encode_chat
+from webrl.llm.prompts import cut_lines, fit_prompt
+from webrl.llm.tokens import encode_chat, without_thinking
 from webrl.runs.store import Appender, read_records
 from webrl.tasks.prompts import ChatPrompt
 from webrl.types import Record

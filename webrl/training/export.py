@@ -21,8 +21,7 @@ from webrl.config import OptimConfig
 from webrl.config.section import Section
 from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
-from webrl.llm.loading import HUB_NAME
-from webrl.llm.trained_prompt import mark_folder
+from webrl.llm.loading import HUB_NAME, mark_folder
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor

@@ -1,7 +1,7 @@
 """Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`.
 
 Values that are lists are histograms' samples. The file is the record; trackers are fed from it
-(`webrl/reports/relay.py`).
+(`webrl/reports/trackers.py`).
 """
 
 from __future__ import annotations

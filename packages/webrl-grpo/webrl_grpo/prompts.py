@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webrl.errors import StageError, UsageError
-from webrl.llm.budget import INTERACTIVE, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Turn
-from webrl.llm.prompts import by_coordinates, policy_messages
+from webrl.llm.loading import prompt_of
+from webrl.llm.prompts import INTERACTIVE, by_coordinates, cut_lines, fit_prompt, policy_messages
 from webrl.llm.tokens import encode_chat
-from webrl.llm.trained_prompt import prompt_of
 from webrl.types import Step
 from webrl_grpo.settings import GrpoSettings
 

@@ -18,8 +18,8 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, LanguageModel, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_seeing_lm, load_tokenizer, pick_device, pick_dtype
+from webrl.llm.local.vision import Together
 from webrl.llm.servers.vllm import VllmModel
-from webrl.llm.together import Together
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.verify import Sample, verify_logprobs
 from webrl.runs.disk import make_folder

@@ -16,8 +16,8 @@ import numpy as np
 
 from webrl.errors import DataError
 from webrl.evaluate import wilson_interval
+from webrl.runs.folder import git_commit, package_versions
 from webrl.runs.machine import visible_gpus
-from webrl.runs.provenance import git_commit, package_versions
 from webrl.runs.store import read_json, write_json, write_text
 from webrl_study.figures import draw_comparison, draw_success, draw_training
 from webrl_study.plan import Study, splits_of

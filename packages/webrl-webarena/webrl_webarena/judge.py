@@ -20,7 +20,7 @@ from typing import Any
 from webrl.config import ServerConfig
 from webrl.config.redaction import SecretUrl, redact, remember, with_path
 from webrl.errors import JudgeError
-from webrl.llm.thinking import without_thinking
+from webrl.llm.tokens import without_thinking
 from webrl.runs.store import cut_torn_line, read_lines
 
 logger = logging.getLogger(__name__)

@@ -25,9 +25,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.llama_cpu import LlamaCpuRunner
-from webrl.llm.local.runner import GenericRunner, OwnCacheRunner, Runner
-from webrl.llm.sampling import draw_tokens
+from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, OwnCacheRunner, draw_tokens
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
@@ -71,7 +69,7 @@ class LocalModel:
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
-        runner: Runner
+        runner: GenericRunner
         if other_layers := _other_layers(self._model):
             runner = OwnCacheRunner(self._model, name, other_layers)
         elif is_small and LlamaCpuRunner.supports(self._model):
@@ -182,7 +180,7 @@ class Batcher:
     batcher resets it after `close`.
     """
 
-    def __init__(self, runner: Runner, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
+    def __init__(self, runner: GenericRunner, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
         self._runner = runner
         self._end_ids = frozenset(end_ids)
         self._max_batch = max_batch

@@ -1,4 +1,4 @@
-"""The two passes of generation, prefill and one decoding step, for any transformers model.
+"""The two passes of generation, prefill and one decoding step, for any transformers model; and the draw of a token.
 
 A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
 them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from webrl.llm.interface import Sampling
+from webrl.llm.products import linear
 
 logger = logging.getLogger(__name__)
 
@@ -28,33 +33,6 @@ _GRAIN = 128
 _MAX_SCORED = 16
 """Prompts in one scoring pass of `OwnCacheRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
 262 k."""
-
-
-class Runner(Protocol):
-    """Runs a model's forward passes; used from one thread, in inference mode.
-
-    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues.
-    """
-
-    def new_cache(self, capacity: int) -> SlotCache | OwnRows:
-        """Make an empty cache for at most so many rows."""
-        ...
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
-        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
-        ...
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
-        ...
-
-    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
-        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
-        ...
-
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
-        ...
 
 
 class SlotRow(NamedTuple):
@@ -202,17 +180,21 @@ def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) ->
 
 
 class GenericRunner:
-    """Through transformers' own forward: prompts padded on the right, which causal attention never looks at."""
+    """Runs a model's forward passes, through transformers' own forward; used from one thread, in inference mode.
+
+    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues. Prompts are
+    padded on the right, which causal attention never looks at.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def new_cache(self, capacity: int) -> SlotCache:
-        """As of `Runner`."""
+    def new_cache(self, capacity: int) -> Any:
+        """Make an empty cache for at most so many rows."""
         return SlotCache(self._model.config.get_text_config().num_hidden_layers, capacity, self._model.device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
-        """One padded pass."""
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
+        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
         cache = DynamicCache()
         logits = padded_pass(self._model, prompts, past_key_values=cache, use_cache=True)
         layers: list[Any] = cache.layers
@@ -222,11 +204,11 @@ class GenericRunner:
         ]
 
     def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """One padded pass that keeps nothing."""
+        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
         return padded_pass(self._model, prompts, use_cache=False)
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
-        """One pass of [B, 1] tokens over the slot cache."""
+    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
+        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
         positions, mask = cache.begin_step(self._model.dtype)
         output = self._model(
             input_ids=torch.tensor(last, device=self._model.device)[:, None],
@@ -239,7 +221,7 @@ class GenericRunner:
         return logits
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
-        """Similar lengths together."""
+        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
         return similar(lengths)
 
 
@@ -269,23 +251,23 @@ class OwnRows:
         self.rows.pop()
 
 
-class OwnCacheRunner:
+class OwnCacheRunner(GenericRunner):
     """Through transformers' own forward and its own caches."""
 
     def __init__(self, model: Any, name: str, layers: str) -> None:
         """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
-        self._model = model
+        super().__init__(model)
         self._warning = (
             f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
             "transformers' own cache; engine.kind=vllm is faster"
         )
         self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002 - it grows by itself
-        """As of `Runner`."""
+    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002
+        """Make an empty cache, which grows by itself."""
         return OwnRows()
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[OwnRow]]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
         """One pass a prompt."""
         if self._warning:
             logger.warning(self._warning)
@@ -321,3 +303,195 @@ class OwnCacheRunner:
         row.cache = getattr(output, "past_key_values", None)
         logits: Tensor = output.logits[0, -1]
         return logits
+
+
+@dataclass(frozen=True)
+class _Layer:
+    qkv: Tensor
+    """[(heads + 2 kv_heads) * head_dim, hidden]"""
+    out: Tensor
+    """[hidden, heads * head_dim]"""
+    gate_up: Tensor
+    """[2 * intermediate, hidden]"""
+    down: Tensor
+    """[hidden, intermediate]"""
+    norm_1: Tensor
+    norm_2: Tensor
+
+
+class LlamaCpuRunner(GenericRunner):
+    """Llama's two passes written out for small models on a CPU, where transformers' overhead is most of a step.
+
+    Same weights and same arithmetic as `LlamaForCausalLM`, for those that `supports` admits; what differs:
+    - prompts are concatenated without padding; attention runs prompt by prompt;
+    - in the last layer only keys and values are computed for every position, the rest for the last position of each
+      prompt (a fifth of a 4-layer model's arithmetic);
+    - query, key and value, and gate and up, are one matrix product each;
+    - a decoding step's attention reads the slot cache in place.
+    Left out: everything that makes a model other than plain Llama (biases, quantised layers, dynamic rope).
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        config = model.config
+        self._num_heads: int = config.num_attention_heads
+        self._num_kv_heads: int = config.num_key_value_heads
+        self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
+        self._eps: float = config.rms_norm_eps
+        inner = model.model
+        with torch.no_grad():
+            self._layers = [
+                _Layer(
+                    qkv=torch.cat([x.self_attn.q_proj.weight, x.self_attn.k_proj.weight, x.self_attn.v_proj.weight]),
+                    out=x.self_attn.o_proj.weight,
+                    gate_up=torch.cat([x.mlp.gate_proj.weight, x.mlp.up_proj.weight]),
+                    down=x.mlp.down_proj.weight,
+                    norm_1=x.input_layernorm.weight,
+                    norm_2=x.post_attention_layernorm.weight,
+                )
+                for x in inner.layers
+            ]
+            self._embedding, self._norm = inner.embed_tokens.weight, inner.norm.weight
+            self._head = model.lm_head.weight
+            positions = torch.arange(config.max_position_embeddings)[None]
+            cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
+            self._cos, self._sin = cos[0].clone(), sin[0].clone()
+
+    @staticmethod
+    def supports(model: Any) -> bool:
+        """True for plain Llama on the CPU."""
+        config = model.config
+        return (
+            type(model).__name__ == "LlamaForCausalLM"
+            and model.device.type == "cpu"
+            and not (config.attention_bias or config.mlp_bias or getattr(config, "quantization_config", None))
+            and config.hidden_act == "silu"
+            and model.model.rotary_emb.rope_type in ("default", "linear", "llama3")
+        )
+
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - none is padded
+        """Nothing is padded: all in one pass."""
+        return [list(range(len(lengths)))] if lengths else []
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
+        """One pass over the concatenated prompts (N tokens in all, B prompts)."""
+        lengths = [len(p) for p in prompts]
+        ends = torch.tensor(lengths).cumsum(0) - 1  # [B]
+        positions = torch.cat([torch.arange(n) for n in lengths])  # [N]
+        x = self._embedding[torch.tensor([i for p in prompts for i in p])]  # [N, hidden]
+        keys: list[list[Tensor]] = [[] for _ in prompts]
+        values: list[list[Tensor]] = [[] for _ in prompts]
+        for index, layer in enumerate(self._layers):
+            query, key, value = self._project(layer, x, positions)
+            is_last = index == len(self._layers) - 1
+            attended = []
+            start = 0
+            for row, length in enumerate(lengths):
+                part = slice(start, start + length)
+                q, k, v = (t[part].transpose(0, 1) for t in (query, key, value))  # [heads, T, head_dim]
+                if is_last:
+                    q = q[:, -1:]  # the last position sees everything: no mask
+                out = F.scaled_dot_product_attention(
+                    q[None], k[None], v[None], is_causal=not is_last, enable_gqa=self._num_heads != self._num_kv_heads
+                )
+                attended.append(out[0].transpose(0, 1).flatten(1))  # [T, heads * head_dim]
+                keys[row].append(k)
+                values[row].append(v)
+                start += length
+            if is_last:
+                x = x[ends]  # [B, hidden]
+            x = self._finish(layer, x, torch.cat(attended))
+        return self._logits(x), [SlotRow(*row) for row in zip(keys, values, lengths, strict=True)]
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """The logits of `prefill`."""
+        return self.prefill(prompts)[0]
+
+    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
+        """One token for each of B rows."""
+        positions, mask = cache.begin_step(self._embedding.dtype)
+        groups = self._num_heads // self._num_kv_heads
+        x = self._embedding[torch.tensor(last)]  # [B, hidden]
+        mask = mask.repeat_interleave(self._num_kv_heads, dim=0)[:, None]  # [B * kv_heads, 1, width]
+        for index, layer in enumerate(self._layers):
+            query, key, value = self._project(layer, x, positions)
+            keys, values = (t.flatten(0, 1) for t in cache.write(index, key, value))  # [B * kv_heads, width, head_dim]
+            q = query.reshape(-1, groups, self._head_dim)  # [B * kv_heads, groups, head_dim]
+            scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=self._head_dim**-0.5)
+            attended = torch.bmm(scores.softmax(-1), values)  # [B * kv_heads, groups, head_dim]
+            x = self._finish(layer, x, attended.reshape(len(last), -1))
+        return self._logits(x)
+
+    def _project(self, layer: _Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated query [N, heads, head_dim] and key, and value [N, kv_heads, head_dim]."""
+        num_rotated = self._num_heads + self._num_kv_heads
+        joint = linear(self._rms_norm(x, layer.norm_1), layer.qkv).view(len(x), -1, self._head_dim)
+        rotated, value = joint[:, :num_rotated], joint[:, num_rotated:]
+        cos, sin = self._cos[positions, None], self._sin[positions, None]  # [N, 1, head_dim]
+        half = self._head_dim // 2
+        turned = torch.cat((-rotated[..., half:], rotated[..., :half]), dim=-1)
+        rotated = torch.addcmul(rotated * cos, turned, sin)
+        return rotated[:, : self._num_heads], rotated[:, self._num_heads :], value
+
+    def _finish(self, layer: _Layer, x: Tensor, attended: Tensor) -> Tensor:
+        """Output projection, then the feed-forward block, each added to the residual stream."""
+        x = x + linear(attended, layer.out)
+        gate, up = linear(self._rms_norm(x, layer.norm_2), layer.gate_up).chunk(2, dim=-1)
+        return x + linear(F.silu(gate).mul_(up), layer.down)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return linear(self._rms_norm(x, self._norm), self._head)
+
+    def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        # As transformers does it: the mean square in float32, whatever the weights are.
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
+        return weight * wide.to(x.dtype)
+
+
+def draw_tokens(
+    logits: Tensor, samplings: list[Sampling], generators: list[random.Random]
+) -> tuple[list[int], list[float]]:
+    """One token a row, with its log-probability at temperature 1.
+
+    Sampling inverts the cumulative distribution at one uniform number of the row's own generator, so a row's draw
+    does not depend on its neighbours.
+
+    Args:
+        logits: [B, V], any float type.
+        samplings: [B] settings.
+        generators: [B] one random generator a row.
+    """
+    log_probs = torch.log_softmax(logits.float(), dim=-1)  # [B, V]
+    tokens = log_probs.argmax(dim=-1)  # [B]
+    rows = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
+    if rows:
+        chosen = log_probs if len(rows) == len(samplings) else log_probs[rows]
+        scaled = _scale(chosen, [samplings[i] for i in rows])  # [R, V]
+        cdf = torch.softmax(scaled, dim=-1).double().cumsum(dim=-1)  # [R, V]
+        draws = torch.tensor([[generators[i].random()] for i in rows], dtype=torch.float64, device=cdf.device)
+        drawn = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(-1)  # [R]
+        # `right=True` skips zero-probability tokens; rounding at the top end may still point past the last one.
+        tokens[rows] = torch.minimum(drawn, (cdf < cdf[:, -1:]).sum(dim=-1))
+    picked = log_probs.gather(1, tokens[:, None]).squeeze(1)
+    return tokens.tolist(), picked.tolist()
+
+
+def _scale(log_probs: Tensor, samplings: list[Sampling]) -> Tensor:
+    """Apply temperature, then top-k, then top-p, each row its own. [R, V]."""
+    if any(s.temperature != 1.0 for s in samplings):
+        temperatures = torch.tensor([[s.temperature] for s in samplings], device=log_probs.device)
+        log_probs = torch.log_softmax(log_probs / temperatures, dim=-1)
+    for row, sampling in enumerate(samplings):
+        if sampling.top_k <= 0 and sampling.top_p >= 1.0:
+            continue
+        ordered, order = log_probs[row].sort(descending=True)
+        keep = torch.ones_like(ordered, dtype=torch.bool)
+        if sampling.top_k > 0:
+            keep[sampling.top_k :] = False
+        if sampling.top_p < 1.0:
+            before = torch.softmax(ordered.masked_fill(~keep, -torch.inf), dim=-1).cumsum(dim=-1)
+            keep[1:] &= before[:-1] < sampling.top_p
+        log_probs = log_probs.clone()
+        log_probs[row, order[~keep]] = -torch.inf
+    return log_probs

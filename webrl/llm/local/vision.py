@@ -1,17 +1,18 @@
 """A vision-language model in this process: prompts with an image each, in batches of transformers' `generate`.
 
-`generate` knows each family's positions, masks and caches; what it draws is ours (`webrl/llm/sampling.py`), so that
+`generate` knows each family's positions, masks and caches; what it draws is ours (`draw_tokens`), so that
 answers are reproducible by `Sampling.seed` and their log-probabilities follow the convention of
 `webrl/llm/interface.py`. Nothing of the model's own generation_config (penalties, top-k, …) takes part.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,11 +23,70 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.sampling import draw_tokens
-from webrl.llm.together import Together
+from webrl.llm.local.runner import draw_tokens
 from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Together(Generic[Q, A]):
+    """Collects questions while a batch is being answered.
+
+    Args:
+        name: of who answers, for errors.
+        answer: answers a batch: one answer a question, or the error that its asker gets.
+        max_batch: questions a batch; 0: all.
+    """
+
+    def __init__(self, name: str, answer: Callable[[list[Q]], Sequence[A | PolicyError]], max_batch: int = 0) -> None:
+        self._name = name
+        self._answer = answer
+        self._max_batch = max_batch
+        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._draining: asyncio.Task[None] | None = None
+
+    async def ask(self, question: Q) -> A:
+        """Wait for the answer.
+
+        Raises:
+            PolicyError: whatever `answer` has raised or given.
+        """
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, future))
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain())
+        return await future
+
+    async def _drain(self) -> None:
+        """Answer all who wait, and those who have come meanwhile."""
+        while self._waiting:
+            await asyncio.sleep(0)  # let others ask who are about to
+            size = self._max_batch or len(self._waiting)
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
+            taken: Sequence[A | PolicyError]
+            try:
+                taken = await asyncio.to_thread(self._answer, [question for question, _ in batch])
+                if len(taken) != len(batch):
+                    raise PolicyError(f"{self._name} gave {len(taken)} answers to {len(batch)} prompts")
+            except Exception as error:  # boundary: whatever the engine raised becomes the requests' error
+                problem = error if isinstance(error, PolicyError) else PolicyError(f"{self._name} failed: {error}")
+                taken = [problem] * len(batch)
+            for (_, future), answer in zip(batch, taken, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, PolicyError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+
+    async def close(self) -> None:
+        """Let what is being answered end."""
+        if self._draining is not None:
+            await asyncio.gather(self._draining, return_exceptions=True)
+
 
 _Drawn = tuple[list[int], list[float]]
 """Ids and log-probs of an answer."""
@@ -126,7 +186,11 @@ class VisionModel:
             self._module.generation_config = own
         answers: list[_Drawn | PolicyError] = []
         for row, question in enumerate(questions):
-            drawn = draw.answer(row, ends, question.sampling.max_new_tokens)
+            # what the row has drawn up to its end token, and at most as much as was asked for
+            steps = draw.steps[: question.sampling.max_new_tokens]
+            ids_drawn = [tokens[row] for tokens, _ in steps]
+            length = next((i + 1 for i, token in enumerate(ids_drawn) if token in ends), len(ids_drawn))
+            drawn = ids_drawn[:length], [logprobs[row] for _, logprobs in steps[:length]]
             if any(math.isnan(logprob) for logprob in drawn[1]):
                 problem = "the folder is damaged, or its training diverged (lower lr)"
                 answers.append(PolicyError(f"the log-probabilities of model {self.name!r} are nan: {problem}"))
@@ -141,20 +205,15 @@ class _Draw(LogitsProcessor):
     def __init__(self, samplings: Sequence[Sampling]) -> None:
         self._samplings = list(samplings)
         self._generators = [random.Random(s.seed) for s in samplings]
-        self._drawn: list[tuple[list[int], list[float]]] = []
+        self.steps: list[tuple[list[int], list[float]]] = []
+        """Tokens and log-probabilities of all rows, one pair a step."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - transformers' signature
         tokens, logprobs = draw_tokens(scores, self._samplings, self._generators)
-        self._drawn.append((tokens, logprobs))
+        self.steps.append((tokens, logprobs))
         chosen = torch.full_like(scores, -torch.inf)
         chosen[range(len(tokens)), tokens] = 0.0
         return chosen
-
-    def answer(self, row: int, ends: set[int], limit: int) -> _Drawn:
-        """Return what a row has drawn up to its end token, and at most `limit` tokens."""
-        ids = [tokens[row] for tokens, _ in self._drawn[:limit]]
-        length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
-        return ids[:length], [logprobs[row] for _, logprobs in self._drawn[:length]]
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:

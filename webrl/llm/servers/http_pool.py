@@ -8,13 +8,12 @@ A request is retried, on another server where there is one, after a timeout, a d
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -156,31 +155,6 @@ class HttpPool:
         self._is_closed = True
         await asyncio.gather(*[client.aclose() for client in self._clients])
 
-    @contextlib.contextmanager
-    def _client(self) -> Iterator[httpx.AsyncClient]:
-        """A client for one request at a time, with the connections that it has kept.
-
-        One client for all would look at every connection before and after every request (httpcore 1.0): at 64 requests
-        at once that was most of this process's work. How much runs at once is for the engine to decide.
-        """
-        if self._is_closed:
-            raise RuntimeError("the pool is closed")
-        if self._free:
-            client = self._free.pop()
-        else:
-            local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
-            client = httpx.AsyncClient(
-                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-                timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
-                trust_env=not local,  # a proxy from the environment must not see requests to this machine
-                verify=self._tls,
-            )
-            self._clients.append(client)
-        try:
-            yield client
-        finally:
-            self._free.append(client)
-
     async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
         try:
             # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
@@ -212,29 +186,47 @@ class HttpPool:
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
         server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
+
+        Each client has one request at a time: one for all would look at every connection before and after every
+        request (httpcore 1.0), at 64 requests at once most of this process's work. How much runs at once is for the
+        engine to decide.
         """
         while True:
+            if self._is_closed:
+                raise RuntimeError("the pool is closed")
+            if not self._free:
+                local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+                client = httpx.AsyncClient(
+                    headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+                    trust_env=not local,  # a proxy from the environment must not see requests to this machine
+                    verify=self._tls,
+                )
+                self._clients.append(client)
+                self._free.append(client)
+            client = self._free.pop()
             steps: list[str] = []
 
             async def note(step: str, _: Any, steps: list[str] = steps) -> None:
                 steps.append(step)
 
             try:
-                with self._client() as client:
-                    async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
-                        parts, size = [], 0
-                        async for part in response.aiter_bytes(_CHUNK_BYTES):
-                            size += len(part)
-                            if size > _MAX_ANSWER_BYTES:
-                                raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
-                            parts.append(part)
-                        # without the headers that no longer fit unpacked content
-                        packed = ("content-encoding", "content-length")
-                        headers = {k: v for k, v in response.headers.items() if k not in packed}
-                        return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
+                async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
+                    parts, size = [], 0
+                    async for part in response.aiter_bytes(_CHUNK_BYTES):
+                        size += len(part)
+                        if size > _MAX_ANSWER_BYTES:
+                            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+                        parts.append(part)
+                    # without the headers that no longer fit unpacked content
+                    packed = ("content-encoding", "content-length")
+                    headers = {k: v for k, v in response.headers.items() if k not in packed}
+                    return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 if _CONNECTED in steps or _ANSWERED in steps:
                     raise
+            finally:
+                self._free.append(client)
 
 
 class _Retry(Exception):

@@ -204,24 +204,18 @@ async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
 
 async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
     body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
-
-    def has_ids(answer: Any) -> bool:
-        try:
-            parse_completion(answer)
-        except MalformedAnswer:
-            return False
-        return True
-
+    body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     try:
-        return await pool.post(
-            "/completions", body | {"return_token_ids": True, "return_tokens_as_token_ids": True}, has_ids
-        )
+        parse_completion(await pool.post("/completions", body, lambda answer: answer))
+    except MalformedAnswer:
+        return False
     except Refused as error:
         if error.status in (401, 403):
             raise _as_error(error) from error
         return False
     except PolicyError as error:
         raise ModelError(f"{served_name!r} does not answer: {error}") from error
+    return True
 
 
 def sampling_options(sampling: Sampling) -> dict[str, Any]:

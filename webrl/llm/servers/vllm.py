@@ -16,8 +16,7 @@ from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import config_of, load_tokenizer, model_fingerprint
 from webrl.llm.servers.openai import OpenAIModel, parse_seen, sampling_options
 from webrl.llm.servers.vllm_command import VISION_OPTIONS, Weights
-from webrl.llm.servers.vllm_fleet import Fleet
-from webrl.llm.servers.vllm_owner import borrow, give_back
+from webrl.llm.servers.vllm_fleet import Fleet, borrow, give_back
 from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
@@ -116,17 +115,15 @@ class VllmModel:
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
-        self._refuse_blind()
+        if self.eyes:
+            self.eyes.check_prompt(0, 0, None)
         return await self.ask(lambda client: client.chat(messages, sampling))
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
-        self._refuse_blind()
-        return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
-
-    def _refuse_blind(self) -> None:
         if self.eyes:
             self.eyes.check_prompt(0, 0, None)
+        return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is open."""
@@ -177,10 +174,13 @@ class VllmModel:
                 thinking=self._models.enable_thinking,
             )
         except ModelError as error:
-            raise ModelError("\n".join([str(error), *self.fleet.dead_logs])) from error
+            dead = [server.log_tail() for server in self.fleet.servers if not server.alive]
+            raise ModelError("\n".join([str(error), *dead])) from error
         if client.tokenizer is None:
             await client.close()
-            raise ModelError(f"the vLLM server of {self.name!r} gives no token ids; its log: {self.fleet.logs[0]}")
+            raise ModelError(
+                f"the vLLM server of {self.name!r} gives no token ids; its log: {self.fleet.servers[0].log}"
+            )
         self._client, self._failure = client, None
         self._ready.set()
         self._watcher = asyncio.create_task(self._watch())

@@ -128,15 +128,11 @@ def server_command(
     return command + list(engine.extra_args)
 
 
-def install_modules(folder: Path) -> None:
-    """Put copies of the files that vLLM imports where the server finds them (`server_environment`)."""
+def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
+    """Variables of a server on these GPUs (none: the CPU), with copies of the files that vLLM imports in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, file in _MODULES.items():
         shutil.copyfile(Path(__file__).with_name(file), folder / f"{name}.py")
-
-
-def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
-    """Variables of a server on these GPUs (none: the CPU); `folder` is the one of `install_modules`."""
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
         "VLLM_API_KEY": api_key,

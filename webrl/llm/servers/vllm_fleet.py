@@ -1,5 +1,9 @@
 """The vLLM server processes of one model, one for each group of GPUs: awake or asleep, and with which weights.
 
+`keep_servers` keeps them for a run, whose stages borrow them; otherwise they end with the model opened on them. Within
+it, closing a model puts its servers to sleep, and opening the next one of the same shape and settings wakes them: the
+actor of the next phase, a generator or a judge with the same base model.
+
 Weights change in one of three ways (`can_reload` decides): a LoRA adapter is loaded beside the base model, a whole
 checkpoint takes the place of the one that is loaded, or the servers restart.
 
@@ -12,19 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
+import os
 import re
 import secrets
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
-from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
     SERVED_NAME,
     VISION_OPTIONS,
@@ -32,14 +44,125 @@ from webrl.llm.servers.vllm_command import (
     can_reload,
     find_python,
     gpu_groups,
-    install_modules,
     server_command,
     server_environment,
 )
 from webrl.runs.clock import spent_on
 from webrl.runs.machine import free_port, query_gpus
+from webrl.runs.memory import free_gpu_cache
 
 logger = logging.getLogger(__name__)
+
+_GUARD = Path(__file__).with_name("guard.py")
+_POLL_S = 0.25
+_STOP_GRACE_S = 15.0
+_LOG_TAIL_CHARS = 1500
+_NUM_ERROR_LINES = 8
+_ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
+
+
+class ServerProcess:
+    """A command that serves HTTP on a port of this machine and writes its output to `log`.
+
+    The process group dies with this process, even if this process is killed (`webrl/llm/servers/guard.py`).
+    """
+
+    def __init__(self, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str]) -> None:
+        self.port, self.base_url = port, f"http://127.0.0.1:{port}"
+        self.log = log
+        self._command = list(command)
+        self._env = dict(env)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True while the command runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the command; its output is appended to the log."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_GUARD), *self._command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._env},
+                start_new_session=True,
+            )
+
+    async def wait_healthy(self, timeout_s: float) -> None:
+        """Wait until `/health` answers 200.
+
+        Raises:
+            ModelError: the command ended, or the time is up (the end of its log is quoted).
+        """
+        deadline = time.monotonic() + timeout_s
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+            while time.monotonic() < deadline:
+                if not self.alive:
+                    raise ModelError(f"the model server ended while it started; {self.log_tail()}")
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get(f"{self.base_url}/health")).status_code == 200:
+                        return
+                await asyncio.sleep(_POLL_S)
+        raise ModelError(f"the model server was not healthy within {timeout_s:g} s; {self.log_tail()}")
+
+    async def post(self, path: str, body: dict[str, Any] | None, *, api_key: str, timeout_s: float) -> str:
+        """POST JSON to the server; returns the text of its answer.
+
+        Raises:
+            ModelError: anything but 200, or no answer.
+        """
+        headers = {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(timeout=timeout_s, trust_env=False, headers=headers) as client:
+            try:
+                response = await client.post(self.base_url + path, json=body)
+            except httpx.TransportError as error:
+                raise ModelError(f"{self.base_url}{path}: {error!r}; {self.log_tail()}") from error
+        if response.status_code != 200:
+            raise ModelError(f"{self.base_url}{path} answered {response.status_code}: {response.text[:500]}")
+        return response.text
+
+    async def stop(self) -> None:
+        """Stop the whole process group: terminate, then kill what is left."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_GRACE_S
+        while time.monotonic() < deadline:
+            process.poll()  # reap the leader, or the group never empties
+            try:
+                os.killpg(process.pid, 0)
+            except (ProcessLookupError, PermissionError):
+                break
+            await asyncio.sleep(0.1)
+        self.kill()
+
+    def kill(self) -> None:
+        """Stop at once, without an event loop (interpreter exit)."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin:
+            process.stdin.close()
+
+    def log_tail(self) -> str:
+        """The errors in the log and its end, with its path."""
+        try:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return f"its log {self.log} cannot be read: {error}"
+        # A worker's error, which is the cause, comes long before the end of the log.
+        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:_NUM_ERROR_LINES]
+        return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-_LOG_TAIL_CHARS:]])
+
 
 _CACHE_RESETS = 5
 _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
@@ -72,7 +195,7 @@ class Fleet:
         self._can_sleep = "--no-enable-sleep-mode" not in engine.extra_args
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)
-        self._servers: list[ServerProcess] = []
+        self.servers: list[ServerProcess] = []
         self._num_restarts = [0] * len(self._groups)
         self._num_adapters = 0
         self._folder = Path(tempfile.mkdtemp(prefix="webrl-vllm-"))
@@ -80,22 +203,12 @@ class Fleet:
     @property
     def urls(self) -> list[str]:
         """OpenAI base URL of each server."""
-        return [f"{server.base_url}/v1" for server in self._servers]
-
-    @property
-    def logs(self) -> list[Path]:
-        """Log file of each server."""
-        return [server.log for server in self._servers]
-
-    @property
-    def dead_logs(self) -> list[str]:
-        """Log tails of the servers that died."""
-        return [server.log_tail() for server in self._servers if not server.alive]
+        return [f"{server.base_url}/v1" for server in self.servers]
 
     @property
     def alive(self) -> bool:
         """True if there are servers and all of them run."""
-        return bool(self._servers) and all(server.alive for server in self._servers)
+        return bool(self.servers) and all(server.alive for server in self.servers)
 
     async def serve(self, weights: Weights) -> None:
         """Make all servers answer with `weights`: started, woken, loaded or restarted, whichever it takes.
@@ -121,14 +234,14 @@ class Fleet:
             await self._start()
 
     async def _start(self) -> None:
-        self._servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
+        self.servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
         self._num_restarts = [0] * len(self._groups)
-        for server in self._servers:
+        for server in self.servers:
             server.start()
             atexit.register(server.kill)
         logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
         try:
-            await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self._servers])
+            await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
         except ModelError as error:
             if self._can_sleep and _NO_SLEEP.search(str(error)):
                 logger.warning("this vLLM has no sleep mode: it is stopped whenever others need the GPU")
@@ -136,7 +249,13 @@ class Fleet:
                 await self.stop()
                 await self._start()
                 return
-            raise add_memory_hint(error, self.engine) from None
+            if not _OUT_OF_MEMORY.search(str(error)):
+                raise
+            raise ModelError(
+                f"GPU memory is too small for this vLLM server with engine.gpu_memory_utilization="
+                f"{self.engine.gpu_memory_utilization:g}: raise it if nothing else uses the GPU, lower it if something "
+                f"does (rollout.engine.gpu_memory_utilization=0.5), or lower models.max_prompt_tokens; {error}"
+            ) from None
         self.served_name = SERVED_NAME
         self.is_verified = self._is_asleep = False
         if self.weights.adapter:
@@ -178,7 +297,7 @@ class Fleet:
     async def stop(self) -> None:
         """Stop the servers with everything they started; the logs stay if one had died."""
         clean = self.alive
-        servers, self._servers = self._servers, []
+        servers, self.servers = self.servers, []
         self._is_asleep = False
         await asyncio.gather(*[server.stop() for server in servers])
         for server in servers:
@@ -201,7 +320,10 @@ class Fleet:
                         await self._unload_adapter(self.served_name)
                         self.served_name = SERVED_NAME
                     else:
-                        await self._load_checkpoint(new)
+                        folder = model_folder(new.base)
+                        source = str(folder.resolve()) if folder else new.base
+                        await self._post_all("/collective_rpc", {"method": "webrl_load", "args": [source]})
+                        await self._reset_caches(new)
             except ModelError as error:
                 logger.warning("%s; restarting the servers instead", error)
             else:
@@ -219,7 +341,7 @@ class Fleet:
         Raises:
             ModelError: one died again, or does not start (the end of its log is quoted).
         """
-        for index, server in enumerate(self._servers):
+        for index, server in enumerate(self.servers):
             if server.alive:
                 continue
             tail = server.log_tail()
@@ -230,11 +352,11 @@ class Fleet:
             await server.stop()
             atexit.unregister(server.kill)
             # Rebuilt: the weights may have changed since it was first started.
-            self._servers[index] = self._new_server(index, server.port)
-            self._servers[index].start()
-            atexit.register(self._servers[index].kill)
+            self.servers[index] = self._new_server(index, server.port)
+            self.servers[index].start()
+            atexit.register(self.servers[index].kill)
             with spent_on("server start"):
-                await self._servers[index].wait_healthy(self.engine.start_timeout_s)
+                await self.servers[index].wait_healthy(self.engine.start_timeout_s)
         if self.weights.adapter:
             await self._load_adapter(self.weights)
 
@@ -243,7 +365,6 @@ class Fleet:
         command = server_command(
             self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
         )
-        install_modules(self._folder)
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 
@@ -263,11 +384,8 @@ class Fleet:
         except ModelError as error:  # a revived server never had it
             logger.debug("%s", error)
 
-    async def _load_checkpoint(self, weights: Weights) -> None:
-        folder = model_folder(weights.base)
-        source = str(folder.resolve()) if folder else weights.base
-        await self._post_all("/collective_rpc", {"method": "webrl_load", "args": [source]})
-        # Cached keys and values were computed with the old weights; a reset fails while a request still holds some.
+    async def _reset_caches(self, weights: Weights) -> None:
+        """Forget keys and values of the weights before; a reset fails while a request still holds some."""
         for _ in range(_CACHE_RESETS):
             answers = await self._post_all("/reset_prefix_cache", None)
             if all('"success":false' not in answer.replace(" ", "") for answer in answers):
@@ -281,7 +399,7 @@ class Fleet:
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
         """POST to every server; returns the texts of the answers. Raises ModelError if one did not answer 200."""
         timeout_s = self.engine.start_timeout_s
-        posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self._servers]
+        posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self.servers]
         return await asyncio.gather(*posts)
 
 
@@ -313,12 +431,77 @@ def gpu_memory(gpus: Sequence[str]) -> list[tuple[int, int]]:
         return []
 
 
-def add_memory_hint(error: ModelError, engine: EngineConfig) -> ModelError:
-    """The same error; if a GPU was too small, it begins with the option to change."""
-    if not _OUT_OF_MEMORY.search(str(error)):
-        return error
-    return ModelError(
-        f"GPU memory is too small for this vLLM server with engine.gpu_memory_utilization="
-        f"{engine.gpu_memory_utilization:g}: raise it if nothing else uses the GPU, lower it if something does "
-        f"(rollout.engine.gpu_memory_utilization=0.5), or lower models.max_prompt_tokens; {error}"
+_idle: ContextVar[list[Fleet] | None] = ContextVar("idle_servers", default=None)
+"""Servers that are not in use; None outside `keep_servers`."""
+
+
+@contextlib.contextmanager
+def keep_servers() -> Iterator[None]:
+    """Servers that are started within the block live until its end (`engine.keep_running`); nests."""
+    if _idle.get() is not None:
+        yield
+        return
+    idle: list[Fleet] = []
+    token = _idle.set(idle)
+    try:
+        yield
+    finally:
+        _idle.reset(token)
+        if idle:
+            logger.info("stopping vLLM")
+
+            async def stop() -> None:
+                await asyncio.gather(*[fleet.stop() for fleet in idle])
+
+            asyncio.run(stop())
+
+
+async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet:
+    """Servers that answer with a model's weights: kept ones where there are some of its shape, else new ones.
+
+    Raises:
+        ModelError: no vLLM, unusable folder, too few GPUs or too little memory, or a server that does not start.
+    """
+    weights = Weights.of(name)
+    idle = _idle.get() or []
+    fitting = [
+        fleet
+        for fleet in idle
+        if fleet.weights.shape == weights.shape and _settings(fleet.engine, fleet.models) == _settings(engine, models)
+    ]
+    # preferably with these weights already loaded
+    kept = next((fleet for fleet in fitting if fleet.weights.answers_as(weights)), next(iter(fitting), None))
+    if kept is not None:
+        idle.remove(kept)
+        kept.engine = engine
+    fleet = kept or Fleet(name, engine, models)
+    free_gpu_cache()
+    try:
+        await fleet.serve(weights)
+    except BaseException:
+        await fleet.stop()
+        raise
+    return fleet
+
+
+async def give_back(fleet: Fleet) -> None:
+    """Put the servers to sleep for the next borrower; stop them where none can come."""
+    idle = _idle.get()
+    if idle is not None and fleet.engine.keep_running and fleet.alive:
+        await fleet.sleep()
+        idle.append(fleet)
+    else:
+        await fleet.stop()
+
+
+def _settings(engine: EngineConfig, models: ModelsConfig) -> tuple[Any, ...]:
+    """Return what a server is started with, apart from its weights."""
+    return (
+        engine.vllm_python,
+        engine.gpu_memory_utilization,
+        engine.tensor_parallel,
+        engine.extra_args,
+        engine.keep_running,
+        models.dtype,
+        models.max_prompt_tokens,
     )

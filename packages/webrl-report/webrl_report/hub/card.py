@@ -11,8 +11,8 @@ from typing import Any
 import webrl
 from webrl.config.redaction import redact
 from webrl.evaluate import is_evaluated, named_rates
-from webrl.reports.markdown import escaped, table
 from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
+from webrl.reports.trackers import escaped, table
 from webrl.runs.spelling import visible
 from webrl_report.page.build import settings_table
 from webrl_report.page.facts import PhaseFacts, RunFacts

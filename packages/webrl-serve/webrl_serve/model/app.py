@@ -24,11 +24,10 @@ from webrl.config import RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm import open_model
 from webrl.llm.interface import Completion, LanguageModel, Message, Turn
+from webrl.llm.loading import prompt_of
 from webrl.llm.pictures import shrink
-from webrl.llm.policy import ModelPolicy
-from webrl.llm.threads import with_tokenizer
+from webrl.llm.policy import ModelPolicy, with_tokenizer
 from webrl.llm.tokens import encode_chat, render_chat
-from webrl.llm.trained_prompt import prompt_of
 from webrl.net import (
     MODEL_TOKEN,
     Access,

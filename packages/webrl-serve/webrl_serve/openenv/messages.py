@@ -168,7 +168,7 @@ async def as_json(answer: Answer) -> bytes:
     screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
     if isinstance(screenshot, orjson.Fragment):
         # Lists of pixels are tens of megabytes, which would keep every other session waiting.
-        return await asyncio.to_thread(dump_json, answer, None, options)
+        return await asyncio.to_thread(dump_json, answer, options)
     return dump_json(answer, option=options)
 
 

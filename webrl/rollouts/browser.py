@@ -39,7 +39,8 @@ MISSING = (
 )
 UNKNOWN_PLAYWRIGHT = (
     "webrl does not see what Playwright {version} tells the browser, and cannot keep its cache on: pages would load "
-    "anew and going back send forms again; run `pip install playwright==1.44.0`"
+    "again and going back send forms again; run `webrl constraints > constraints.txt`, then "
+    "`pip install -c constraints.txt playwright`"
 )
 _KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
 _KEEPS_CACHE = "keeps-cache"

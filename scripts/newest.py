@@ -75,9 +75,10 @@ def install(environment: Path, torch: str | None) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     wanted, alone = requirements()
     keep = [torch] if torch else []
-    if torch:  # first and alone, as scripts/setup.sh does: its CPU build comes from elsewhere
-        pip(python, "install", "--quiet", torch)
-    pip(python, "install", "--quiet", "--upgrade", "--upgrade-strategy", "eager", *wanted, *keep)
+    if torch:  # first and alone, and not compiled, as scripts/setup.sh does: its CPU build comes from elsewhere
+        pip(python, "install", "--quiet", "--no-compile", torch)
+    eager = ("--upgrade", "--upgrade-strategy", "eager")
+    pip(python, "install", "--quiet", "--no-compile", *eager, *wanted, *keep)
     editable = [part for path in (ROOT, *sorted(ROOT.glob("packages/webrl-*"))) for part in ("-e", str(path))]
     pip(python, "install", "--quiet", "--no-deps", "--upgrade", *alone, *editable)
 

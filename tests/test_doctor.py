@@ -47,6 +47,8 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     assert shown.startswith("missing")
     assert "fix: make setup" in shown
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEBRL_CHROMIUM", "nowhere/chromium")
+    assert doctor.check_browser().detail.startswith("WEBRL_CHROMIUM=nowhere/chromium: no executable there")
     assert doctor.check_browser().fix.startswith("apt-get install chromium-headless-shell, or playwright install")
 
 

@@ -156,6 +156,9 @@ class Browser:
 
         executable = find_chromium(visible=self._visible)
         if executable is None:
+            if chosen := os.environ.get("WEBRL_CHROMIUM"):
+                window = " that opens windows" if self._visible else ""
+                raise BrowserMissing(f"WEBRL_CHROMIUM={chosen}: no executable{window} there; name another, or unset it")
             raise BrowserMissing(NO_WINDOW if self._visible else MISSING)
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))

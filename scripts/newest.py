@@ -2,8 +2,8 @@
 
 Installs what `pyproject.toml` allows, newest first and without `constraints.txt`, in an environment of its own
 (`build/newest`), runs the tests of `make test` there, and prints the versions as the last section of a page:
-`--out docs/versions.md` replaces it. BrowserGym's packages go in without their dependencies: they pin Playwright 1.44, and run with the newest.
-`--dry-run` installs nothing and prints what it would take.
+`--out docs/versions.md` replaces it. BrowserGym's packages go in without their dependencies: they pin Playwright 1.44,
+and run with the newest. `--dry-run` installs nothing and prints what it would take.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def page(versions: Mapping[str, str], result: str) -> str:
         [
             HEADING,
             "",
-            "The newest that the ranges in `pyproject.toml` allow, tried by `python scripts/newest.py`, which prints this.",
+            "What `pyproject.toml` allows at most, as `python scripts/newest.py` found it; it prints this section.",
             f"On {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, with Python {platform.python_version()}, these ran:",
             "",
             f"> {result}",

@@ -1,9 +1,9 @@
 """Run the tests with the newest version of everything: `python scripts/newest.py`, a weekly look at what is to come.
 
 Installs what `pyproject.toml` allows, newest first and without `constraints.txt`, in an environment of its own
-(`build/newest`), runs the tests of `make test` there, and prints the versions as a page: `--out docs/versions.md` keeps
-it. BrowserGym's packages go in without their dependencies: they pin Playwright 1.44, and run with the newest.
-`--dry-run` installs nothing and prints what it would take.
+(`build/newest`), runs the tests of `make test` there, and prints the versions as the last section of a page:
+`--out docs/versions.md` replaces it. BrowserGym's packages go in without their dependencies: they pin Playwright 1.44,
+and run with the newest. `--dry-run` installs nothing and prints what it would take.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ WITHOUT_DEPENDENCIES = ("browsergym",)
 """Prefix of packages whose pins are ignored."""
 BROUGHT_BY_THOSE = ("dataclasses-json", "pyparsing", "tiktoken")
 """What they import and nothing else brings."""
+HEADING = "## Newest versions"
+"""Opens the section of the page; what stands before it is kept."""
 
 
 def requirements() -> tuple[list[str], list[str]]:
@@ -75,9 +77,10 @@ def install(environment: Path, torch: str | None) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     wanted, alone = requirements()
     keep = [torch] if torch else []
-    if torch:  # first and alone, as scripts/setup.sh does: its CPU build comes from elsewhere
-        pip(python, "install", "--quiet", torch)
-    pip(python, "install", "--quiet", "--upgrade", "--upgrade-strategy", "eager", *wanted, *keep)
+    if torch:  # first and alone, and not compiled, as scripts/setup.sh does: its CPU build comes from elsewhere
+        pip(python, "install", "--quiet", "--no-compile", torch)
+    eager = ("--upgrade", "--upgrade-strategy", "eager")
+    pip(python, "install", "--quiet", "--no-compile", *eager, *wanted, *keep)
     editable = [part for path in (ROOT, *sorted(ROOT.glob("packages/webrl-*"))) for part in ("-e", str(path))]
     pip(python, "install", "--quiet", "--no-deps", "--upgrade", *alone, *editable)
 
@@ -106,7 +109,7 @@ def _environment() -> dict[str, str]:
 
 
 def page(versions: Mapping[str, str], result: str) -> str:
-    """The versions of the direct dependencies as Markdown."""
+    """The versions of the direct dependencies as a section in Markdown."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line.partition("#")[0]) for line in lines if "==" in line]
     pinned = {name_of(p.name): str(p.specifier)[2:] for p in pins if p.marker is None or p.marker.evaluate()}
@@ -116,11 +119,9 @@ def page(versions: Mapping[str, str], result: str) -> str:
     rows = [f"| {name} | {pinned.get(name, '')} | {versions.get(name, 'not installed')} |" for name in shown]
     return "\n".join(
         [
-            "# Versions",
+            HEADING,
             "",
-            "`constraints.txt` holds the versions that a release is tested with; `webrl constraints` prints them.",
-            "The newest that the ranges in `pyproject.toml` allow are tried by `python scripts/newest.py`,",
-            "which prints this page.",
+            "What `pyproject.toml` allows at most, as `python scripts/newest.py` found it; it prints this section.",
             f"On {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, with Python {platform.python_version()}, these ran:",
             "",
             f"> {result}",
@@ -154,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = page(installed(environment), f"{tests}: {result}")
     print(text)
     if args.out:
-        args.out.write_text(text, encoding="utf-8")
+        before = args.out.read_text(encoding="utf-8").partition(HEADING)[0] if args.out.exists() else ""
+        args.out.write_text(before + text, encoding="utf-8")
     return code
 
 

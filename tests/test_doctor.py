@@ -2,13 +2,30 @@
 
 import json
 import os
+import re
+import runpy
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from webrl import cli
 from webrl.cli import doctor
 from webrl.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("version", ["3.10.13", "3.14.0"])
+def test_another_python_is_refused_by_name_when_webrl_is_imported(version, monkeypatch):
+    monkeypatch.setattr(sys, "version", f"{version} (main)")
+    monkeypatch.setattr(sys, "version_info", tuple(map(int, version.split("."))))
+    with pytest.raises(ImportError, match=re.escape(f"webrl needs Python 3.11, 3.12 or 3.13; this is {version}")):
+        runpy.run_path(str(ROOT / "webrl" / "__init__.py"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not SpecifierSet(project["requires-python"]).contains(version)
 
 
 @pytest.mark.browser
@@ -29,6 +46,10 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     shown = capsys.readouterr().out
     assert shown.startswith("missing")
     assert "fix: make setup" in shown
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEBRL_CHROMIUM", "nowhere/chromium")
+    assert doctor.check_browser().detail.startswith("WEBRL_CHROMIUM=nowhere/chromium: no executable there")
+    assert doctor.check_browser().fix.startswith("apt-get install chromium-headless-shell, or playwright install")
 
 
 def test_the_pages_are_counted():

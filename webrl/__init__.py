@@ -4,8 +4,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.version_info < (3, 11):  # noqa: UP036 - a clone is imported without pip, which would have said so
-    raise ImportError(f"webrl needs Python 3.11 or later, this is {sys.version.split()[0]}")
+if not (3, 11) <= sys.version_info < (3, 14):  # a clone is imported without pip, which would have said so
+    raise ImportError(f"webrl needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}")
 
 if TYPE_CHECKING:
     from webrl.api import load_actor, make_env, run

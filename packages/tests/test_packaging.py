@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import webrl
 from webrl import cli
@@ -119,6 +120,28 @@ def test_the_tests_import_what_make_test_installs():
     assert_declared(sorted(path for folder in folders for path in folder.rglob("*.py")), dev, anywhere=False)
 
 
+def brought_by(requirements: list[str]) -> set[str]:
+    """Names of the packages that pip installs for these requirements on this machine."""
+    todo = [Requirement(text) for text in requirements]
+    seen: set[str] = set()
+    while todo:
+        wanted = todo.pop()
+        if (key := str(wanted)) in seen:
+            continue
+        seen.add(key)
+        for text in metadata.requires(wanted.name) or []:
+            needed = Requirement(text)
+            extras = ("", *wanted.extras)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                todo.append(needed)
+    return {normalize(Requirement(text).name) for text in seen}
+
+
+def test_the_core_brings_at_most_sixty_packages_beside_those_of_torch():
+    others = brought_by(PROJECT["dependencies"]) - brought_by(["torch"])
+    assert len(others) <= 60, sorted(others)
+
+
 def test_every_dependency_is_pinned():
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M))
     pinned = {normalize(name) for name in pins}
@@ -157,6 +180,7 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
     } <= names
     assert not [n for n in names if n.startswith(("tests/", "data/", "runs/", "packages/", "webrl_"))]
     assert "webrl = webrl.cli:main" in entry
+    assert next(tmp_path.glob("*.whl")).stat().st_size < 20e6
 
 
 @pytest.mark.parametrize("companion", COMPANIONS)

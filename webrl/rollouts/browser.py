@@ -39,7 +39,8 @@ MISSING = (
 )
 UNKNOWN_PLAYWRIGHT = (
     "webrl does not see what Playwright {version} tells the browser, and cannot keep its cache on: pages would load "
-    "anew and going back send forms again; run `pip install playwright==1.44.0`"
+    "again and going back send forms again; run `webrl constraints > constraints.txt`, then "
+    "`pip install -c constraints.txt playwright`"
 )
 _KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
 _KEEPS_CACHE = "keeps-cache"
@@ -155,6 +156,9 @@ class Browser:
 
         executable = find_chromium(visible=self._visible)
         if executable is None:
+            if chosen := os.environ.get("WEBRL_CHROMIUM"):
+                window = " that opens windows" if self._visible else ""
+                raise BrowserMissing(f"WEBRL_CHROMIUM={chosen}: no executable{window} there; name another, or unset it")
             raise BrowserMissing(NO_WINDOW if self._visible else MISSING)
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))

@@ -12,8 +12,8 @@ another process (`collector.py`), and trained on with the ratio of its tokens' p
 sampled with, exactly as recorded. TRL's loss clips that ratio as PPO does, and truncates it at `RATIO_CAP` where the
 clipping leaves it open (advantage below 0): TRL's `delta`, the two-sided clipping of INTELLECT-2, arXiv 2505.07291.
 
-TRL's own asynchronous trainer (trl.experimental.async_grpo) has the same loss without the cap. It samples from a vLLM
-server of its own, takes one token sequence an episode, needs FlashAttention 3, and drops what is too stale.
+TRL's own asynchronous trainer (trl.experimental.async_grpo, stable from TRL 1.18 on) has the same loss without the cap.
+It samples from a vLLM server on another GPU, needs FlashAttention 3, and drops what is too stale.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A webrl checkpoint as an agent of BrowserGym's experiments and AgentLab's, over `webrl serve-model`.
+"""A webrl checkpoint as an agent of BrowserGym's experiments, over `webrl serve-model`.
 
     ExpArgs(agent_args=WebrlAgentArgs(base_url="http://127.0.0.1:8000/v1"), env_args=EnvArgs("miniwob.click-test", 1))
 

@@ -11,13 +11,11 @@ import contextlib
 import html
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,7 +26,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
 from webrl.net import Access, BodyError, read_body
-from webrl_serve.openenv import openenv_types
 from webrl_serve.openenv.http_sessions import HttpSessions
 from webrl_serve.openenv.hub import Hub
 from webrl_serve.openenv.messages import (
@@ -36,14 +33,13 @@ from webrl_serve.openenv.messages import (
     BrowserGymAction,
     BrowserGymObservation,
     BrowserGymState,
+    ClientMessage,
     ResetOptions,
     StepRequest,
-    ToolsMessage,
     as_json,
     error_answer,
     explain,
     observation_answer,
-    tool_answer,
 )
 from webrl_serve.openenv.session import Session
 
@@ -59,28 +55,44 @@ _TITLE = "webrl's BrowserGym environment"
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """An HTTP endpoint."""
-
-    method: str
-    """GET or POST."""
-    path: str
-    """Without the host."""
-    summary: str
-    """What it does."""
-    endpoint: Callable[[Request], Any]
-    """Handles requests."""
-    answer: type[BaseModel] | None = None
-    """Model of the response; None: it has none."""
-    body: type[BaseModel] | None = None
-    """Model of the request's body."""
-
-
 def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
-    """Returns the application of a hub, which requires the hub's token."""
-    entries = _entries(sessions)
-    paths = {entry.path for entry in entries}
+    """Return the application of a hub, which requires the hub's token."""
+    schemas = {
+        "action": BrowserGymAction.model_json_schema(),
+        "observation": BrowserGymObservation.model_json_schema(),
+        "reset_observation": BrowserGymObservation.model_json_schema(),
+        "state": BrowserGymState.model_json_schema(),
+    }
+    metadata = {
+        "name": "browsergym_env",
+        "description": "MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
+        "version": webrl.__version__,
+    }
+    entries: list[tuple[str, str, str, Callable[[Request], Any], type[BaseModel] | None]] = [
+        ("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, ResetOptions),
+        ("POST", "/step", "Act once", sessions.step, StepRequest),
+        ("GET", "/state", "State of the episode", sessions.state, None),
+        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools, None),
+        ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
+        ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
+        ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
+        ("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(openapi), None),
+        ("GET", "/docs", "The same as a page", lambda _: HTMLResponse(page), None),
+        ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
+    ]
+    paths: dict[str, Any] = {}
+    rows = ""
+    for method, path, summary, _, body in entries:
+        operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+        if body is not None:
+            operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
+        paths[path] = {method.lower(): operation}
+        rows += f"<tr><td>{method}<td><code>{path}</code><td>{html.escape(summary)}"
+    openapi = {"openapi": "3.1.0", "info": {"title": _TITLE, "version": webrl.__version__}, "paths": paths}
+    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
+    page = (
+        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
+    )
 
     def not_found(request: Request, _error: Exception) -> Response:
         known = request.url.path.rstrip("/")
@@ -93,7 +105,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
         return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
 
-    routes = [Route(entry.path, entry.endpoint, methods=[entry.method]) for entry in entries]
+    routes = [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     handlers: dict[Any, Any] = {404: not_found, 405: not_allowed}
     app = Starlette(routes=[*routes, WebSocketRoute("/ws", partial(converse, hub=hub))], exception_handlers=handlers)
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
@@ -157,100 +169,32 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return error_answer(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
     kind = message.get("type")
     try:
-        match kind:
-            case "reset":
-                return observation_answer(await session.reset(openenv_types.WSResetMessage(**message).data))
-            case "step":
-                action = BrowserGymAction.model_validate(openenv_types.WSStepMessage(**message).data)
-                return observation_answer(await session.step(action.action_str))
-            case "state":
-                openenv_types.WSStateMessage(**message)
-                await session.check_place()
-                return {"type": "state", "data": session.state.model_dump()}
-            case "mcp":
-                return {"type": "mcp", "data": tool_answer(ToolsMessage.model_validate(message).data)}
-            case "close":
-                return None
-            case _:
-                return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
+        if kind not in ("reset", "step", "state", "mcp", "close"):
+            return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
+        data = ClientMessage.model_validate(message).data
+        if kind == "reset":
+            return observation_answer(await session.reset(data))
+        if kind == "step":
+            return observation_answer(await session.step(BrowserGymAction.model_validate(data).action_str))
+        if kind == "state":
+            await session.check_place()
+            return {"type": "state", "data": session.state.model_dump()}
+        return {"type": "mcp", "data": no_tools(data)} if kind == "mcp" else None
     except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
         return explain(error, str(kind))
 
 
+def no_tools(request: Any) -> dict[str, Any]:
+    """Return the answer to a JSON-RPC request for tools: the error of OpenEnv's server where there are none."""
+    number = request.get("id") if isinstance(request, dict) else None
+    error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
+    return {"jsonrpc": "2.0", "id": number if isinstance(number, str | int) else None, "error": error}
+
+
 async def _answer_tools(request: Request) -> Response:
     try:
-        asked = json.loads(await read_body(request))
+        return JSONResponse(no_tools(json.loads(await read_body(request))))
     except BodyError as error:
         return JSONResponse({"detail": str(error)}, error.status)
     except (ValueError, RecursionError):
-        asked = None
-    return JSONResponse(tool_answer(asked))
-
-
-def _entries(sessions: HttpSessions) -> list[_Entry]:
-    """Return the HTTP endpoints: episodes, then documents."""
-    types = openenv_types
-    metadata = types.EnvironmentMetadata(
-        name="browsergym_env",
-        description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
-        version=webrl.__version__,
-    )
-    observation = BrowserGymObservation.model_json_schema()
-    schemas = {
-        "action": BrowserGymAction.model_json_schema(),
-        "observation": observation,
-        "reset_observation": observation,
-        "state": BrowserGymState.model_json_schema(),
-    }
-    health = types.HealthResponse().model_dump(mode="json")
-    entries = [
-        _Entry("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, types.ResetResponse,
-               ResetOptions),
-        _Entry("POST", "/step", "Act once", sessions.step, types.StepResponse, StepRequest),
-        _Entry("GET", "/state", "State of the episode", sessions.state, BrowserGymState),
-        _Entry("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools),
-        _Entry("GET", "/health", "Whether the server is up", lambda _: JSONResponse(health), types.HealthResponse),
-        _Entry("GET", "/metadata", "Name, description and version",
-               lambda _: JSONResponse(metadata.model_dump(mode="json")), types.EnvironmentMetadata),
-        _Entry("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas),
-               types.SchemaResponse),
-        _Entry("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(_openapi(entries))),
-        _Entry("GET", "/docs", "The same as a page", lambda _: HTMLResponse(_page(entries))),
-        _Entry("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(_page(entries))),
-    ]  # fmt: skip
-    return entries
-
-
-def _openapi(entries: Sequence[_Entry]) -> dict[str, Any]:
-    models = {model for entry in entries for model in (entry.answer, entry.body) if model is not None}
-    references, schemas = models_json_schema(
-        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
-        ref_template="#/components/schemas/{model}",
-    )
-
-    def content(model: type[BaseModel] | None) -> dict[str, Any]:
-        return {"content": {"application/json": {"schema": references[model, "validation"]}}} if model else {}
-
-    paths: dict[str, Any] = {}
-    for entry in entries:
-        operation: dict[str, Any] = {"summary": entry.summary}
-        if entry.body:
-            operation["requestBody"] = content(entry.body)
-        operation["responses"] = {"200": {"description": "OK"} | content(entry.answer)}
-        paths[entry.path] = {entry.method.lower(): operation}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": _TITLE, "version": webrl.__version__},
-        "paths": paths,
-        "components": {"schemas": schemas.get("$defs", {})},
-    }
-
-
-def _page(entries: Sequence[_Entry]) -> str:
-    rows = "".join(
-        f"<tr><td>{entry.method}<td><code>{entry.path}</code><td>{html.escape(entry.summary)}" for entry in entries
-    )
-    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
-    return (
-        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
-    )
+        return JSONResponse(no_tools(None))

@@ -11,6 +11,7 @@ point here), and so are forms of other pages. Programs may show the token as `we
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import ipaddress
 import secrets
@@ -59,7 +60,7 @@ from webrl.runs.disk import atomic_path
 from webrl.runs.spelling import visible
 from webrl.runs.store import dump_line
 from webrl.types import Trajectory
-from webrl_report.view.details import Run, describe, digest_of
+from webrl_report.view.details import Run, describe
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, TrajectoryNotFound, check_run, parse
 from webrl_report.view.query import (
     CHOICES,
@@ -375,7 +376,7 @@ class _Pages:
 
     def _set_label(self, place: Place, digest: str, success: int | None) -> None:
         trajectory, line = self._index.read(place)
-        if digest_of(line) != digest:
+        if hashlib.sha256(line).hexdigest() != digest:
             raise FileChanged(f"{place} is not the trajectory that was shown")
         with self._labelling:  # file and index in the same order
             set_label(self._index.runs[place.run], trajectory, success)

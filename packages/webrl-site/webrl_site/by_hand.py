@@ -212,7 +212,7 @@ async def record_by_hand(
                 kept = await _until_kept(session, task, keep_all)
                 if kept is None:
                     return
-                if kept != "skip":
+                if isinstance(kept, tuple):
                     trajectory, is_solved = kept
                     verdicts.append(Label(trajectory.trajectory_id, None, int(is_solved), HumanPolicy.fingerprint))
                     file.append(trajectory)

@@ -110,7 +110,8 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
             operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
         paths[path] = {method.lower(): operation}
         rows += f"<tr><td>{method}<td><code>{path}</code><td>{html.escape(summary)}"
-    openapi: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": _TITLE, "version": webrl.__version__}, "paths": paths}
+    info = {"title": _TITLE, "version": webrl.__version__}
+    openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
     more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
     page: str = (
         f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"

@@ -15,7 +15,7 @@ from webrl.reward.data import read_judged
 from webrl.runs.spelling import visible
 from webrl.types import Label, Status
 from webrl_report.view.app import set_label
-from webrl_report.view.details import Run, acted_elements, describe, pieces, run_tokenizer
+from webrl_report.view.details import Run, acted_elements, describe, pieces
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, check_run
 from webrl_report.view.query import Selection, neighbours, options, page_rows, places, policy_names, same_task, totals
 
@@ -206,7 +206,7 @@ def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_acto
     ]
     assert math.isclose(first.scores[1].mean_probability, math.exp(-0.1875))
     # 0.5 (0.5 − 0.25) + 0.5 (1 − 0.25), and 1 − 0.25 at the end
-    assert [step.trained[0].advantage for step in details.steps] == [0.5, 0.75]
+    assert [step.trained[0][2] for step in details.steps] == [0.5, 0.75]
     assert (last.elements, last.is_element_shown) == (("17",), True)
     assert [p.text for p in last.page if p.kind == "acted"] == ["[17] button 'Cancel'"]
     assert describe(index, Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 2)).steps[0].scores == []
@@ -215,7 +215,7 @@ def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_acto
 def test_of_a_config_the_actor_alone_is_read(run):
     (run / "config.yaml").write_text("actor: {objective: webrl_released}\nan_option_of_long_ago: 3\n")
     details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
-    assert details.steps[0].trained[0].advantage == 1.0
+    assert details.steps[0].trained[0][2] == 1.0
     assert "advantages" not in "".join(details.notes)
 
 
@@ -225,12 +225,14 @@ def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run, text):
     details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
     assert str(run / "config.yaml") in details.notes[0]
     assert "advantages are not known" in details.notes[0]
-    assert details.steps[0].trained[0].value == 0.25
-    assert details.steps[0].trained[0].advantage is None
+    assert details.steps[0].trained[0][1].value == 0.25
+    assert details.steps[0].trained[0][2] is None
 
 
-def test_an_answers_tokens_are_its_text_piece_by_piece():
-    tokenizer = run_tokenizer(Path("/nowhere"), str(Path(__file__).resolve().parents[3] / "data" / "tiny" / "actor"))
+def test_an_answers_tokens_are_its_text_piece_by_piece(tmp_path):
+    actor = Path(__file__).resolve().parents[3] / "data" / "tiny" / "actor"
+    (tmp_path / "config.yaml").write_text(f"models: {{actor: {actor}}}\n")
+    tokenizer = Run(tmp_path, "run").tokenizer()
     for text in ("a" * 5000, "click('12')", "fill('a', 'Grüße, 漢字 💩')  \n# note"):
         answer = tuple(tokenizer.backend.encode(text).ids)
         made = tokenizer.pieces(answer)

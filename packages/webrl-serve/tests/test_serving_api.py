@@ -19,7 +19,7 @@ from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.net import Access, listen
 from webrl.types import Step
-from webrl_serve.model.app import ServerOptions, Service, check_options, describe_answer, make_app, refuse
+from webrl_serve.model.app import ServerOptions, Service, describe_answer, make_app, refuse, serve
 
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'
@@ -300,8 +300,7 @@ def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_re
 
 def test_other_machines_need_a_token_and_a_taken_port_is_refused_in_one_line():
     with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 lets other machines connect: set WEBRL_MODEL_TOKEN"):
-        check_options(ServerOptions(host="0.0.0.0"))
-    check_options(ServerOptions(host="0.0.0.0", token="secret"))
+        asyncio.run(serve(None, None, ServerOptions(host="0.0.0.0"), print))
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.demos.record import DEMONSTRATION_SEED
@@ -187,7 +188,11 @@ async def record_by_hand(
     labels = out.with_name("labels.jsonl")
     if out.exists() and not labels.exists():
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    config = _one_at_a_time(config)
+    web = config.rollout.web  # one environment, and one's own site as new for every episode
+    if web.reset.is_set:
+        web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
+    rollout = config.rollout.model_copy(update={"num_workers": 1, "envs_per_worker": 1, "web": web})
+    config = config.model_copy(update={"rollout": rollout})
     for task in tasks:
         suite_of(task).check(task, config.rollout)
     session = _RecordingSession(config.rollout, out, say, inbox, visible, unseen)
@@ -207,30 +212,16 @@ async def record_by_hand(
                 kept = await _until_kept(session, task, keep_all)
                 if kept is None:
                     return
-                if isinstance(kept, _Kept):
-                    verdicts.append(
-                        Label(kept.trajectory.trajectory_id, None, int(kept.success), HumanPolicy.fingerprint)
-                    )
-                    file.append(kept.trajectory)
+                if isinstance(kept, tuple):
+                    trajectory, is_solved = kept
+                    verdicts.append(Label(trajectory.trajectory_id, None, int(is_solved), HumanPolicy.fingerprint))
+                    file.append(trajectory)
 
 
-def _one_at_a_time(config: RunConfig) -> RunConfig:
-    """One environment, and one's own site as new for every episode."""
-    web = config.rollout.web
-    if web.reset.is_set:
-        web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
-    rollout = {"num_workers": 1, "envs_per_worker": 1, "web": web}
-    return config.model_copy(update={"rollout": config.rollout.model_copy(update=rollout)})
-
-
-@dataclass(frozen=True)
-class _Kept:
-    trajectory: Trajectory
-    success: bool
-
-
-async def _until_kept(session: _RecordingSession, task: Task, keep_all: bool) -> _Kept | str | None:
-    """The demonstration of a task; "skip" without one, None at the end of everything."""
+async def _until_kept(
+    session: _RecordingSession, task: Task, keep_all: bool
+) -> tuple[Trajectory, bool] | Literal["skip"] | None:
+    """Return the demonstration of a task and whether it solves it; "skip" without one, None at the end."""
     name = f"hand-{task.task_id}"
     while True:
         try:
@@ -246,10 +237,12 @@ async def _until_kept(session: _RecordingSession, task: Task, keep_all: bool) ->
                 choice = await _choose(session)
         shutil.rmtree(screenshot_folder(session.out, name), ignore_errors=True)
         if choice != "again":
-            return choice if choice == "skip" else None
+            return "skip" if choice == "skip" else None
 
 
-async def _verdict(session: _RecordingSession, played: Trajectory, url: str, keep_all: bool) -> _Kept | None:
+async def _verdict(
+    session: _RecordingSession, played: Trajectory, url: str, keep_all: bool
+) -> tuple[Trajectory, bool] | None:
     """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""
     reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
     session.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
@@ -269,10 +262,10 @@ async def _verdict(session: _RecordingSession, played: Trajectory, url: str, kee
         if keep_all and any(step.screenshot for step in played.steps):
             session.say("  not kept: its screenshots are overwritten by now")
             return None
-        return _Kept(played, is_success(played)) if keep_all else None
+        return (played, is_success(played)) if keep_all else None
     session.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
     unchecked = again.env_reward is None and not again.env_error
-    return _Kept(again, unchecked or is_success(again))
+    return again, unchecked or is_success(again)
 
 
 async def _choose(session: _RecordingSession) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -26,9 +26,6 @@ from webrl_site.login import Logins, forget
 from webrl_site.serve import EpisodeServer
 from webrl_site.sites import SiteError
 from webrl_site.tasks import checks_of
-
-if TYPE_CHECKING:
-    pass
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
 _STOPPED = "net::ERR_ABORTED"

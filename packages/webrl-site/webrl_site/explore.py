@@ -287,24 +287,22 @@ class _Walk:
         forms = {_key(form.action): form.submit or "" for form in page.forms}
         self._unsafe += [form.action for form in page.forms if changes(form.action, form.submit or "")]
         for link in links:
-            self._named[names.get(link.bid, "")].add(_key(link.url))
-            self._add(link, names.get(link.bid, ""), f"{link.words}\n{forms.get(_key(link.url), '')}")
-
-    def _add(self, link: _Link, name: str, words: str) -> None:
-        url, path = link.url, urlsplit(link.url).path
-        if _key(url) in self._known or _host(url) not in self._web.hosts or _NOT_PAGES.search(path):
-            return
-        self._known.add(_key(url))
-        word = next(filter(None, (changes(url, said) for said in words.splitlines())), "")
-        if word or link.asks:
-            self.skip(url, f"looks as if it changed something ({word or 'the page asks back'})")
-            self._unsafe.append(url)
-        elif _has_token(url):
-            self.skip(url, "its address holds a token")
-        elif self._forms[_form(url)] < _PER_FORM:
-            self._forms[_form(url)] += 1
-            urgent = self._first is not None and self._first.search(f"{path} {_route(url)} {words}")
-            (self._waiting.appendleft if urgent else self._waiting.append)((url, name))
+            name, href, path = names.get(link.bid, ""), link.url, urlsplit(link.url).path
+            self._named[name].add(_key(href))
+            if _key(href) in self._known or _host(href) not in self._web.hosts or _NOT_PAGES.search(path):
+                continue
+            self._known.add(_key(href))
+            words = f"{link.words}\n{forms.get(_key(href), '')}"
+            word = next(filter(None, (changes(href, said) for said in words.splitlines())), "")
+            if word or link.asks:
+                self.skip(href, f"looks as if it changed something ({word or 'the page asks back'})")
+                self._unsafe.append(href)
+            elif _has_token(href):
+                self.skip(href, "its address holds a token")
+            elif self._forms[_form(href)] < _PER_FORM:
+                self._forms[_form(href)] += 1
+                urgent = self._first is not None and self._first.search(f"{path} {_route(href)} {words}")
+                (self._waiting.appendleft if urgent else self._waiting.append)((href, name))
 
     def result(self) -> Exploration:
         """What was found."""

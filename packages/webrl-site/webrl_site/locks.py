@@ -54,23 +54,18 @@ def hold_sites(
     Raises:
         SiteBusy: another run has one of them.
     """
+    folder = folder or default_lock_dir()
     with contextlib.ExitStack() as stack:
         for url in sorted({url for name in names for url in urls.get(name, ())}):
-            stack.enter_context(_hold(url, owner, folder or default_lock_dir()))
+            file = stack.enter_context(_open(_path(folder, url, "run")))
+            if not _try(file, fcntl.LOCK_EX):
+                text = f"{url} is in use by {holder(url, folder)}; wait for it, or give this run its own replica"
+                raise SiteBusy(text)
+            file.truncate(0)
+            stack.callback(file.truncate, 0)
+            json.dump({"owner": owner, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}, file)
+            file.flush()
         yield
-
-
-@contextlib.contextmanager
-def _hold(url: str, owner: str, folder: Path) -> Iterator[None]:
-    path = _path(folder, url, "run")
-    with _open(path) as file:
-        if not _try(file, fcntl.LOCK_EX):
-            raise SiteBusy(f"{url} is in use by {holder(url, folder)}; wait for it, or give this run its own replica")
-        _write(file, {"owner": owner, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
-        try:
-            yield
-        finally:
-            _write(file, {})
 
 
 def holder(url: str, folder: Path | None = None) -> str:
@@ -109,16 +104,12 @@ class Lease:
     def __init__(self) -> None:
         self.urls: dict[str, str] = {}
         """Base URL by site."""
-        self._stack = contextlib.ExitStack()
-
-    def add(self, name: str, url: str, file: IO[str]) -> None:
-        """Take over an open, locked file."""
-        self.urls[name] = url
-        self._stack.enter_context(file)
+        self.files = contextlib.ExitStack()
+        """Open, locked files."""
 
     def release(self) -> None:
         """Give the replicas back; twice does no harm."""
-        self._stack.close()
+        self.files.close()
 
 
 async def lease_sites(
@@ -166,11 +157,15 @@ async def _lease_one(
                         continue
                     file = _open(_path(folder, url, "lease"))
                     if _try(file, mode):
-                        lease.add(name, url, file)
+                        lease.urls[name] = url
+                        lease.files.enter_context(file)
                         return
                     file.close()
             if writing and gate is None:
-                gate = _take_gate(_path(folder, order[0], "gate"))
+                gate = _open(_path(folder, order[0], "gate"))
+                if not _try(gate, fcntl.LOCK_EX):
+                    gate.close()
+                    gate = None
             if time.monotonic() > deadline:
                 kind = "writing" if writing else "reading"
                 raise SiteError(f"no replica of {name} came free for {kind}: {', '.join(urls)} are all leased")
@@ -179,14 +174,6 @@ async def _lease_one(
     finally:
         if gate is not None:
             gate.close()
-
-
-def _take_gate(path: Path) -> IO[str] | None:
-    file = _open(path)
-    if _try(file, fcntl.LOCK_EX):
-        return file
-    file.close()
-    return None
 
 
 def _path(folder: Path, url: str, kind: str) -> Path:
@@ -206,11 +193,3 @@ def _try(file: IO[str], mode: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _write(file: IO[str], data: dict[str, object]) -> None:
-    file.seek(0)
-    file.truncate()
-    if data:
-        json.dump(data, file)
-    file.flush()

@@ -56,8 +56,18 @@ def resolve(data: Any, urls: Mapping[str, str], where: str, known: Sequence[str]
     Raises:
         DataError: a placeholder without a URL (it and `where` are quoted).
     """
+
+    def url_of(match: re.Match[str]) -> str:
+        name = match.group(1).lower()
+        if name not in known:
+            names = ", ".join(f"__{site.upper()}__" for site in known)
+            raise DataError(f"{where}: unknown site {match.group(0)}; known: {names}")
+        if name not in urls:
+            raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")
+        return urls[name]
+
     if isinstance(data, str):
-        return _PLACEHOLDER.sub(lambda match: _url_of(match, urls, where, known), data)
+        return _PLACEHOLDER.sub(url_of, data)
     if isinstance(data, list):
         return [resolve(item, urls, where, known) for item in data]
     if isinstance(data, dict):
@@ -73,14 +83,3 @@ def placeholders(data: Any) -> set[str]:
         items = data.values() if isinstance(data, dict) else data
         return set().union(*map(placeholders, items))
     return set()
-
-
-def _url_of(match: re.Match[str], urls: Mapping[str, str], where: str, known: Sequence[str]) -> str:
-    name = match.group(1).lower()
-    if name not in known:
-        raise DataError(
-            f"{where}: unknown site {match.group(0)}; known: {', '.join(f'__{s.upper()}__' for s in known)}"
-        )
-    if name not in urls:
-        raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")
-    return urls[name]

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Do what was asked for; 1 from `status` where nothing runs."""
+    from webrl.net import check_port
     from webrl_arena.world import running
+    from webrl_arena.world.sites import addresses
 
     for name, action in _OF_ACTION.items():
         if getattr(args, name) is not None and args.action != action:
@@ -43,9 +45,22 @@ def main(args: argparse.Namespace) -> int:
     match args.action:
         case "up":
             port = _PORT if args.port is None else args.port
-            return _up(folder, port, _WORKERS if args.workers is None else args.workers)
+            workers = _WORKERS if args.workers is None else args.workers
+            if not 1 <= workers <= _MAX_WORKERS:
+                raise UsageError(f"--workers {workers}: from 1 to {_MAX_WORKERS} processes")
+            check_port(port)
+            state = running.start(folder, port, workers)
+            for name, address in addresses(state.url).items():
+                print(f"{name.replace('_', ' '):<12}{address}/")
+            print("Every visitor needs a session. One for your own browser: webrl arena open --user staff")
+            return 0
         case "status":
-            return _status(folder)
+            found = running.find(folder)
+            if found is None:
+                print("down (webrl arena up)")
+                return 1
+            print(f"up: {found.url}/, process {found.pid}, {running.num_sessions(folder)} sessions")
+            return 0
         case "down":
             was_up = running.stop(folder)
             print("the arena is down, its sessions are dropped" if was_up else "no arena was up")
@@ -57,30 +72,4 @@ def main(args: argparse.Namespace) -> int:
         print(f"{arena.reset()} sessions dropped")
     else:
         print(arena.open(args.user).enter_url)
-    return 0
-
-
-def _up(folder: Path, port: int, workers: int) -> int:
-    from webrl.net import check_port
-    from webrl_arena.world import running
-    from webrl_arena.world.sites import addresses
-
-    if not 1 <= workers <= _MAX_WORKERS:
-        raise UsageError(f"--workers {workers}: from 1 to {_MAX_WORKERS} processes")
-    check_port(port)
-    state = running.start(folder, port, workers)
-    for name, address in addresses(state.url).items():
-        print(f"{name.replace('_', ' '):<12}{address}/")
-    print("Every visitor needs a session. One for your own browser: webrl arena open --user staff")
-    return 0
-
-
-def _status(folder: Path) -> int:
-    from webrl_arena.world import running
-
-    state = running.find(folder)
-    if state is None:
-        print("down (webrl arena up)")
-        return 1
-    print(f"up: {state.url}/, process {state.pid}, {running.num_sessions(folder)} sessions")
     return 0

@@ -96,17 +96,13 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
         name: value for name in GrpoSettings.model_fields if (value := getattr(args, f"option_{name}")) is not None
     }
     if "rewards" in options:
-        options["rewards"] = dict(_weight(text) for text in options["rewards"])
+        parts = (text.partition("=") for text in options["rewards"])
+        options["rewards"] = {name: weight if equals else "1" for name, equals, weight in parts}
     keys = {s.partition("=")[0] for s in overrides}
     names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
     name = config if config is not None else None if names_model else DEMO
     path = find_config(name, "grpo") if name else None
     return load_settings(path, os.environ, options, overrides)
-
-
-def _weight(text: str) -> tuple[str, str]:
-    name, equals, weight = text.partition("=")
-    return name, weight if equals else "1"
 
 
 def _new_folder(settings: GrpoSettings) -> Path:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Make the folder, send it, say where it is; gives the exit code."""
     from webrl.errors import UsageError
-    from webrl_report.hub.push import check_repo_id, chosen_phase, upload, write_folder
+    from webrl_report.hub import check_repo_id, chosen_phase, upload, write_folder
 
     check_repo_id(args.repo_id)
     phase = chosen_phase(args.run, args.phase)

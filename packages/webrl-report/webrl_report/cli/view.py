@@ -32,22 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from webrl_report.view.server import serve
+    from webrl.runs.folder import newest_run
+    from webrl_report.view.app import serve
 
+    runs = args.runs
+    if not runs:
+        newest = newest_run(Path("runs"))
+        if newest is None:
+            raise UsageError("no run folder below runs/; name one: webrl view RUN")
+        runs = [newest.path]
     if not is_loopback(args.host):
         print(f"webrl: --host {args.host}: what is shown, and the token, cross the network unencrypted", flush=True)
-    serve(args.runs or [_newest()], args.host, args.port, _announce)
+    serve(runs, args.host, args.port, lambda url: print(f"open {url}\nCtrl-C ends it", flush=True))
     return 0
-
-
-def _newest() -> Path:
-    from webrl.runs.folder import newest_run
-
-    newest = newest_run(Path("runs"))
-    if newest is None:
-        raise UsageError("no run folder below runs/; name one: webrl view RUN")
-    return newest.path
-
-
-def _announce(url: str) -> None:
-    print(f"open {url}\nCtrl-C ends it", flush=True)

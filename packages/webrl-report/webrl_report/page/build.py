@@ -25,7 +25,7 @@ from webrl.evaluate import by_suite, is_decided, is_success, over_start_text, pa
 from webrl.runs.clock import duration
 from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
-from webrl_report.page.charts import Figure, Table, interval_chart
+from webrl_report.page.charts import Table, interval_chart
 from webrl_report.page.facts import PhaseFacts, RunFacts, in_words, phase_names, read_run
 from webrl_report.page.families import statuses
 from webrl_report.page.sections import (
@@ -90,11 +90,23 @@ def render(runs: Sequence[RunFacts]) -> str:
             "name": run.name, "path": run.path, "missing": run.missing, "verdicts": list(verdicts(run)),
             "tiles": _tiles(run), "sections": [*sections, _configuration(run)],
         })  # fmt: skip
+    comparison = None
+    if len(runs) > 1:
+        series = [
+            success_series(run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
+            for run in runs
+            for name, rates in rates_by_name(evaluated(run)).items()
+            if name.endswith("held-out seeds")
+        ]
+        note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
+        figures = [interval_chart("Success by phase, run by run", note, series)] if series else []
+        table, refused = paired(runs)
+        comparison = {"figures": figures, "paired": table, "refused": refused, "settings": differences(runs)}
     html = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8")).render(
         css=Markup(css),
         style_source=f"'sha256-{digest}'",
         runs=shown,
-        comparison=_comparison(runs) if len(runs) > 1 else None,
+        comparison=comparison,
         version=webrl.__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
@@ -187,21 +199,6 @@ def _configuration(run: RunFacts) -> Section:
     return section
 
 
-def _comparison(runs: Sequence[RunFacts]) -> dict[str, Any]:
-    series = [
-        success_series(run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
-        for run in runs
-        for name, rates in rates_by_name(evaluated(run)).items()
-        if name.endswith("held-out seeds")
-    ]
-    figures: list[Figure] = []
-    if series:
-        note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
-        figures.append(interval_chart("Success by phase, run by run", note, series))
-    table, refused = paired(runs)
-    return {"figures": figures, "paired": table, "refused": refused, "settings": differences(runs)}
-
-
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     """Return dotted key -> value; lists are values."""
     if not isinstance(data, dict) or not data:
@@ -286,7 +283,7 @@ def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
     suites = by_suite(phase.counts("eval"))
     found: dict[tuple[str, str, int], bool | None] = {}
     for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
-        task, tried = attempt.task, attempt.trajectory
+        task, tried = attempt.trajectory.task, attempt.trajectory
         name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
         suite = "" if "" in suites else task.site.partition(".")[0]
         found[suite, name, seen[name]] = is_success(tried) if is_decided(tried) else None

@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ class Figure:
     def svg(self, key: str) -> Markup:
         """Draw it for the page: no styles of its own, no ids but those that begin with `key`, described in words."""
         out = io.StringIO()
-        with style(), _quietly():
+        with style(), warnings.catch_warnings(action="ignore"):  # letters that the font lacks are boxes
             _clean_texts(self.plot)
             nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
             self.plot.savefig(out, format="svg", transparent=True, metadata=nothing)
@@ -84,14 +84,21 @@ class Figure:
     def pixels(self) -> NDArray[np.uint8]:
         """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
         import numpy as np
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         width, _ = self.plot.get_size_inches()
         lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
-        with style(), _quietly():
+        drawn = []
+        with style(), warnings.catch_warnings(action="ignore"):
             head = new_figure(width, 17 * len(lines) / _UNIT, layout=None)
             head.text(0.01, 1, "\n".join(lines), va="top")
             _clean_texts(self.plot)
-            return np.vstack([_drawn(head), _drawn(self.plot)])
+            for plot in (head, self.plot):
+                plot.set_dpi(2 * _UNIT)
+                canvas = FigureCanvasAgg(plot)
+                canvas.draw()
+                drawn.append(np.asarray(canvas.buffer_rgba())[..., :3])
+        return np.vstack(drawn)
 
 
 @dataclass(frozen=True)
@@ -201,8 +208,10 @@ def histogram(
     x_label: str,
     band: tuple[float, float] | None = None,
 ) -> Figure:
-    """Plot how often values fall between the edges, groups stacked; what is above the last edge is in the last bar."""
-    stacks = [bin_counts(values, edges) for _, values in groups]
+    """Plot how often values fall between the edges, groups stacked; what is beyond either end is in the bar there."""
+    import numpy as np
+
+    stacks = [[int(count) for count in np.histogram(np.clip(vs, edges[0], edges[-1]), edges)[0]] for _, vs in groups]
     widths = [0.96 * (high - low) for low, high in pairwise(edges)]
     with style():
         plot, axes = _plot(x_label, "steps", height=220, grid="y")
@@ -221,14 +230,6 @@ def histogram(
         if any(stack[k] for stack in stacks)
     ]
     return Figure(title, note, plot, Table((x_label, *(name for name, _ in groups)), rows))
-
-
-def bin_counts(values: Iterable[float], edges: Sequence[float]) -> list[int]:
-    """Count values between neighbouring edges; those beyond either end count in the bin there."""
-    import numpy as np
-
-    clipped = np.clip(np.asarray(list(values), dtype=float), edges[0], edges[-1])
-    return [int(count) for count in np.histogram(clipped, edges)[0]]
 
 
 def strips(
@@ -297,11 +298,6 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def shade(share: float) -> int:
-    """Choose 0 (none) to 10 (all) of a heat map's colours."""
-    return max(0, min(10, round(10 * share)))
-
-
 def _plot(
     x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260, left: int = 62, grid: str = ""
 ) -> tuple[Any, Any]:
@@ -328,17 +324,6 @@ def _add_legend(plot: Any, columns: int = 2) -> None:
     plot.set_size_inches(width, height + more)
     axes.set_position([left, bottom * height / (height + more), across, up * height / (height + more)])
     plot.legend(handles, names, loc="upper left", ncols=columns, handlelength=1.2, borderaxespad=0.1)
-
-
-def _drawn(plot: Any) -> NDArray[np.uint8]:
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    plot.set_dpi(2 * _UNIT)
-    canvas = FigureCanvasAgg(plot)
-    canvas.draw()
-    pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-    return pixels
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
@@ -390,11 +375,6 @@ def _clean_texts(plot: Any) -> None:
 def _clean(text: str) -> str:
     """Mask before anything is cut or wrapped: half a secret is not known for one."""
     return visible(redact(text)).replace("\n", " ")
-
-
-def _quietly() -> warnings.catch_warnings[None]:
-    """Leave out warnings about letters that the font lacks: a box is drawn for them."""
-    return warnings.catch_warnings(action="ignore")
 
 
 def _short(name: str) -> str:

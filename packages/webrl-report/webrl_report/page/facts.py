@@ -57,11 +57,6 @@ class Attempt:
     page_chars: int
     """Length of the whole final page."""
 
-    @property
-    def task(self) -> Task:
-        """The task that was attempted."""
-        return self.trajectory.task
-
 
 @dataclass
 class PhaseFacts:

@@ -114,7 +114,15 @@ def families(run: RunFacts) -> list[Node]:
                 children[parent].append(task.task_id)
     born = {child for group in children.values() for child in group}
     sites = {task.task_id: task.site for phase in run.phases for task in _known(phase)}
-    sizes = {root: _size(root, children) for root in children if root in nodes and root not in born}
+    sizes: dict[str, int] = {}
+    for root in children:
+        if root in nodes and root not in born:
+            seen, waiting = {root}, [root]
+            while waiting:
+                fresh = [child for child in children.get(waiting.pop(), ()) if child not in seen]
+                seen.update(fresh)
+                waiting += fresh
+            sizes[root] = len(seen)
     trees: list[Node] = []
     seen_sites: set[str] = set()
     for root in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -134,7 +142,7 @@ def _examples(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(phase: PhaseFacts) -> list[Any]:
-    return [*phase.generated, *phase.tasks, *(attempt.task for attempt in phase.attempts)]
+    return [*phase.generated, *phase.tasks, *(attempt.trajectory.task for attempt in phase.attempts)]
 
 
 def _nodes(run: RunFacts) -> dict[str, Node]:
@@ -147,7 +155,7 @@ def _nodes(run: RunFacts) -> dict[str, Node]:
                 node.mark = "dropped"
                 node.state = f"dropped: {in_words(each.reason)}" + (f" ({each.detail})" if each.detail else "")
         for attempt in phase.attempts:
-            node = nodes[attempt.task.task_id]
+            node = nodes[attempt.trajectory.task.task_id]
             node.instruction = attempt.trajectory.instruction or node.instruction
             node.state = f"attempted, {in_words(attempt.trajectory.status)}, not judged"
         judged: dict[str, list[int]] = defaultdict(list)
@@ -162,15 +170,6 @@ def _nodes(run: RunFacts) -> dict[str, Node]:
             times = f" in {sum(rewards)} of {len(rewards)} attempts" if len(rewards) > 1 else ""
             nodes[name].state = f"judged {nodes[name].mark}{times}"
     return nodes
-
-
-def _size(root: str, children: dict[str, list[str]]) -> int:
-    seen, waiting = {root}, [root]
-    while waiting:
-        fresh = [child for child in children.get(waiting.pop(), ()) if child not in seen]
-        seen.update(fresh)
-        waiting += fresh
-    return len(seen)
 
 
 def _grow(root: str, nodes: dict[str, Node], children: dict[str, list[str]], seen: set[str], depth: int = 0) -> Node:

@@ -9,7 +9,7 @@ from typing import Any
 from webrl.evaluate import wilson_interval
 from webrl.reward.report import reliability_bins
 from webrl.training.calibration import NUM_BINS
-from webrl_report.plots import clean_axes, new_figure, save_figure
+from webrl_report.plots import clean_axes, margins, new_figure, save_figure
 
 
 def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
@@ -20,22 +20,20 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
     axes = figure.add_subplot()
     axes.plot([x["step"] for x in lines], [x["loss"] for x in lines], color="#9ab8d8", label="training loss")
     looked = [x for x in lines if "val_loss" in x]
-    axes.plot(
-        [x["step"] for x in looked], [x["val_loss"] for x in looked], "o-", color="#1f5fa8", label="validation loss"
-    )
+    steps, losses = [x["step"] for x in looked], [x["val_loss"] for x in looked]
+    axes.plot(steps, losses, "o-", color="#1f5fa8", label="validation loss")
     axes.set(xlabel="optimizer step", ylabel="negative log-likelihood a token")
     axes.set_ylim(bottom=0)
     clean_axes(axes)
-    probed = [x for x in lines if x.get("probe_episodes")]
-    if probed:
+    counts = [
+        (x["step"], int(x["probe_successes"]), int(x["probe_episodes"])) for x in lines if x.get("probe_episodes")
+    ]
+    if counts:
         right = axes.twinx()
-        rates = [x["probe_successes"] / x["probe_episodes"] for x in probed]
-        bounds = [wilson_interval(int(x["probe_successes"]), int(x["probe_episodes"])) for x in probed]
-        low = [max(0.0, rate - bound[0]) for rate, bound in zip(rates, bounds, strict=True)]
-        high = [max(0.0, bound[1] - rate) for rate, bound in zip(rates, bounds, strict=True)]
+        bars = margins([(won / num, *wilson_interval(won, num)) for _, won, num in counts])
         right.errorbar(
-            [x["step"] for x in probed], rates, yerr=[low, high], fmt="s-", capsize=4, color="#c2621b",
-            label="held-out success, 95 % interval",
+            [step for step, _, _ in counts], [won / num for _, won, num in counts], yerr=bars, fmt="s-", capsize=4,
+            color="#c2621b", label="held-out success, 95 % interval",
         )  # fmt: skip
         right.set(ylabel="success", ylim=(0, 1))
     figure.legend(loc="outside upper left", frameon=False, ncols=3)
@@ -43,7 +41,7 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:
-    """PNG: observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each.
+    """Draw observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each.
 
     Args:
         scores: name of a curve (`as trained`, `calibrated`) -> [N] P(YES).
@@ -53,12 +51,9 @@ def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], p
     top.plot([0, 1], [0, 1], color="0.7", linestyle=":")
     for name, values in scores.items():
         bins = reliability_bins(truth, values)
-        x, y = [b[0] for b in bins], [b[1] / b[2] for b in bins]
-        intervals = [wilson_interval(b[1], b[2]) for b in bins]
-        # At 0 and 1 the interval may end a rounding error inside the rate.
-        below = [max(0.0, rate - low) for rate, (low, _) in zip(y, intervals, strict=True)]
-        above = [max(0.0, high - rate) for rate, (_, high) in zip(y, intervals, strict=True)]
-        top.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=name)
+        bars = margins([(won / num, *wilson_interval(won, num)) for _, won, num in bins])
+        rates = [won / num for _, won, num in bins]
+        top.errorbar([x for x, _, _ in bins], rates, yerr=bars, marker="o", capsize=3, label=name)
         bottom.hist(list(values), bins=NUM_BINS, range=(0, 1), histtype="step", label=name)
     top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
     top.legend()

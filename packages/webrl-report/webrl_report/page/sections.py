@@ -26,7 +26,6 @@ from webrl_report.page.charts import (
     interval_chart,
     percent,
     plain,
-    shade,
     strips,
 )
 from webrl_report.page.facts import Attempt, RunFacts, in_words
@@ -66,16 +65,6 @@ class Cell:
     tip: str = ""
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """A trajectory that the outcome model judged otherwise than the environment."""
-
-    phase: int
-    attempt: Attempt
-    title: str
-    """Who said what."""
-
-
 @dataclass
 class Section:
     """A part of the report; what it lacks it says in `lacks`."""
@@ -87,8 +76,8 @@ class Section:
     tables: list[tuple[str, Table]] = field(default_factory=list)
     funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
     trees: list[Node] = field(default_factory=list)
-    mistakes: list[Disagreement] = field(default_factory=list)
-    """Those of the outcome model that it was surest of."""
+    mistakes: list[tuple[int, Attempt, str]] = field(default_factory=list)
+    """(phase, attempt, who said what) of the outcome model's, those first of which it was surest."""
     num_mistakes: int = 0
     folded: list[tuple[str, Table]] = field(default_factory=list)
     """Long tables, closed until they are opened."""
@@ -139,11 +128,13 @@ def success(run: RunFacts) -> Section:
                     heldout_types.add(site)
     rows: list[tuple[object, ...]] = []
     for site in sorted(rates, key=lambda name: (name in heldout_types, name)):
-        cells = []
+        cells: list[object] = []
         for number, _ in found:
             rate = rates[site].get(number)
             text = f"{rate['successes']}/{rate['episodes']}" if rate else "–"
-            cells.append(Cell(text, f"heat h{shade(rate['rate'])}" if rate else "", rate_text(rate) if rate else ""))
+            cells.append(
+                Cell(text, f"heat h{round(10 * rate['rate'])}" if rate else "", rate_text(rate) if rate else "")
+            )
         rows.append((f"{site} (held‑out type)" if site in heldout_types else site, *cells))
     head = ("task type", *(f"phase {number}" for number, _ in found))
     section.tables.append(("Success by task type", Table(head, rows, is_wide=len(head) > 5)))
@@ -181,7 +172,7 @@ def difficulty(run: RunFacts) -> Section:
         if phase.attempts:
             steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
             ended = sum(a.trajectory.status.finished for a in phase.attempts)
-            sites = len({a.task.site for a in phase.attempts})
+            sites = len({a.trajectory.task.site for a in phase.attempts})
             rows.append((phase.phase, len(phase.attempts), sites, f"{steps:.2f}", len(phase.attempts) - ended))
     if lines:
         note = "Share of the phase's own tasks that the outcome model judged solved, with 95 % Wilson intervals."
@@ -293,7 +284,7 @@ def judge(run: RunFacts) -> Section:
         for number, attempt, label in wrong[:NUM_DISAGREEMENTS]:
             said, truth = ("solved", "failed") if label.reward else ("failed", "solved")
             sure = "" if label.p_yes is None else f" (P(YES) {label.p_yes:.3f})"
-            section.mistakes.append(Disagreement(number, attempt, f"judged {said}{sure}, in truth {truth}"))
+            section.mistakes.append((number, attempt, f"judged {said}{sure}, in truth {truth}"))
     elif known:
         section.lacks = (
             f"{len(known)} trajectories were judged; none has a reward of the environment's own to compare with."

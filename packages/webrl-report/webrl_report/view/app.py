@@ -1,36 +1,67 @@
-"""The pages: server-rendered, each from the index and at most two lines of the run's files; and the labels set by hand
-on them, `RUN/hand_labels.jsonl`, which `webrl train-orm --data` reads.
+"""`webrl view`'s server and its pages, each rendered from the index and at most two lines of the run's files.
+
+Labels set by hand on a page go to `RUN/hand_labels.jsonl`, which `webrl train-orm --data` reads.
+
+Access: the address that `webrl view` prints holds a token, which is exchanged for a cookie that no script and no other
+site can use. Browsers send a cookie to every port of a host, so it is for the paths below a random one: another server
+on this machine does not get it. Hosts other than this machine's are refused (a page of another site may have its name
+point here), and so are forms of other pages. Programs may show the token as `webrl/net.py` takes it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from sqlite3 import Row
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from filelock import FileLock, Timeout
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request, cookie_parser
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.errors import DataError, UsageError
-from webrl.net import BodyError, read_body
+from webrl.net import (
+    BodyError,
+    address_of,
+    is_loopback,
+    listen,
+    names_loopback,
+    read_body,
+    refusal,
+    run_app,
+    stop_on_signals,
+)
 from webrl.reward.data import JudgedExample, judged
 from webrl.runs.disk import atomic_path
 from webrl.runs.spelling import visible
 from webrl.runs.store import dump_line
 from webrl.types import Trajectory
-from webrl_report.view.details import Run, describe, digest_of
-from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, TrajectoryNotFound, parse
+from webrl_report.view.details import Run, describe
+from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, TrajectoryNotFound, check_run, parse
 from webrl_report.view.query import (
     CHOICES,
     ORDERS,
@@ -49,10 +80,117 @@ from webrl_report.view.query import (
 _CHUNK_CHARS = 1 << 16
 _MAX_FORM_BYTES = 16 << 10
 _LOCK_TIMEOUT_S = 10.0
+_MAX_REQUESTS = 64
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_COOKIE = "webrl_view"
+_NOT_ADMITTED = "open the address that `webrl view` has printed: it holds the token\n"
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers say `Origin: null` of our own forms
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Show runs until interrupted; the first page is there while the index is still being built.
+
+    Args:
+        on_ready: called with the address to open, which holds the token.
+
+    Raises:
+        UsageError: no such run folder, not a run folder, or an address that cannot be used.
+    """
+    for run in runs:
+        check_run(run)
+    with listen(host, port) as listener:
+        token, root = secrets.token_urlsafe(24), f"/{secrets.token_hex(8)}"
+        index = Index(runs)
+        guarded = guard(make_app(index, root), token, root, host)
+        reader = threading.Thread(target=index.refresh, name="index", daemon=True)
+        reader.start()
+
+        async def serve_index() -> None:
+            stop = stop_on_signals()
+            on_ready(f"{address_of(listener)}{root}/?token={token}")
+            await run_app(guarded, listener, _MAX_REQUESTS, stop)
+
+        try:
+            asyncio.run(serve_index())
+        finally:
+            index.close()
+            reader.join()
+
+
+def guard(app: ASGIApp, token: str, root: str, host: str) -> ASGIApp:
+    """Wrap an application so that it answers only who has the token; others get one line of text.
+
+    Args:
+        token: what a request must show.
+        root: what the paths of all pages begin with; nobody can guess it.
+        host: what the server listens on; a name among the addresses that it may be asked under.
+    """
+    own_names = {host.lower(), socket.gethostname().lower()}
+
+    def is_own(asked: str | None) -> bool:
+        """Whether a request's `Host` is this machine: its names, or an address, which nobody can redirect."""
+        if names_loopback(asked) or is_loopback(host):
+            return names_loopback(asked)
+        name = ""
+        try:
+            name = urlsplit(f"//{asked}").hostname or ""
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in own_names
+        return True
+
+    def is_token(text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), token.encode())
+
+    def answer(scope: Scope) -> Response | None:
+        """A refusal, or the exchange of the token for the cookie; None lets through."""
+        headers = Headers(scope=scope)
+        asked = headers.get("host")
+        if not is_own(asked):
+            return PlainTextResponse(f"this is not {asked or ''!r:.100}\n", 421)
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("GET and POST only\n", 405, {"Allow": "GET, HEAD, POST"})
+        if not scope["path"].startswith(f"{root}/"):
+            return PlainTextResponse(_NOT_ADMITTED, 401)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = next((value for name, value in query if name == "token"), None)
+        if shown is not None and scope["method"] == "GET" and is_token(shown):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            admission = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
+            admission.set_cookie(_COOKIE, token, httponly=True, samesite="strict", path=root)
+            return admission
+        cookie = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
+        if not is_token(cookie) and refusal(headers, token) is not None:
+            return PlainTextResponse(_NOT_ADMITTED, 401)
+        if scope["method"] == "POST" and headers.get("origin", f"http://{asked}") != f"http://{asked}":
+            return PlainTextResponse("other pages may not send forms here\n", 403)
+        return None
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] == "http":
+            await (answer(scope) or app)({**scope, "root_path": root}, receive, send_guarded)
+
+    return guarded
 
 
 def make_app(index: Index, root: str = "") -> Starlette:
-    """Make the application over an index; it says nothing about who may ask (`server.py`).
+    """Make the application over an index; it says nothing about who may ask (`guard`).
 
     Args:
         root: what the paths of all its pages begin with, such as `/a1b2`.
@@ -238,7 +376,7 @@ class _Pages:
 
     def _set_label(self, place: Place, digest: str, success: int | None) -> None:
         trajectory, line = self._index.read(place)
-        if digest_of(line) != digest:
+        if hashlib.sha256(line).hexdigest() != digest:
             raise FileChanged(f"{place} is not the trajectory that was shown")
         with self._labelling:  # file and index in the same order
             set_label(self._index.runs[place.run], trajectory, success)

@@ -26,7 +26,7 @@ from webrl.replay.score import read_scores
 from webrl.rollouts.answers import read_any
 from webrl.runs.spelling import visible
 from webrl.training.objectives import get_objective
-from webrl.types import Step, Trajectory
+from webrl.types import Step, StepRecord, Trajectory
 from webrl_report.view.index import Index, Place
 from webrl_report.view.query import policy_names
 
@@ -131,22 +131,6 @@ class Tokenizer:
         return "".join(response.split()) == "".join(self.text(ids, plain=True).split())
 
 
-def run_tokenizer(run: Path, model: str | None) -> Tokenizer | None:
-    """Load the tokenizer of a run's newest actor, else of the model that the run started from; None without either."""
-    actors = sorted(run.glob("phase_*/actor"), reverse=True)
-    for folder in [*actors, *([Path(model).expanduser()] if model else [])]:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            try:
-                base = adapter_base(folder)
-            except WebRLError:
-                continue
-            path = Path(base) / "tokenizer.json" if base else path
-        if path.is_file():
-            return _load_tokenizer(path, path.stat().st_mtime_ns)
-    return None
-
-
 @lru_cache(maxsize=2)
 def _load_tokenizer(path: Path, _version: int) -> Tokenizer | None:
     if path.stat().st_size > _MAX_TOKENIZER_BYTES:
@@ -188,8 +172,21 @@ class Run:
         return None, "", f"{problem}; so advantages are not known"
 
     def tokenizer(self) -> Tokenizer | None:
-        """Load the tokenizer that its actors share, if it is on this machine."""
-        return run_tokenizer(self.path, self.settings[1])
+        """Load the tokenizer of its newest actor, else of the model that it started from; None without either."""
+        folders = sorted(self.path.glob("phase_*/actor"), reverse=True)
+        if model := self.settings[1]:
+            folders.append(Path(model).expanduser())
+        for folder in folders:
+            path = folder / "tokenizer.json"
+            if not path.is_file():
+                try:
+                    base = adapter_base(folder)
+                except WebRLError:
+                    continue
+                path = Path(base) / "tokenizer.json" if base else path
+            if path.is_file():
+                return _load_tokenizer(path, path.stat().st_mtime_ns)
+        return None
 
     def screenshot(self, name: str) -> Path | None:
         """Find a PNG of the run folder; None if there is no such, it lies elsewhere, or is huge."""
@@ -227,20 +224,6 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A step as a training sample."""
-
-    phase: int
-    source: str
-    """`current`, `replay` or `demonstration`."""
-    outcome: int | None
-    value: float | None
-    next_value: float | None
-    advantage: float | None
-    """What the run's objective makes of it; None where it depends on other samples too, or something is missing."""
-
-
-@dataclass(frozen=True)
 class Token:
     """A token of an answer."""
 
@@ -272,7 +255,9 @@ class StepView:
     sampled: Scored | None
     scores: Sequence[Scored]
     """Under the same and later actors."""
-    trained: Sequence[Trained]
+    trained: Sequence[tuple[int, StepRecord, float | None]]
+    """(phase, record, advantage) of each use in training; the objective's advantage is None where it depends on other
+    samples too, or something is missing."""
     prompt: Sequence[Piece] | None
     """None where its text is not known; empty where it is too long for the page."""
     has_screenshot: bool
@@ -293,12 +278,7 @@ class Details:
     notes: Sequence[str]
     """What could not be shown, and why."""
     digest: str
-    """`digest_of` the trajectory's line: a label is for what was shown, not for what has taken its place."""
-
-
-def digest_of(line: bytes) -> str:
-    """Return the SHA-256 of a trajectory's line, in hexadecimal."""
-    return hashlib.sha256(line).hexdigest()
+    """SHA-256 of the trajectory's line: a label is for what was shown, not for what has taken its place."""
 
 
 def describe(index: Index, run: Run, place: Place) -> Details:
@@ -350,7 +330,7 @@ def describe(index: Index, run: Run, place: Place) -> Details:
     final_page = pieces(trajectory.final_observation)
     is_cut = any(piece.kind == "cut" for piece in final_page)
     policy = policies.get(trajectory.policy)
-    return Details(place, trajectory, policy, steps, final_page, is_cut, notes, digest_of(line))
+    return Details(place, trajectory, policy, steps, final_page, is_cut, notes, hashlib.sha256(line).hexdigest())
 
 
 def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:
@@ -393,7 +373,7 @@ def _later_scores(path: Path, names: Mapping[str, str], trajectory: Trajectory) 
 
 def _trained_on(
     index: Index, run: int, trajectory: Trajectory, step: Step, config: ActorConfig | None
-) -> list[Trained]:
+) -> list[tuple[int, StepRecord, float | None]]:
     """Find the step in the training data of each phase that used it."""
     objective = get_objective(config.objective) if config else None
     found = []
@@ -404,5 +384,5 @@ def _trained_on(
         if config and objective and not objective.is_relative:
             with contextlib.suppress(TrainingError):  # not labelled, or not valued, yet
                 advantage = objective.advantages([record], config)[0]
-        found.append(Trained(phase, record.source, record.outcome, record.value, record.next_value, advantage))
+        found.append((phase, record, advantage))
     return found

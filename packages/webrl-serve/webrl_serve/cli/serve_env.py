@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")
         return 0
-    asyncio.run(serve(config, options, _announce))
+    asyncio.run(serve(config, options, lambda url, num: print(f"serving {num} sessions on {url}", flush=True)))
     return 0
 
 
@@ -103,7 +103,3 @@ def _viewport(text: str) -> tuple[int, ...]:
             f"{text!r}: expected WxH in pixels from {MIN_SIDE} to {MAX_SIDE}, such as 1280x720, or task"
         )
     return int(found[1]), int(found[2])
-
-
-def _announce(url: str, num_sessions: int) -> None:
-    print(f"serving {num_sessions} sessions on {url}", flush=True)

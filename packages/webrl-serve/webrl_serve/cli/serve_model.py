@@ -8,8 +8,8 @@ import dataclasses
 import os
 
 from webrl.cli.options import add_section_help, count, split_settings
-from webrl.net import MODEL_TOKEN
-from webrl_serve.model.app import ServerOptions, check_options, serve
+from webrl.net import MODEL_TOKEN, check_address
+from webrl_serve.model.app import ServerOptions, serve
 from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpoint
 
 _DEFAULTS = ServerOptions()
@@ -49,18 +49,17 @@ def main(args: argparse.Namespace) -> int:
     if args.name:
         checkpoint = dataclasses.replace(checkpoint, alias=args.name)
     options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(MODEL_TOKEN) or None)
-    check_options(options)
+    check_address(options.host, options.port, options.token, MODEL_TOKEN)
     context = check_context(checkpoint)
     if args.dry_run:
         print("\n".join([f"model    {checkpoint.alias}", *_describe(checkpoint, context)]))
         return 0
-    asyncio.run(serve(checkpoint, context, options, lambda url: _announce(checkpoint, context, url)))
+
+    def announce(url: str) -> None:
+        print("\n".join([f"serving {checkpoint.alias} on {url}/v1", *_describe(checkpoint, context)]), flush=True)
+
+    asyncio.run(serve(checkpoint, context, options, announce))
     return 0
-
-
-def _announce(checkpoint: Checkpoint, context: int | None, url: str) -> None:
-    print(f"serving {checkpoint.alias} on {url}/v1")
-    print("\n".join(_describe(checkpoint, context)), flush=True)
 
 
 def _describe(checkpoint: Checkpoint, context: int | None) -> list[str]:

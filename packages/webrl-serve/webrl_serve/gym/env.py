@@ -135,7 +135,11 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
         seed = int(self.np_random.integers(_SEEDS)) if seed is None else int(seed)
         if seed >= _SEEDS:
             raise UsageError(f"seed={seed}: a page's seed is below 2**32")
-        first = cast("RawObservation", self._env.reset(self._task(seed)))
+        task = Task(task_id=f"{self._site}.{seed}", site=self._site, seed=seed)
+        if self._site == OPENENDED:
+            url, goal = self._task_kwargs["start_url"], self._task_kwargs["goal"]
+            task = Task(task_id=OPENENDED, site=OPENENDED, seed=seed, start_url=url, instruction=goal)
+        first = cast("RawObservation", self._env.reset(task))
         self.chat = Chat()
         self.chat.add_message("assistant", GREETING)
         self.chat.add_message("user", first.goal)
@@ -167,12 +171,6 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
     def close(self) -> None:
         """Close the page, and Chromium if no other environment uses it."""
         self._env.close()
-
-    def _task(self, seed: int) -> Task:
-        if self._site != OPENENDED:
-            return Task(task_id=f"{self._site}.{seed}", site=self._site, seed=seed)
-        url, goal = self._task_kwargs["start_url"], self._task_kwargs["goal"]
-        return Task(task_id=OPENENDED, site=OPENENDED, seed=seed, start_url=url, instruction=goal)
 
     def _describe(self, seen: RawObservation, action: str, error: str) -> dict[str, Any]:
         return {

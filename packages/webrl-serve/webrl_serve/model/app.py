@@ -93,11 +93,6 @@ class Service:
     """Time of the server's start, seconds since the epoch."""
 
 
-def check_options(options: ServerOptions) -> None:
-    """Raises UsageError; see `serve`."""
-    check_address(options.host, options.port, options.token, MODEL_TOKEN)
-
-
 async def serve(
     checkpoint: Checkpoint, context: int | None, options: ServerOptions, on_ready: Callable[[str], None]
 ) -> None:
@@ -111,7 +106,7 @@ async def serve(
         UsageError: no token although others can connect, or an address that cannot be used.
         ModelError: unusable weights, or a vLLM server that does not start.
     """
-    check_options(options)
+    check_address(options.host, options.port, options.token, MODEL_TOKEN)
     config = checkpoint.config
     sees = config.rollout.image_size is not None
     with listen(options.host, options.port) as listener:  # loading may take minutes

@@ -18,7 +18,7 @@ from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.servers.vllm_command import Weights, context_length
-from webrl.runs.folder import RunFolder, require_run
+from webrl.runs.folder import require_run
 from webrl.runs.machine import visible_gpus
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,15 @@ def find_checkpoint(
     alias = folder.name or name
     if folder.is_dir() and not any((folder / file).is_file() for file in _MODEL_FILES):
         run = require_run(folder)
-        folder, alias = _actor(run, phase), folder.resolve().name
+        alias = folder.resolve().name
+        phases = range(run.last_phase(), -1, -1) if phase is None else [phase]
+        actor = next((found for number in phases if (found := run.phase(number).actor).is_dir()), None)
+        if actor is None:
+            where = f"phase {phase}" if phase is not None else "any phase"
+            raise UsageError(
+                f"{str(run.path)!r} has no actor of {where} yet (phase_NN/actor); `webrl status {run.path}` tells more"
+            )
+        folder = actor
         name = str(folder)
     elif phase is not None:
         raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
@@ -96,18 +104,6 @@ def check_context(checkpoint: Checkpoint) -> int | None:
             f"it was trained with, or set models.max_prompt_tokens={max(room, 16)}"
         )
     return limit
-
-
-def _actor(run: RunFolder, phase: int | None) -> Path:
-    """Return the actor of a phase, or the newest one. Raises UsageError."""
-    phases = range(run.last_phase(), -1, -1) if phase is None else [phase]
-    for number in phases:
-        if (folder := run.phase(number).actor).is_dir():
-            return folder
-    where = f"phase {phase}" if phase is not None else "any phase"
-    raise UsageError(
-        f"{str(run.path)!r} has no actor of {where} yet (phase_NN/actor); `webrl status {run.path}` tells more"
-    )
 
 
 def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -1,7 +1,14 @@
 """Builds the application: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
 
-API: `make_app(hub, sessions)` is ASGI. (OpenEnv's own application imports Gradio, and over HTTP plays every step on a
-page of its own.)
+API: `make_app(hub, HttpSessions(hub))` is ASGI. (OpenEnv's own application imports Gradio, and over HTTP plays every
+step on a page of its own.)
+
+Episodes over HTTP (POST /reset, POST /step, GET /state) are for OpenEnv's first clients. HTTP has no connection that an
+episode could belong to, so the response to a reset sets a cookie, which `requests.Session` (and with it OpenEnv's
+`HTTPEnvClient`) sends back: each client has its own episode. Where a server is for this machine only, clients without
+cookies share one episode, the last that was begun; elsewhere an address may be a proxy's. A server does not notice that
+an HTTP client has gone: its requests are its keep-alive. After `IDLE_S` without one, another client that waits gets the
+place of its episode.
 """
 
 from __future__ import annotations
@@ -11,13 +18,14 @@ import contextlib
 import html
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,25 +35,23 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
-from webrl.net import Access, BodyError, read_body
-from webrl_serve.openenv import openenv_types
-from webrl_serve.openenv.http_sessions import HttpSessions
-from webrl_serve.openenv.hub import Hub
+from webrl.errors import DataError
+from webrl.net import Access, BodyError, ClientGone, is_loopback, read_body, unless_gone
+from webrl_serve.openenv.hub import Hub, NoEpisode
 from webrl_serve.openenv.messages import (
     Answer,
     BrowserGymAction,
     BrowserGymObservation,
     BrowserGymState,
+    ClientMessage,
     ResetOptions,
     StepRequest,
-    ToolsMessage,
     as_json,
     error_answer,
     explain,
     observation_answer,
-    tool_answer,
 )
-from webrl_serve.openenv.session import Session
+from webrl_serve.openenv.session import Session, first_state
 
 logger = logging.getLogger(__name__)
 
@@ -56,31 +62,60 @@ _MAX_WAITING = 4
 _TOO_BIG = 1009
 """Close code of a client that does not accept messages of this size."""
 _TITLE = "webrl's BrowserGym environment"
+COOKIE = "webrl_session"
+IDLE_S = 300.0
+"""Silence after which an episode loses its place to a client that waits."""
+NEW_IDLE_S = 60.0
+"""The same for a client that has sent nothing since its first reset: it may have given up."""
+PATIENCE_S = 10.0
+"""Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
+_REMEMBERED = 4
+"""Clients that are remembered, for each place."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+_STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
+"""HTTP status of an error code."""
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """An HTTP endpoint."""
-
-    method: str
-    """GET or POST."""
-    path: str
-    """Without the host."""
-    summary: str
-    """What it does."""
-    endpoint: Callable[[Request], Any]
-    """Handles requests."""
-    answer: type[BaseModel] | None = None
-    """Model of the response; None: it has none."""
-    body: type[BaseModel] | None = None
-    """Model of the request's body."""
-
-
 def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
-    """Returns the application of a hub, which requires the hub's token."""
-    entries = _entries(sessions)
-    paths = {entry.path for entry in entries}
+    """Return the application of a hub, which requires the hub's token."""
+    schemas = {
+        "action": BrowserGymAction.model_json_schema(),
+        "observation": BrowserGymObservation.model_json_schema(),
+        "reset_observation": BrowserGymObservation.model_json_schema(),
+        "state": BrowserGymState.model_json_schema(),
+    }
+    metadata = {
+        "name": "browsergym_env",
+        "description": "MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
+        "version": webrl.__version__,
+    }
+    entries: list[tuple[str, str, str, Callable[[Request], Any], type[BaseModel] | None]] = [
+        ("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, ResetOptions),
+        ("POST", "/step", "Act once", sessions.step, StepRequest),
+        ("GET", "/state", "State of the episode", sessions.state, None),
+        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools, None),
+        ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
+        ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
+        ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
+        ("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(openapi), None),
+        ("GET", "/docs", "The same as a page", lambda _: HTMLResponse(page), None),
+        ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
+    ]
+    paths: dict[str, Any] = {}
+    rows = ""
+    for method, path, summary, _, body in entries:
+        operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+        if body is not None:
+            operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
+        paths[path] = {method.lower(): operation}
+        rows += f"<tr><td>{method}<td><code>{path}</code><td>{html.escape(summary)}"
+    info = {"title": _TITLE, "version": webrl.__version__}
+    openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
+    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
+    page: str = (
+        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
+    )
 
     def not_found(request: Request, _error: Exception) -> Response:
         known = request.url.path.rstrip("/")
@@ -93,7 +128,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
         return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
 
-    routes = [Route(entry.path, entry.endpoint, methods=[entry.method]) for entry in entries]
+    routes = [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     handlers: dict[Any, Any] = {404: not_found, 405: not_allowed}
     app = Starlette(routes=[*routes, WebSocketRoute("/ws", partial(converse, hub=hub))], exception_handlers=handlers)
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
@@ -157,100 +192,165 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return error_answer(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
     kind = message.get("type")
     try:
-        match kind:
-            case "reset":
-                return observation_answer(await session.reset(openenv_types.WSResetMessage(**message).data))
-            case "step":
-                action = BrowserGymAction.model_validate(openenv_types.WSStepMessage(**message).data)
-                return observation_answer(await session.step(action.action_str))
-            case "state":
-                openenv_types.WSStateMessage(**message)
-                await session.check_place()
-                return {"type": "state", "data": session.state.model_dump()}
-            case "mcp":
-                return {"type": "mcp", "data": tool_answer(ToolsMessage.model_validate(message).data)}
-            case "close":
-                return None
-            case _:
-                return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
+        if kind not in ("reset", "step", "state", "mcp", "close"):
+            return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
+        data = ClientMessage.model_validate(message).data
+        if kind == "reset":
+            return observation_answer(await session.reset(data))
+        if kind == "step":
+            return observation_answer(await session.step(BrowserGymAction.model_validate(data).action_str))
+        if kind == "state":
+            await session.check_place()
+            return {"type": "state", "data": session.state.model_dump()}
+        return {"type": "mcp", "data": no_tools(data)} if kind == "mcp" else None
     except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
         return explain(error, str(kind))
 
 
+def no_tools(request: Any) -> dict[str, Any]:
+    """Return the answer to a JSON-RPC request for tools: the error of OpenEnv's server where there are none."""
+    number = request.get("id") if isinstance(request, dict) else None
+    error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
+    return {"jsonrpc": "2.0", "id": number if isinstance(number, str | int) else None, "error": error}
+
+
 async def _answer_tools(request: Request) -> Response:
     try:
-        asked = json.loads(await read_body(request))
+        return JSONResponse(no_tools(json.loads(await read_body(request))))
     except BodyError as error:
         return JSONResponse({"detail": str(error)}, error.status)
     except (ValueError, RecursionError):
-        asked = None
-    return JSONResponse(tool_answer(asked))
+        return JSONResponse(no_tools(None))
 
 
-def _entries(sessions: HttpSessions) -> list[_Entry]:
-    """Return the HTTP endpoints: episodes, then documents."""
-    types = openenv_types
-    metadata = types.EnvironmentMetadata(
-        name="browsergym_env",
-        description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
-        version=webrl.__version__,
-    )
-    observation = BrowserGymObservation.model_json_schema()
-    schemas = {
-        "action": BrowserGymAction.model_json_schema(),
-        "observation": observation,
-        "reset_observation": observation,
-        "state": BrowserGymState.model_json_schema(),
-    }
-    health = types.HealthResponse().model_dump(mode="json")
-    entries = [
-        _Entry("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, types.ResetResponse,
-               ResetOptions),
-        _Entry("POST", "/step", "Act once", sessions.step, types.StepResponse, StepRequest),
-        _Entry("GET", "/state", "State of the episode", sessions.state, BrowserGymState),
-        _Entry("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools),
-        _Entry("GET", "/health", "Whether the server is up", lambda _: JSONResponse(health), types.HealthResponse),
-        _Entry("GET", "/metadata", "Name, description and version",
-               lambda _: JSONResponse(metadata.model_dump(mode="json")), types.EnvironmentMetadata),
-        _Entry("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas),
-               types.SchemaResponse),
-        _Entry("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(_openapi(entries))),
-        _Entry("GET", "/docs", "The same as a page", lambda _: HTMLResponse(_page(entries))),
-        _Entry("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(_page(entries))),
-    ]  # fmt: skip
-    return entries
+@dataclass
+class _Client:
+    """One client; its requests are served in turn."""
+
+    session: Session
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    takes_cookies: bool | None = None
+    """None: not known yet."""
 
 
-def _openapi(entries: Sequence[_Entry]) -> dict[str, Any]:
-    models = {model for entry in entries for model in (entry.answer, entry.body) if model is not None}
-    references, schemas = models_json_schema(
-        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
-        ref_template="#/components/schemas/{model}",
-    )
+class HttpSessions:
+    """See the module docstring; lives in the server's event loop."""
 
-    def content(model: type[BaseModel] | None) -> dict[str, Any]:
-        return {"content": {"application/json": {"schema": references[model, "validation"]}}} if model else {}
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._idle_s = min(IDLE_S, hub.options.idle_timeout_s)
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._last = ""
+        """Key of the client that began an episode last without sending a cookie."""
+        self.reset, self.step, self.state = map(_with_errors, (self._reset, self._step, self._state))
 
-    paths: dict[str, Any] = {}
-    for entry in entries:
-        operation: dict[str, Any] = {"summary": entry.summary}
-        if entry.body:
-            operation["requestBody"] = content(entry.body)
-        operation["responses"] = {"200": {"description": "OK"} | content(entry.answer)}
-        paths[entry.path] = {entry.method.lower(): operation}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": _TITLE, "version": webrl.__version__},
-        "paths": paths,
-        "components": {"schemas": schemas.get("$defs", {})},
-    }
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(client.session.close() for client in self._clients.values()))
+
+    async def _reset(self, request: Request) -> Response:
+        options = await _body(request)
+        key = request.cookies.get(COOKIE) or self._shared_key(request)
+        known = self._clients.get(key)
+        if known is not None and COOKIE not in request.cookies and known.takes_cookies is not False:
+            known = None  # its owner may send a cookie
+        if known is not None:
+            self._clients.move_to_end(key)
+            async with known.lock:
+                return await _respond(await known.session.reset(options, PATIENCE_S))
+
+        # Make room: clients without a place are forgotten, those that have been silent for longest first.
+        for old, client in list(self._clients.items()):
+            if len(self._clients) < _REMEMBERED * self._hub.size:
+                break
+            if client.session not in self._hub.active and not client.lock.locked():
+                client.session.forget()
+                del self._clients[old]
+        key, client = secrets.token_urlsafe(16), _Client(Session(self._hub, min(NEW_IDLE_S, self._idle_s)))
+        self._clients[key] = client
+        async with client.lock:
+            try:
+                # Nobody returns to an episode without its cookie: a client that has gone gets no place.
+                page = await unless_gone(request.receive, client.session.reset(options, PATIENCE_S))
+            except Exception:
+                await client.session.park()  # the next attempt comes as another client
+                raise
+        if COOKIE not in request.cookies:
+            self._last = key
+        response = await _respond(page)
+        response.set_cookie(COOKIE, key, httponly=True, samesite="strict")
+        return response
+
+    async def _step(self, request: Request) -> Response:
+        body = await _body(request)
+        data = StepRequest.model_validate(body).action if "action" in body else body
+        action: BrowserGymAction = BrowserGymAction.model_validate(data)
+        client = self._find(request)
+        if client is None:
+            raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
+        async with client.lock:
+            client.takes_cookies = COOKIE in request.cookies
+            client.session.idle_timeout_s = self._idle_s
+            observation = await client.session.step(action.action_str)
+            if observation.done:
+                await client.session.park()  # clients do not say when they leave after an episode
+            return await _respond(observation)
+
+    async def _state(self, request: Request) -> Response:
+        client = self._find(request)
+        if client is None and COOKIE not in request.cookies:
+            return JSONResponse(first_state(self._hub).model_dump())
+        if client is None:
+            raise NoEpisode("no episode of this cookie: POST /reset first")
+        async with client.lock:
+            return JSONResponse(client.session.state.model_dump())
+
+    def _find(self, request: Request) -> _Client | None:
+        """Return the client of a request; None before its first reset."""
+        cookie = request.cookies.get(COOKIE)
+        key = cookie or self._shared_key(request)
+        client = self._clients.get(key)
+        if client is None or (cookie is None and client.takes_cookies):
+            return None
+        self._clients.move_to_end(key)
+        return client
+
+    def _shared_key(self, request: Request) -> str:
+        """Return the key of the episode that clients without cookies share; "" where it could be somebody else's."""
+        is_direct = not any(name in request.headers for name in ("forwarded", "x-forwarded-for", "via"))
+        here = request.client is not None and is_loopback(request.client.host)
+        return self._last if self._hub.options.token is None and is_direct and here else ""
 
 
-def _page(entries: Sequence[_Entry]) -> str:
-    rows = "".join(
-        f"<tr><td>{entry.method}<td><code>{entry.path}</code><td>{html.escape(entry.summary)}" for entry in entries
-    )
-    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
-    return (
-        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
-    )
+def _with_errors(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with its exceptions as responses."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except BodyError as error:
+            return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
+        except ClientGone:
+            return Response(status_code=499)  # nobody reads it
+        except Exception as error:  # the boundary of the server: the client is told, other episodes are not affected
+            problem = explain(error, request.url.path.strip("/"))["data"]
+            status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+            return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
+
+    return answer
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the object in a body. Raises BodyError."""
+    path = request.url.path
+    try:
+        body = json.loads(await read_body(request) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise BodyError(422, f"the body of {path} is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BodyError(422, f"the body of {path} is a JSON object, not {type(body).__name__}")
+    return body
+
+
+async def _respond(observation: BrowserGymObservation) -> Response:
+    return Response(await as_json(observation_answer(observation)["data"]), media_type="application/json")

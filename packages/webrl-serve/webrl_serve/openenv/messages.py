@@ -3,6 +3,10 @@
 Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
 the examples built on it can read our responses. A `screenshot` is nested lists of integers as there, or a base64 PNG,
 which is a hundred times smaller: see `Screenshots`.
+
+`Action`, `Observation` and `State` are, field by field, those of `openenv.core.env_server.types`. They are declared
+here because the packages that own that module (`openenv`, formerly `openenv-core`) bring Gradio and an MCP server: a
+hundred packages, and ten seconds of CPU at import, for classes that need pydantic alone. A test compares them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationErr
 
 from webrl.errors import WebRLError, problem_text
 from webrl.runs.text import dump_json
-from webrl_serve.openenv import openenv_types
 from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, AtCapacity, Screenshots
 
 logger = logging.getLogger(__name__)
@@ -27,7 +30,34 @@ Answer = dict[str, Any]
 """A message to the client."""
 
 
-class BrowserGymAction(openenv_types.Action):
+class Action(BaseModel):
+    """Base class for all environment actions."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
+
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the action")
+
+
+class Observation(BaseModel):
+    """Base class for all environment observations."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
+
+    done: bool = Field(default=False, description="Whether the episode has terminated")
+    reward: bool | int | float | None = Field(default=None, description="Reward signal from the last action")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the observation")
+
+
+class State(BaseModel):
+    """Base class for environment state."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
+
+    episode_id: str | None = Field(default=None, description="Unique identifier for the current episode")
+    step_count: int = Field(default=0, ge=0, description="Number of steps taken in the current episode")
+
+
+class BrowserGymAction(Action):
     """One action of the agent."""
 
     action_str: str = Field(description="the action, such as click('12')")
@@ -66,7 +96,7 @@ class ResetOptions(BaseModel):
     details: bool = Field(False, description="answer with DetailedObservation")
 
 
-class BrowserGymObservation(openenv_types.Observation):
+class BrowserGymObservation(Observation):
     """The page after a reset or an action; `done` and `reward` are sent next to it."""
 
     text: str = Field(default="", description="the page as text")
@@ -91,7 +121,7 @@ class DetailedObservation(BrowserGymObservation):
     blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
 
 
-class BrowserGymState(openenv_types.State):
+class BrowserGymState(State):
     """State of an episode."""
 
     benchmark: str = Field(default="", description="suite, such as miniwob")
@@ -101,6 +131,15 @@ class BrowserGymState(openenv_types.State):
     current_url: str = Field(default="", description="address of the active tab")
     max_steps: int | None = Field(default=None, description="step limit; None: the client's business")
     cum_reward: float = Field(default=0.0, description="sum of the episode's rewards")
+
+
+class ClientMessage(BaseModel):
+    """A message of a client over a WebSocket."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    data: dict[str, Any] = {}
 
 
 class StepRequest(BaseModel):
@@ -115,7 +154,7 @@ class StepRequest(BaseModel):
 
 
 def observation_answer(observation: BrowserGymObservation) -> Answer:
-    """Returns the response to a reset or a step."""
+    """Return the response to a reset or a step."""
     apart = {"reward", "done", "screenshot"} | ({"metadata"} if isinstance(observation, DetailedObservation) else set())
     fields = observation.model_dump(exclude=apart) | {"screenshot": observation.screenshot}
     data = {"observation": fields, "reward": observation.reward, "done": observation.done}
@@ -123,12 +162,12 @@ def observation_answer(observation: BrowserGymObservation) -> Answer:
 
 
 def error_answer(text: str, code: str, **more: int) -> Answer:
-    """Returns the response that says what went wrong."""
+    """Return the response that says what went wrong."""
     return {"type": "error", "data": {"message": text, "code": code} | more}
 
 
 def explain(error: Exception, request: str) -> Answer:
-    """Returns the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
+    """Return the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
     if isinstance(error, ValidationError):
         return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
     if isinstance(error, AtCapacity):
@@ -140,7 +179,7 @@ def explain(error: Exception, request: str) -> Answer:
 
 
 async def encode(png: bytes | None, form: Screenshots) -> str | orjson.Fragment | None:
-    """Returns a PNG as base64 text, or as the JSON of lists of pixels; None if there is none."""
+    """Return a PNG as base64 text, or as the JSON of lists of pixels; None if there is none."""
     if png is None or form == "none":
         return None
     return base64.b64encode(png).decode() if form == "png" else await asyncio.to_thread(_pixel_lists, png)
@@ -163,47 +202,10 @@ def _pixel_lists(png: bytes) -> orjson.Fragment:
 
 
 async def as_json(answer: Answer) -> bytes:
-    """Returns the JSON of an answer or of its data. Raises TypeError for what JSON does not know."""
+    """Return the JSON of an answer or of its data. Raises TypeError for what JSON does not know."""
     options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
     screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
     if isinstance(screenshot, orjson.Fragment):
         # Lists of pixels are tens of megabytes, which would keep every other session waiting.
         return await asyncio.to_thread(dump_json, answer, options)
     return dump_json(answer, option=options)
-
-
-class ToolsMessage(BaseModel):
-    """A WebSocket message with a JSON-RPC request in its data."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: str
-    data: dict[str, Any]
-
-
-class _ToolRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    jsonrpc: Literal["2.0"]
-    method: str
-    params: dict[str, Any] = {}
-    id: str | int | None = None
-
-
-def tool_answer(request: Any) -> dict[str, Any]:
-    """Returns the answer to a JSON-RPC request for tools: an error, as the environment has none.
-
-    Codes and messages are those of OpenEnv's own server for an environment without tools.
-    """
-    number: str | int | None = None
-    code, text = -32700, "Parse error"
-    if isinstance(request, dict):
-        try:
-            call = _ToolRequest.model_validate(request)
-        except ValidationError as error:
-            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
-        else:
-            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
-            if call.method in ("tools/list", "tools/call"):
-                code, text = -32603, "Environment does not support MCP"
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

@@ -95,8 +95,7 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     Args:
         on_ready: called with the server's URL and number of sessions once clients can connect.
     """
-    from webrl_serve.openenv.app import make_app
-    from webrl_serve.openenv.http_sessions import HttpSessions
+    from webrl_serve.openenv.app import HttpSessions, make_app
 
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)

@@ -34,7 +34,11 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     print(f"record {len(tasks)} tasks by hand to {out}", flush=True)
     if args.dry_run:
         return 0
-    _require_display()
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UsageError(
+            f"--by-hand opens a browser window, and there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
+            f"WAYLAND_DISPLAY={os.environ.get('WAYLAND_DISPLAY', '')!r}); run it on a desktop, or over `ssh -X`"
+        )
     print(_KEYS, flush=True)
 
     async def record() -> None:
@@ -64,12 +68,3 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     if out.stat().st_size:
         print(f"next: webrl sft CONFIG --data {out.parent}")
     return 0
-
-
-def _require_display() -> None:
-    """Raises UsageError where a browser cannot open a window."""
-    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        raise UsageError(
-            f"--by-hand opens a browser window, and there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
-            f"WAYLAND_DISPLAY={os.environ.get('WAYLAND_DISPLAY', '')!r}); run it on a desktop, or over `ssh -X`"
-        )

@@ -1,29 +1,38 @@
-"""Uploads a phase's model with its card, redacted config and report, and nothing that holds a secret."""
+"""`webrl push`: a run's model on the Hugging Face Hub, with a card that says what it is and how it was measured.
+
+`write_folder` makes the folder that is uploaded, with `model_card` as its README, and looks for secrets in it; `upload`
+sends it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import webrl
 from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
+from webrl.evaluate import is_evaluated, named_rates
 from webrl.llm.fingerprint import base_fingerprint, weights_fingerprint
 from webrl.llm.loading import HUB_NAME, MODEL_FILES
 from webrl.phase import is_phase_done
+from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
+from webrl.reports.trackers import escaped, table
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
+from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
 from webrl.training.export import STATE, read_origin, stacked_adapter
-from webrl_report.hub.card import Ancestry, model_card
-from webrl_report.page.build import render
-from webrl_report.page.facts import read_run
+from webrl_report.page.build import render, settings_table
+from webrl_report.page.facts import RunFacts, read_run
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
@@ -39,6 +48,20 @@ _HINTS = {
 
 class HubError(WebRLError):
     """The Hub could not be reached, or refused; the text says what was refused and why."""
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """What an actor was made from: the phases before it, the supervised start, and the model that all began with."""
+
+    trained: tuple[Path, ...]
+    """Model folders that were trained one from the other, oldest first; the last is the actor."""
+    base: str
+    """What the first of them was trained from, as it was named."""
+    weights: str | None
+    """`base_fingerprint` of that; None: not known."""
+    on_hub: bool
+    """Whether it is a name of the Hub, rather than a folder."""
 
 
 def check_repo_id(repo_id: str) -> None:
@@ -69,7 +92,7 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
     folder = require_run(run)
     last = folder.last_phase()
     if phase is None:
-        planned = read_run(run).option("num_phases")
+        planned = read_yaml(folder.config, "the run's config").get("num_phases")
         done = [k for k in range(last + 1) if is_phase_done(folder.phase(k))]
         if not done or done[-1] != planned:
             known = f"its last finished phase is {done[-1]}: --phase {done[-1]}" if done else "none of its phases has"
@@ -124,7 +147,19 @@ def write_folder(
             raise UsageError(f"--base {base}: it has other weights than {origin.base!r}, which the run started from")
         origin = replace(origin, base=base, on_hub=True)
     rank = _put_adapter(origin, out) if adapter else None
-    _put_model(phase.actor, out, weights=not adapter, link=link)
+    found = {path for pattern in MODEL_FILES for path in phase.actor.glob(pattern) if path.is_file()}
+    names = {path.name for path in found}
+    if not any(name.endswith(".safetensors") for name in names):
+        raise ModelError(f"{phase.actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
+    if lacking := {"config.json", "tokenizer_config.json"} - names:
+        raise ModelError(f"{phase.actor}: {', '.join(sorted(lacking))} is not there")
+    for path in sorted(path for path in found if not (adapter and _WEIGHTS.search(path.name))):
+        target = out / path.name
+        if link and path.suffix == ".safetensors":
+            target.symlink_to(path.resolve())
+        else:
+            with atomic_path(target) as temporary:
+                shutil.copyfile(path, temporary)
     facts = read_run(run.path)
     facts.phases = [found for found in facts.phases if found.phase <= phase.phase]
     write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, origin, rank))
@@ -209,22 +244,6 @@ def _put_adapter(origin: Ancestry, out: Path) -> int:
     return rank
 
 
-def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
-    found = {path for pattern in MODEL_FILES for path in actor.glob(pattern) if path.is_file()}
-    names = {path.name for path in found}
-    if not any(name.endswith(".safetensors") for name in names):
-        raise ModelError(f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
-    if lacking := {"config.json", "tokenizer_config.json"} - names:
-        raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")
-    for path in sorted(path for path in found if weights or not _WEIGHTS.search(path.name)):
-        target = out / path.name
-        if link and path.suffix == ".safetensors":
-            target.symlink_to(path.resolve())
-        else:
-            with atomic_path(target) as temporary:
-                shutil.copyfile(path, temporary)
-
-
 def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
     """Create the repository where it is not there, and upload the folder; returns its address.
 
@@ -260,3 +279,80 @@ def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
             f"{constants.ENDPOINT} cannot be reached: {redact(str(error)) or type(error).__name__}"
         ) from None
     return address
+
+
+def model_card(
+    run: RunFacts, phase: int, repo_id: str, license_id: str, origin: Ancestry, adapter_rank: int | None
+) -> str:
+    """Write README.md of the model after a phase, by `card.md.j2`.
+
+    Args:
+        run: with all its phases up to this one.
+        adapter_rank: of the LoRA adapter that is uploaded; None: whole weights.
+        license_id: as the Hub spells licenses (`apache-2.0`, `llama3.1`); `unknown` if it is not known.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+    from jinja2 import StrictUndefined, Template
+
+    phases = [facts for facts in run.phases if facts.phase <= phase]
+    start, base = str(run.option("models.actor", "not known")), origin.base if origin.on_hub else None
+    sees = run.option("rollout.image_size") is not None
+    name = repo_id.rpartition("/")[2]
+    suites = run.option("tasks.suite", "tasks")
+    suite = ", ".join(suites) if isinstance(suites, list) else str(suites)
+    results = [
+        EvalResult(
+            task_type="reinforcement-learning", task_name="Web tasks", dataset_type=suite,
+            dataset_name=f"{suite}, {part}", dataset_config=part, metric_type="success_rate",
+            metric_value=rate["rate"], metric_name=f"Success rate, {rate_text(rate)}",
+        )
+        for part, rate in named_rates(phases[-1].counts("eval")).items()
+        if rate.get("episodes")
+    ]  # fmt: skip
+    data = ModelCardData(
+        base_model=base,
+        base_model_relation="adapter" if adapter_rank else None,
+        library_name="peft" if adapter_rank else "transformers",
+        license=license_id,
+        pipeline_tag="image-text-to-text" if sees else "text-generation",
+        tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
+        model_name=name,
+        eval_results=results or None,
+    )
+    rates = {facts.phase: named_rates(found) for facts in phases if is_evaluated(found := facts.counts("eval"))}
+    agreements = [(p.phase, text) for p in phases if (text := agreement_text({"label": p.counts("label")}))]
+    settings = settings_table(run)
+    names = rate_names(list(rates.values()))
+    success: list[tuple[object, ...]] = []
+    for number, found in rates.items():
+        texts = [standing_text(found[name]) for name in names]
+        success.append((f"{number}: supervised start" if number == 0 else str(number), *texts))
+    counted: list[tuple[object, ...]] = []
+    for facts in phases:
+        played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
+        steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
+        counted.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
+    counted_head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
+    marker = next(iter(reversed(phases[-1].stages.values())), {})
+    versions = ", ".join(f"{package} {version}" for package, version in dict(marker.get("versions") or {}).items())
+    # Jinja would write a word from outside as it is: each is escaped, or without the backticks that it is put between.
+    text = files("webrl_report").joinpath("card.md.j2").read_text(encoding="utf-8")
+    body = Template(text, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).render(
+        name=escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), base=base,
+        rank=adapter_rank, sees=sees, num_trained=len(origin.trained), version=webrl.__version__,
+        start=_code(start), start_is_folder=start != base,
+        success_table=table(("phase", *names), success) if success else "",
+        is_evaluated=phase in rates, seed=run.option("seed", "?"),
+        objective=_code(run.option("actor.objective", "?")), judge=_code(run.option("label.judge", "orm")),
+        later_tasks="written from failures" if run.option("tasks.source") == "curriculum" else "of the suite",
+        agreement_table=table(("phase", "labels"), agreements) if agreements else "",
+        settings_table=table(settings.head, settings.rows),
+        versions=escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
+        suite=_code(suite), data_table=table(counted_head, counted),
+    )  # fmt: skip
+    return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(body)).strip()}\n"
+
+
+def _code(value: object) -> str:
+    """What may stand between backticks."""
+    return str(value).replace("`", "'").replace("\n", " ")

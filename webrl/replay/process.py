@@ -77,7 +77,7 @@ class ProcessPlan:
     def describe(self, config: RunConfig) -> list[str]:
         """Return one line per decision, and those on the prompts that actor and judge are given."""
         models, label = config.models, config.label
-        shown = models.prompt_format
+        shown: str = models.prompt_format
         if models.max_prompt_chars:
             shown += f", past rounds and page at most {models.max_prompt_chars} characters"
         lines = [

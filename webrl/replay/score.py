@@ -149,28 +149,34 @@ def score_cached(
     Raises:
         ValueError: `score` gave another number of records back, or none for a step.
     """
-    source = iter(records)
-    while True:
-        chunk: list[StepRecord] = []
-        num_tokens = 0
-        for record in source:
-            chunk.append(record)
-            num_tokens += len(record.prompt_ids) + len(record.action_ids)
-            if num_tokens >= chunk_tokens:
-                break
-        if not chunk:
-            return
-        known = [cache.get(fingerprint, record) for record in chunk]
-        missing = [record for record, logprobs in zip(chunk, known, strict=True) if logprobs is None]
-        fresh = list(score(missing)) if missing else []
-        if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
-            raise ValueError(f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs")
-        cache.put(fingerprint, fresh)
-        counts.computed += len(fresh)
-        counts.cached += len(chunk) - len(fresh)
-        new = iter(fresh)
-        for record, logprobs in zip(chunk, known, strict=True):
-            yield dataclasses.replace(record, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
+    chunk: list[StepRecord] = []
+    num_tokens = 0
+    for record in records:
+        chunk.append(record)
+        num_tokens += len(record.prompt_ids) + len(record.action_ids)
+        if num_tokens >= chunk_tokens:
+            yield from _score_chunk(chunk, score, cache, fingerprint, counts)
+            chunk, num_tokens = [], 0
+    if chunk:
+        yield from _score_chunk(chunk, score, cache, fingerprint, counts)
+
+
+def _score_chunk(
+    chunk: Sequence[StepRecord], score: ScoreFunction, cache: ScoreCache, fingerprint: str, counts: ScoreCounts
+) -> list[StepRecord]:
+    known = [cache.get(fingerprint, record) for record in chunk]
+    missing = [record for record, logprobs in zip(chunk, known, strict=True) if logprobs is None]
+    fresh = list(score(missing)) if missing else []
+    if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
+        raise ValueError(f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs")
+    cache.put(fingerprint, fresh)
+    counts.computed += len(fresh)
+    counts.cached += len(chunk) - len(fresh)
+    new = iter(fresh)
+    return [
+        dataclasses.replace(record, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
+        for record, logprobs in zip(chunk, known, strict=True)
+    ]
 
 
 def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) -> bytes:

@@ -1,5 +1,5 @@
-"""What the pages can be asked for: buttons, tabs, dialogs, boxes, lists, a contact book; and text entry, of given text
-or text looked up on the page, dates and times.
+"""What the pages offer to do: buttons, tabs, dialogs, boxes, lists, a contact book; and text entry, of given text or of
+text, dates and times that are looked up on the page.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _enter(
 ) -> Goal | None:
     """The same text into the page's `count` fields of a role (exactly so many), then Submit if asked for.
 
-    The picker beside a date or time field shares its bid, so a click on it does not count against the goal.
+    The picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
     """
     text, boxes = source(slots, page), page.all(role)
     if text is None or len(boxes) != count or not submit_button(page):

@@ -102,7 +102,7 @@ def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
-    from webrl.suites.miniwob.experts import is_valid
+    from webrl.suites.miniwob.experts import expert_for
     from webrl.tasks.filter import Dropped
 
     groups = {task.task_id: "kept" for task in read_records(folder / "tasks.jsonl", Task)}
@@ -125,7 +125,7 @@ def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]
         if trajectory.status.finished:
             outcomes[group].append(_succeeded(trajectory))
             first = trajectory.steps[0].observation
-            invalid[group] += not is_valid(trajectory.task.site, trajectory.instruction, first)
+            invalid[group] += not expert_for(trajectory.task.site).is_valid(trajectory.instruction, first)
     dropped = outcomes["value_low"] + outcomes["value_high"]
     figures: dict[str, Any] = {}
     for name, results in {**outcomes, "dropped": dropped}.items():
@@ -134,12 +134,10 @@ def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]
 
 
 def _succeeded(trajectory: Trajectory) -> bool:
-    from webrl.suites.miniwob.experts import accomplished
+    from webrl.suites.miniwob.experts import expert_for
 
-    return accomplished(
-        trajectory.task.site,
+    return expert_for(trajectory.task.site).accomplished(
         trajectory.instruction,
-        trajectory.steps[0].observation,
         [step.action for step in trajectory.steps],
         [step.observation for step in trajectory.steps],
         trajectory.final_observation,
@@ -147,9 +145,9 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 
 def _valid(name: str, tasks: Sequence[Task], texts: dict[str, str]) -> dict[str, Any]:
-    from webrl.suites.miniwob.experts import is_valid
+    from webrl.suites.miniwob.experts import expert_for
 
-    valid = [is_valid(task.site, task.instruction or "", texts.get(task.task_id, "")) for task in tasks]
+    valid = [expert_for(task.site).is_valid(task.instruction or "", texts.get(task.task_id, "")) for task in tasks]
     return _share(name, sum(valid), len(valid))
 
 

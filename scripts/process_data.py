@@ -84,14 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from webrl.replay.process import process
-    from webrl.replay.settings import describe
 
     config, plan = _choose(args)
     if not args.dry_run and (plan.actor or plan.orm):
         from webrl.training.cpu_variables import use_cpu_settings
 
         use_cpu_settings()
-    print("\n".join([*plan.describe(), *describe(config, judged=plan.orm is not None)]), flush=True)
+    print("\n".join(plan.describe(config)), flush=True)
     if args.dry_run:
         return 0
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -106,7 +105,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _choose(args: argparse.Namespace) -> tuple[RunConfig, ProcessPlan]:
     """Config and plan: the config that is named, or that of the run the rollouts or the actor come from."""
-    from webrl.replay.settings import run_of, settings_for
+    from webrl.replay.process import run_of, settings_for
 
     if names_run(args) or args.rollout_path is None:
         config = resolve_config(args, prefer_newest=True)

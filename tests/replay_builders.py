@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
-from webrl.replay.mix import add_history
 from webrl.replay.sources import Source, Tools
+from webrl.replay.stage import add_history
 from webrl.runs.store import read_records, write_records
 from webrl.types import StepRecord
 

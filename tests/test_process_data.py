@@ -17,7 +17,7 @@ import pytest
 from llm_builders import save_tiny_model, score
 from test_interop_vab import make_rows, write_trace
 
-from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, validate_config
+from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, RunConfig, validate_config
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
@@ -25,12 +25,11 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
-from webrl.replay.mix import add_history
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import build_records, step_encoder
+from webrl.replay.records import build_records, open_encoder
 from webrl.replay.score import score_on_devices
 from webrl.replay.sources import Source, Tools, find_source, read_steps
-from webrl.replay.stage import mix_replay
+from webrl.replay.stage import add_history, mix_replay
 from webrl.reward.labels import outcome_key
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import dump_line, read_records, write_records
@@ -124,7 +123,7 @@ def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_
     models = ModelsConfig(max_prompt_tokens=2000)
     trajectory = make_trajectory("a", ids=False)
     write_records(tmp_path / "trajectories.jsonl", [trajectory])
-    steps, counts, _ = read_all(find_source(tmp_path), encode=step_encoder(tokenizer, models))
+    steps, counts, _ = read_all(find_source(tmp_path), encode=open_encoder(tokenizer, "", RunConfig(models=models)))
     prompt = build_policy_prompt(tokenizer, "do a", trajectory.steps[:1], "page 1 of a", models)
     assert steps[1].prompt_ids == tuple(prompt.ids)
     assert steps[1].action_ids == (*encode_plain(tokenizer, "click('1')"), tokenizer.eos_token_id)
@@ -273,7 +272,7 @@ def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
     (replayed,) = [r for r in records if r.source == "replay"]
     assert replayed.index == 1  # drawn by seed 0; its successor was not
     (trace,) = read_vab(tmp_path / "vab", ProblemLog())
-    following = step_encoder(load_tokenizer(str(actor)), config.models)(trace, 2)
+    following = open_encoder(load_tokenizer(str(actor)), str(actor), config)(trace, 2)
     assert replayed.next_prompt_ids == following.prompt_ids
     states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
     assert {s.step_id: s.example.prompt_ids for s in states}["12:1'"] == following.prompt_ids
@@ -482,7 +481,10 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     assert result.returncode == 0, result.stderr
     assert "prompt            webrl, at most 3584 tokens\n" in result.stdout  # 4096 positions less 512
     (trace,) = read_vab(tmp_path / "vab", ProblemLog())
-    released = step_encoder(load_tokenizer(str(actor)), ModelsConfig(prompt_format="webrl", max_prompt_tokens=3584))
+    models = ModelsConfig(prompt_format="webrl", max_prompt_tokens=3584)
+    released = open_encoder(
+        load_tokenizer(str(actor)), str(actor), RunConfig(models=models, rollout={"dialect": "webrl"})
+    )
     written = read_records(tmp_path / "vab_train.jsonl", StepRecord)
     assert [r.prompt_ids for r in written] == [released(trace, i).prompt_ids for i in range(3)]
 

@@ -25,7 +25,7 @@ from webrl.llm.pictures import Picture, sha256
 from webrl.preflight import check_inputs
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import open_encoder, step_encoder
+from webrl.replay.records import open_encoder
 from webrl.replay.sources import Source, Tools, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.runs.folder import RunFolder
@@ -69,7 +69,7 @@ def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_befor
     write_records(tmp_path / "demos" / "trajectories.jsonl", shows)
     config = replaying(tmp_path, actor, tmp_path / "demos")
     tokenizer = load_tokenizer(str(actor))
-    encode = step_encoder(tokenizer, config.models)
+    encode = open_encoder(tokenizer, str(actor), config)
     own = make_trajectory("p0", instruction="do a")
     page = replace(own.steps[0], prompt_ids=tuple(encode(shows[0], 0).prompt_ids))
     past = [replace(own, steps=(page, own.steps[1])), make_trajectory("p1", 1, instruction="do e")]
@@ -94,7 +94,7 @@ def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
     config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)
     past, current = [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]
     assert mix(config, actor, past, current) == {"kept": 4, "over_ratio": 3}  # of six steps and one
-    encode = step_encoder(load_tokenizer(str(actor)), config.models)
+    encode = open_encoder(load_tokenizer(str(actor)), str(actor), config)
     (demonstration,) = read_demonstrations([tmp_path / "trajectories.jsonl"], ProblemLog(), "success", Counter())
     records = [record for record in replayed(RunFolder(config.run_dir)) if record.num_steps == 6]
     states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
@@ -159,7 +159,7 @@ def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
     rollout = write_phase(tmp_path / "now", [make_trajectory("p0", 4)])
     paths = {"rollout": rollout, "experience": [past], "output": tmp_path / "train.jsonl"}
     plan = make_plan(config, **paths)
-    assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe()
+    assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe(config)
     # People did h1 and h3 in two steps each, and failed at h0 and h2; the past did all four in one, on other pages.
     assert process(plan, config).history == {"kept": 8, "failed": 4}
     written = [r.instruction for r in read_records(plan.output_filter, StepRecord) if r.source == "replay"]

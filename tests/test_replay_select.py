@@ -11,9 +11,9 @@ from replay_builders import select_replay
 
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
-from webrl.replay.mix import add_history
 from webrl.replay.select import action_perplexity, draw, in_band, need_of
 from webrl.replay.sources import Source, Tools
+from webrl.replay.stage import add_history, refuse_other_weights, sampler_difference
 from webrl.types import StepRecord
 
 END = 9
@@ -273,8 +273,6 @@ def test_empty_history_gives_an_empty_selection():
 
 
 def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):
-    from webrl.replay.stage import sampler_difference
-
     steps = tmp_path / "train.jsonl"
     lines = [
         {"logprobs": [-1.0, -2.0], "ref_logprobs": [-1.5, -2.0]},
@@ -287,7 +285,6 @@ def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):
 
 def test_a_sampler_that_disagrees_with_the_trainer_stops_the_stage():
     from webrl.errors import ModelError
-    from webrl.replay.stage import refuse_other_weights
 
     refuse_other_weights("runs/a/actor", {"tokens": 3, "mean": 0.1, "max": 0.5}, 0.1)
     for mean in (1.93, float("nan")):

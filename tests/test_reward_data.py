@@ -30,10 +30,9 @@ from webrl.reward.data import (
     split_heldout,
     training_examples,
 )
-from webrl.reward.refresh import refresh
 from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
-from webrl.reward.train import encode_example, train_orm
+from webrl.reward.train import encode_example, refresh, train_orm
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import write_json, write_records
 from webrl.stages import Context

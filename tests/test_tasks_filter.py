@@ -144,7 +144,7 @@ def test_values_must_match_the_tasks_in_number():
 
 def test_no_tasks_at_all_give_an_empty_report():
     report = run([], judge=None, values=lambda left: [0.0] * len(left))
-    assert (report.kept, report.dropped, report.counts) == ((), (), {})
+    assert (report.kept, report.dropped, report.counts) == ([], [], {})
 
 
 def test_held_out_seeds_types_and_instructions_never_pass():
@@ -315,7 +315,7 @@ def test_a_budget_keeps_tasks_evenly_over_the_order(max_tasks, kept):
     report = run(named(*names.values()), config=CONFIG.model_copy(update={"max_tasks": max_tasks}))
     assert [task.instruction for task in report.kept] == [names[name] for name in kept]
     assert report.counts == ({"budget": 4 - len(kept)} if len(kept) < 4 else {})
-    assert run([], config=CONFIG.model_copy(update={"max_tasks": max_tasks})).kept == ()
+    assert run([], config=CONFIG.model_copy(update={"max_tasks": max_tasks})).kept == []
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,6 @@ from webrl.preflight import check_inputs, check_settings
 from webrl.reports.run import phase_metrics
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
-from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
 from webrl.rollouts.suite import suite_of
@@ -71,7 +69,7 @@ class TaskEnv(BlockingEnv):
     """
 
     def __init__(self, task: Task, config: RolloutConfig) -> None:
-        super().__init__(_make_env, config)
+        super().__init__(lambda task, browser, config: suite_of(task).make_env(browser, config), config)
         self.task = task
         """The task of the next episode."""
         self.settings = config
@@ -84,7 +82,10 @@ class TaskEnv(BlockingEnv):
             UsageError: a task of another suite: its environment is another one.
             DataError: a task that cannot be played.
         """
-        chosen = _seeded(task or self.task, seed)
+        chosen = task or self.task
+        if seed is not None:
+            name = chosen.task_id.removesuffix(f".{chosen.seed}")
+            chosen = dataclasses.replace(chosen, seed=seed, task_id=f"{name}.{seed}")
         suite = suite_of(chosen)
         if suite is not suite_of(self.task):
             raise UsageError(f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; make_env(it)")
@@ -114,28 +115,13 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
     return TaskEnv(task, config)
 
 
-def _make_env(task: Task, browser: Browser, config: RolloutConfig) -> BrowserEnv:
-    return suite_of(task).make_env(browser, config)
-
-
-def _seeded(task: Task, seed: int | None) -> Task:
-    if seed is None:
-        return task
-    name = task.task_id.removesuffix(f".{task.seed}")
-    return dataclasses.replace(task, seed=seed, task_id=f"{name}.{seed}")
-
-
 class Actor:
     """A model that acts; a context manager. `load_actor` opens one."""
 
     def __init__(self, name: str, config: RunConfig) -> None:
         self._stack = AsyncExitStack()
-        self._config = config
-        self.policy = call(self._open(name))
+        self.policy: Policy = call(self._stack.enter_async_context(open_policy(name, config)))
         """The same actor for asynchronous code on the loop of `webrl.rollouts.blocking.call`."""
-
-    async def _open(self, name: str) -> Policy:
-        return await self._stack.enter_async_context(open_policy(name, self._config))
 
     def act(
         self,

@@ -46,7 +46,21 @@ def check_settings(config: RunConfig, source: str) -> None:
             "instructions that were written for it"
         )
     if config.actor.objective == "grpo" and config.num_phases:
-        _check_groups(config, source)
+        # What leaves it nothing to compare, or lets it compare attempts of other weights; all of it at once.
+        rollout, strategy = config.rollout, config.replay.strategy
+        found = []
+        if rollout.num_generations == 1:
+            found.append(
+                "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)"
+            )
+        if strategy != "none":
+            found.append(f"replay.strategy={strategy}: other weights sampled replayed steps; set replay.strategy=none")
+        if not rollout.temperature:
+            found.append("rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1")
+        if rollout.policy == "expert":
+            found.append("rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor")
+        if found:
+            raise UsageError(f"{source}: actor.objective=grpo compares a task's attempts: {'; '.join(found)}")
     if (
         config.actor.objective == "imitation"
         and config.num_phases
@@ -85,13 +99,37 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     if due & {"label", "accept"}:
         configured_text(config.label)
     if "label" in due and config.refreshes_judge:
-        _check_refresh(config)
+        from webrl.interop.problems import ProblemLog
+        from webrl.reward.data import read_judged
+        from webrl.tasks.curriculum import practice_tasks
+
+        if load_plan(config.orm.engine).kind == "fsdp2":
+            raise UsageError(
+                f"orm.engine={config.orm.engine} shards a model over several processes, and a judge is trained further "
+                "by one (orm.refresh_every); set orm.engine=ddp"
+            )
+        for path in config.orm.refresh_data:
+            if not path.exists():
+                raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
+            if next(read_judged(path, ProblemLog()), None) is None:
+                raise UsageError(
+                    f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
+                )
+        practice_tasks(config, config.orm.refresh_every)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 
         check_demonstrations(config)
-    if "train" in due:
-        _check_processes(config)
+    if "train" in due and int(os.environ.get("WORLD_SIZE", "1")) <= 1:  # what needs several processes, in one
+        trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
+        for section in (name for name, is_trained in trained.items() if is_trained):
+            engine = getattr(config, section).engine
+            if load_plan(engine).kind == "fsdp2":
+                raise UsageError(
+                    f"{section}.engine={engine} shards a model over several processes, and this one would train alone: "
+                    "run the stages one by one and the training with `bash run_multinode.sh CONFIG --phase N` "
+                    f"(docs/cluster.md), or set {section}.engine=ddp"
+                )
     if due & {"replay", "train"} and config.rollout.image_size is not None:
         _check_seeing_training(config)
     check_models(config, due)
@@ -146,42 +184,6 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
 
 
-def _check_refresh(config: RunConfig) -> None:
-    """Refuse to begin a run whose judge could not be trained further."""
-    from webrl.interop.problems import ProblemLog
-    from webrl.reward.data import read_judged
-    from webrl.tasks.curriculum import practice_tasks
-
-    if load_plan(config.orm.engine).kind == "fsdp2":
-        raise UsageError(
-            f"orm.engine={config.orm.engine} shards a model over several processes, and a judge is trained further by "
-            "one (orm.refresh_every); set orm.engine=ddp"
-        )
-    for path in config.orm.refresh_data:
-        if not path.exists():
-            raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
-        if next(read_judged(path, ProblemLog()), None) is None:
-            raise UsageError(
-                f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
-            )
-    practice_tasks(config, config.orm.refresh_every)
-
-
-def _check_processes(config: RunConfig) -> None:
-    """Refuse to begin a run whose training needs several processes in one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return
-    trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
-    for section in (name for name, is_trained in trained.items() if is_trained):
-        engine = getattr(config, section).engine
-        if load_plan(engine).kind == "fsdp2":
-            raise UsageError(
-                f"{section}.engine={engine} shards a model over several processes, and this one would train alone: run "
-                "the stages one by one and the training with `bash run_multinode.sh CONFIG --phase N` "
-                f"(docs/cluster.md), or set {section}.engine=ddp"
-            )
-
-
 def _check_screenshots(config: RunConfig, source: str) -> None:
     """Refuse what cannot take screenshots; all of it at once."""
     rollout, models = config.rollout, config.models
@@ -218,21 +220,3 @@ def _check_seeing_training(config: RunConfig) -> None:
         )
     if found:
         raise UsageError(f"rollout.image_size trains the actor on screenshots: {'; '.join(found)}")
-
-
-def _check_groups(config: RunConfig, source: str) -> None:
-    """Refuse what leaves grpo nothing to compare, or lets it compare attempts of other weights; all of it at once."""
-    rollout, strategy = config.rollout, config.replay.strategy
-    found = []
-    if rollout.num_generations == 1:
-        found.append(
-            "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)"
-        )
-    if strategy != "none":
-        found.append(f"replay.strategy={strategy}: other weights sampled replayed steps; set replay.strategy=none")
-    if not rollout.temperature:
-        found.append("rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1")
-    if rollout.policy == "expert":
-        found.append("rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor")
-    if found:
-        raise UsageError(f"{source}: actor.objective=grpo compares a task's attempts: {'; '.join(found)}")

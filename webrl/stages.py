@@ -24,7 +24,6 @@ from webrl.types import Label, StepRecord, Task, Trajectory
 if TYPE_CHECKING:
     from webrl.llm import LanguageModel
     from webrl.llm.servers.vllm import VllmModel
-    from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
@@ -89,14 +88,13 @@ def generate(context: Context) -> Counts:
     On one's own site without instructions those of phase 0 are proposed from its pages.
     """
     folder = context.folder
-    if context.is_proposed:
-        from webrl.tasks import proposals
-
-        return proposals.propose(context.config, rng=context.rng("generate"), folder=folder)
-    if not context.has_curriculum:
+    if not context.is_proposed and not context.has_curriculum:
         return {"num_generated": 0}
     from webrl.tasks import curriculum
     from webrl.tasks.failures import load_failures
+
+    if context.is_proposed:
+        return curriculum.propose_from_pages(context.config, rng=context.rng("generate"), folder=folder)
 
     return curriculum.propose(
         context.config,
@@ -111,26 +109,22 @@ def filter_generated(context: Context) -> Counts:
     """Keep instructions that are new, feasible and inside the critic's band; phase 0 takes the suite's own."""
     from webrl.tasks import curriculum
 
-    folder = context.folder
+    config, folder = context.config, context.folder
     if not context.has_curriculum and not context.is_proposed:
-        return curriculum.select_seeds(context.config, folder, shares=_fresh_shares(context))
+        shares = None
+        if config.tasks.shares != "even" and context.phase:  # by how the task types went last
+            from webrl.tasks.failures import load_failures
+
+            failures = load_failures(context.run.path, before=context.phase)
+            shares = failures.shares(config.tasks.shares, every_site=True) if failures.tried else None
+        return curriculum.select_seeds(config, folder, shares=shares)
     return curriculum.select(
-        context.config,
+        config,
         folder,
         known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
         critic=context.previous.critic if context.phase else None,
         actor=context.actor,
     )
-
-
-def _fresh_shares(context: Context) -> dict[str, float] | None:
-    """Weights of the task types by how they went last, with `tasks.shares`; None: all alike."""
-    if context.config.tasks.shares == "even" or not context.phase:
-        return None
-    from webrl.tasks.failures import load_failures
-
-    failures = load_failures(context.run.path, before=context.phase)
-    return failures.shares(context.config.tasks.shares, every_site=True) if failures.tried else None
 
 
 def rollout(context: Context) -> Counts:
@@ -195,23 +189,20 @@ def label(context: Context) -> Counts:
     """Judge every finished trajectory with the outcome reward model, trained further first where that is due."""
     from webrl.reward.stage import label_file
 
-    refreshed = {"refresh": _refresh_judge(context)} if context.refreshes_judge else {}
-    return label_file(context.config_with_judge(), context.folder.trajectories, context.folder.labels) | refreshed
+    config, folder, phase, refreshed = context.config, context.folder, context.phase, {}
+    if context.refreshes_judge:
+        from webrl.reward.train import refresh
+        from webrl.rollouts.collect import open_breaker
+        from webrl.tasks.curriculum import practice_tasks
 
-
-def _refresh_judge(context: Context) -> Counts:
-    """Practice episodes of the newest actor, and the judge trained further on them."""
-    from webrl.reward.refresh import refresh
-    from webrl.rollouts.collect import open_breaker
-    from webrl.tasks.curriculum import practice_tasks
-
-    config, folder, phase = context.config, context.folder, context.phase
-    tasks = practice_tasks(config, phase)
-    breaker = open_breaker(folder.practice, len(tasks), config.rollout)
-    play(config, tasks, context.actor, folder.practice, phase=phase, prefix=f"j{phase:02d}", on_episode=breaker)
-    learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
-    earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
-    return refresh(context.config_with_judge(phase - 1), folder.practice, earlier, folder.orm, seed=config.seed + phase)
+        tasks, out = practice_tasks(config, phase), folder.practice
+        breaker = open_breaker(out, len(tasks), config.rollout)
+        play(config, tasks, context.actor, out, phase=phase, prefix=f"j{phase:02d}", on_episode=breaker)
+        learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
+        earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
+        before = context.config_with_judge(phase - 1)
+        refreshed["refresh"] = refresh(before, out, earlier, folder.orm, seed=config.seed + phase)
+    return label_file(context.config_with_judge(), folder.trajectories, folder.labels) | refreshed
 
 
 def replay(context: Context) -> Counts:
@@ -253,7 +244,20 @@ def train(context: Context) -> Counts:
 
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
-    shown: Any = {"demonstrations": _demonstrations(context), "rate_factor": context.rate_factor}
+    shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
+    if context.phase and config.actor.imitation and config.used_demos:  # imitated beside the objective
+        from webrl.demos.sft import encode
+        from webrl.interop.problems import ProblemLog
+        from webrl.llm.loading import load_tokenizer
+        from webrl.replay.demonstrations import read_demonstrations
+        from webrl.replay.records import open_encoder
+
+        problems = ProblemLog()
+        encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
+        demonstrations = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
+        shown["demonstrations"] = encode(demonstrations, encoder, problems)
+        if problems.counts:
+            logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
     losses: Counts = {}
     if config.trains_critic:
@@ -272,26 +276,6 @@ def train(context: Context) -> Counts:
             write_records(scored, valued)
         barrier()
     return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options, **shown))
-
-
-def _demonstrations(context: Context) -> list[Example]:
-    """Steps of `replay.demos` that the update imitates beside its objective."""
-    config = context.config
-    if context.phase == 0 or not config.actor.imitation or not config.used_demos:
-        return []
-    from webrl.demos.sft import encode
-    from webrl.interop.problems import ProblemLog
-    from webrl.llm.loading import load_tokenizer
-    from webrl.replay.demonstrations import read_demonstrations
-    from webrl.replay.records import open_encoder
-
-    problems = ProblemLog()
-    encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
-    shown = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
-    examples = encode(shown, encoder, problems)
-    if problems.counts:
-        logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
-    return examples
 
 
 def accept(context: Context) -> Counts:

@@ -90,7 +90,7 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
     """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
-    from webrl.replay.records import build_records, released_next_prompt, step_encoder
+    from webrl.replay.records import build_records, open_encoder, released_next_prompt
     from webrl.runs.store import read_records
     from webrl.training import score_actions, score_values, train_actor, train_critic
     from webrl.types import Label, Trajectory
@@ -102,7 +102,7 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
         read_records(SAMPLES / "trajectories.jsonl", Trajectory),
         labels,
         Counter(),
-        encode=step_encoder(tokenizer, config.models, config.rollout.dialect),
+        encode=open_encoder(tokenizer, actor, config),
         tokenizer=tokenizer_fingerprint(tokenizer),
         next_prompt=released_next_prompt(config, tokenizer),
     )

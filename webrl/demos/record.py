@@ -51,7 +51,14 @@ def slip_action(action: str, observation: str, rng: random.Random) -> str:
     if match and kind < 0.6:
         name, bid, text = match.groups()
         options = re.findall(r"option '([^']+)'", observation)
-        other = rng.choice(options) if name == "select_option" and options else _mistype(text, rng)
+        if name == "select_option" and options:
+            other = rng.choice(options)
+        elif len(text) < 2 or rng.random() < 0.2:
+            other = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8)))
+        else:
+            at = rng.randrange(len(text))
+            typed = rng.choice(("", text[at] * 2, rng.choice("aeiorstn")))
+            other = text[:at] + typed + text[at + 1 :]
         return f"{name}('{bid}', '{other}')"
     if kind > 0.92 or not bids:
         return "send_msg_to_user('done')"
@@ -109,10 +116,3 @@ async def record(
     experts = {site: ExpertPolicy(site, slip, seed) for site in sorted({task.site for task in tasks})}
     name = prefix or out.stem
     await collect(tasks, config, experts, out, phase=phase, prefix=name, on_episode=breaker)
-
-
-def _mistype(text: str, rng: random.Random) -> str:
-    if len(text) < 2 or rng.random() < 0.2:
-        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8)))
-    at = rng.randrange(len(text))
-    return text[:at] + rng.choice(("", text[at] * 2, rng.choice("aeiorstn"))) + text[at + 1 :]

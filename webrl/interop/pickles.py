@@ -44,30 +44,26 @@ def load_restricted(path: Path) -> Any:
                 file.seek(0)
                 return _Unpickler(file, path, {}).load()
             with zipfile.ZipFile(file) as archive:
-                return _load_archive(archive, path)
+                members = {member.filename.partition("/")[2]: member for member in archive.infolist()}
+                if "data.pkl" not in members:
+                    raise DataError(f"{path}: no data.pkl inside; not a torch.save file")
+                packed = next((m for m in members.values() if m.compress_type != zipfile.ZIP_STORED), None)
+                if packed:
+                    raise DataError(
+                        f"{path}: refused: {packed.filename!r:.80} is compressed ({packed.compress_size} bytes for "
+                        f"{packed.file_size}), which torch.save never does; unpack it and check where it comes from"
+                    )
+                total, size = sum(member.file_size for member in members.values()), path.stat().st_size
+                if total > size:  # members that overlap, or sizes that are not true
+                    raise DataError(f"{path}: refused: its members claim {total} bytes, the file has {size}")
+                storages = {name[5:]: (archive, member) for name, member in members.items() if name.startswith("data/")}
+                return _Unpickler(io.BytesIO(archive.read(members["data.pkl"])), path, storages).load()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except DataError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything while it is taken apart
         raise DataError(f"{path}: damaged file ({type(error).__name__}: {str(error)[:200]})") from None
-
-
-def _load_archive(archive: zipfile.ZipFile, path: Path) -> Any:
-    members = {member.filename.partition("/")[2]: member for member in archive.infolist()}
-    if "data.pkl" not in members:
-        raise DataError(f"{path}: no data.pkl inside; not a torch.save file")
-    packed = next((m for m in members.values() if m.compress_type != zipfile.ZIP_STORED), None)
-    if packed:
-        raise DataError(
-            f"{path}: refused: {packed.filename!r:.80} is compressed ({packed.compress_size} bytes for "
-            f"{packed.file_size}), which torch.save never does; unpack it and check where it comes from"
-        )
-    total, size = sum(member.file_size for member in members.values()), path.stat().st_size
-    if total > size:  # members that overlap, or sizes that are not true
-        raise DataError(f"{path}: refused: its members claim {total} bytes, the file has {size}")
-    storages = {name[5:]: (archive, member) for name, member in members.items() if name.startswith("data/")}
-    return _Unpickler(io.BytesIO(archive.read(members["data.pkl"])), path, storages).load()
 
 
 _PythonUnpickler: Any = pickle._Unpickler

@@ -51,15 +51,11 @@ class ProblemLog:
         place, _, reason = message.partition(": ")
         self.add("broken_line", place, reason)
 
-    def close(self) -> None:
-        """Bring the file to the disk and close it."""
-        if self._file and not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-
     def __enter__(self) -> ProblemLog:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        if self._file and not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()

@@ -37,11 +37,12 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
     if data and all(isinstance(item, dict) for item in data):
         raise DataError(f"{path}: a flat list of shuffled steps (a *_filter file); convert the unfiltered file instead")
     for number, items in enumerate(data):
-        place = f"{path}:{number}"
         try:
-            yield _trajectory(f"{path.stem}-{number}", items)
+            found = _trajectory(f"{path.stem}-{number}", items)
         except (ValueError, KeyError, TypeError) as error:
-            problems.add("bad_trajectory", place, f"trajectory {number}: {error}; left out")
+            problems.add("bad_trajectory", f"{path}:{number}", f"trajectory {number}: {error}; left out")
+        else:
+            yield found
 
 
 def convert_released(path: Path, out: Path) -> dict[str, int]:
@@ -80,7 +81,9 @@ def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
     for index, item in enumerate(items):
         response = without_end(_text(item, "action"))
         steps.append(Step(index, page_of_prompt(_text(item, "observation"), index), response, response.strip()))
-    score = _score(items)
+    score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]
+    if not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
+        raise ValueError(f"the reward must be a finite number, found {_shown(score)}")
     trajectory = Trajectory(
         trajectory_id=trajectory_id,
         task=Task(task_id=trajectory_id, site=SITE, instruction=task),
@@ -90,7 +93,7 @@ def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
         final_observation=steps[-1].observation,
         status=Status.AGENT_DONE if "exit(" in steps[-1].response else Status.STEP_LIMIT,
     )
-    return trajectory, Label(trajectory_id, score, int(score >= 0.5), "released experience file")
+    return trajectory, Label(trajectory_id, float(score), int(score >= 0.5), "released experience file")
 
 
 def page_of_prompt(prompt: str, index: int) -> str:
@@ -113,13 +116,6 @@ def _text(item: Any, name: str) -> str:
         raise ValueError(f"field {name!r} must be text, found {_shown(value)}")
     value.encode()  # UnicodeEncodeError, a ValueError: a lone surrogate, which no file of ours can hold
     return value
-
-
-def _score(items: list[dict[str, Any]]) -> float:
-    score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]
-    if not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
-        raise ValueError(f"the reward must be a finite number, found {_shown(score)}")
-    return float(score)
 
 
 def _shown(value: Any) -> str:

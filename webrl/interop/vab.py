@@ -51,12 +51,11 @@ def _traces(folder: Path) -> Path:
 
 def trace_paths(folder: Path) -> list[Path]:
     """Trace files of a result folder (or of the folder of traces in it), numbers in numeric order."""
-
-    def key(path: Path) -> list[int | str]:
-        # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
-
-    return sorted(_traces(folder).glob("*.jsonl"), key=key)
+    # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
+    return sorted(
+        _traces(folder).glob("*.jsonl"),
+        key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)],
+    )
 
 
 def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None] | None = None) -> Iterator[Trajectory]:
@@ -86,7 +85,18 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
     rows = _read_rows(path, problems)
     if rows is None:
         return None
-    score, problem = _choose_score(path, problems)
+    score, problem = _read_score(path)
+    fixed = path.parent.parent / _FIXED / path.name
+    if fixed.exists() or fixed.is_symlink():  # its score counts, as in the released code
+        recorded, place = score, str(fixed)
+        if (copied := _read_rows(fixed, problems)) is None:
+            score, problem = None, ("bad_fixed_trace", place, "the score cannot be read; not scored")
+        else:
+            place = f"{fixed}:{len(copied)}"
+            score, problem = _checked_score(copied[-1].get("score"), "bad_fixed_trace", place)
+        if score is not None and recorded is not None and (score >= 0.5) != (recorded >= 0.5):
+            reason = f"score {score:g}, its action file says {recorded:g}; taken is the former, as in the released code"
+            problems.add("other_score", place, reason)
     if problem:
         problems.add(*problem)
     steps = []
@@ -167,8 +177,28 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
             if not line.strip():
                 continue
             place = f"{path}:{number}"
-            row = _parse_row(line, place, problems)
-            if row is None:
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
+                try:
+                    row = json.loads(line.decode("utf-8", "replace"), strict=False)
+                except (ValueError, RecursionError):
+                    problems.add("broken_line", place, f"malformed JSON ({error}): {line[:60]!r}; trace left out")
+                    return None
+                problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); the bad characters were replaced")
+                if isinstance(row, dict):
+                    row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
+            if not isinstance(row, dict):
+                problems.add("broken_line", place, f"expected an object, found {type(row).__name__}; trace left out")
+                return None
+            for name in _TEXT_FIELDS:
+                if not isinstance(row.get(name), str):
+                    found = repr(row[name])[:60] if name in row else "nothing"
+                    problems.add("broken_line", place, f"field {name!r} must be text, found {found}; trace left out")
+                    return None
+            if type(row.get("index")) is not int:
+                problems.add("broken_line", place, f"field 'index' must be a number, found {row.get('index')!r:.60}")
                 return None
             if rows and row["index"] == 0:
                 problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
@@ -186,51 +216,8 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     return rows
 
 
-def _parse_row(line: bytes, place: str, problems: ProblemLog) -> dict[str, Any] | None:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
-        try:
-            row = json.loads(line.decode("utf-8", "replace"), strict=False)
-        except (ValueError, RecursionError):
-            problems.add("broken_line", place, f"malformed JSON ({error}): {line[:60]!r}; trace left out")
-            return None
-        problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); the bad characters were replaced")
-        if isinstance(row, dict):
-            row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
-    if not isinstance(row, dict):
-        problems.add("broken_line", place, f"expected an object, found {type(row).__name__}; trace left out")
-        return None
-    for name in _TEXT_FIELDS:
-        if not isinstance(row.get(name), str):
-            found = repr(row[name])[:60] if name in row else "nothing"
-            problems.add("broken_line", place, f"field {name!r} must be text, found {found}; trace left out")
-            return None
-    if type(row.get("index")) is not int:
-        problems.add("broken_line", place, f"field 'index' must be a number, found {row.get('index')!r:.60}")
-        return None
-    return row
-
-
 _Score = tuple[float | None, tuple[str, str, str] | None]
 """Score in [0, 1], or None and the problem (kind, place, reason)."""
-
-
-def _choose_score(path: Path, problems: ProblemLog) -> _Score:
-    """The score in `fixed_traces`, as the released code takes it, where there is one; else the action file's."""
-    fixed = path.parent.parent / _FIXED / path.name
-    if not fixed.exists() and not fixed.is_symlink():
-        return _read_score(path)
-    rows = _read_rows(fixed, problems)
-    if rows is None:
-        return None, ("bad_fixed_trace", str(fixed), "the score cannot be read; not scored")
-    score, problem = _checked_score(rows[-1].get("score"), "bad_fixed_trace", f"{fixed}:{len(rows)}")
-    recorded, _ = _read_score(path)
-    if score is not None and recorded is not None and (score >= 0.5) != (recorded >= 0.5):
-        reason = f"score {score:g}, its action file says {recorded:g}; taken is the former, as in the released code"
-        problems.add("other_score", f"{fixed}:{len(rows)}", reason)
-    return score, problem
 
 
 def _read_score(path: Path) -> _Score:

@@ -106,13 +106,24 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
     for number, data in read_lines(path, problems.on_line):
         try:
             if isinstance(data, dict) and "trajectory_id" not in data:
-                yield _human(HumanDemonstration.from_json(data), f"{path.stem}:{number}")
+                shown = HumanDemonstration.from_json(data)
+                if shown.success not in (0, 1):
+                    raise ValueError(f"success must be 0 or 1, found {shown.success}")
+                name, page = f"{path.stem}:{number}", shown.steps[-1].observation if shown.steps else ""
+                steps = tuple(Step(i, s.observation, s.response, s.response) for i, s in enumerate(shown.steps))
+                task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
+                human = Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE)
+                yield human, shown.success
                 continue
             trajectory = Trajectory.from_json(data)
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
-        trajectory = _with_pictures(trajectory, root)
+        if any(
+            step.screenshot for step in trajectory.steps
+        ):  # absolute: they lie beside the file, whatever run reads it
+            steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
+            trajectory = replace(trajectory, steps=steps)
         if outcomes is not None:
             yield trajectory, outcomes.get(outcome_key(trajectory.trajectory_id))
         else:
@@ -137,20 +148,3 @@ def check_demonstrations(config: RunConfig) -> None:
             raise UsageError(f"replay.demos: {error}") from None
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
-
-
-def _with_pictures(trajectory: Trajectory, root: Path) -> Trajectory:
-    """Its screenshots by absolute path: they lie beside the file, whatever run reads it."""
-    if not any(step.screenshot for step in trajectory.steps):
-        return trajectory
-    steps = (replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
-    return replace(trajectory, steps=tuple(steps))
-
-
-def _human(shown: HumanDemonstration, name: str) -> tuple[Trajectory, int]:
-    if shown.success not in (0, 1):
-        raise ValueError(f"success must be 0 or 1, found {shown.success}")
-    steps = tuple(Step(i, step.observation, step.response, step.response) for i, step in enumerate(shown.steps))
-    task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
-    page = steps[-1].observation if steps else ""
-    return Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE), shown.success

@@ -2,6 +2,7 @@
 
 Stage 1 turns a trace folder (VAB's format or ours) into `<output>.jsonl`; stage 2 adds history filtered by perplexity
 and writes `<output>_filter.jsonl` beside it. Same functions as the stages "label" and "replay" of a run.
+Where nobody names a config, rollouts are turned into the prompt of their run or their actor, never of the demo.
 """
 
 from __future__ import annotations
@@ -11,28 +12,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
 from webrl.llm.check import check_model
+from webrl.llm.loading import adapter_base, model_folder
 from webrl.replay.demonstrations import check_demonstrations
-from webrl.replay.mix import add_history
 from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
-from webrl.replay.stage import SCORE_CACHE
+from webrl.replay.stage import SCORE_CACHE, add_history
 from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
 from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_records, write_records
+from webrl.runs.store import count_lines, read_json, read_records, write_records
 from webrl.types import Trajectory
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
 _NO_MODEL = "none"
+_PUBLISHED_TOKENS = 15872
+"""16,384 less 512 for the reply."""
+_REPLY_TOKENS = 512
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,12 @@ class ProcessPlan:
         """Text file with every problem of the input."""
         return self.output.with_name(f"{self.output.stem}_problems.txt")
 
-    def describe(self) -> list[str]:
-        """Return one line per decision."""
+    def describe(self, config: RunConfig) -> list[str]:
+        """Return one line per decision, and those on the prompts that actor and judge are given."""
+        models, label = config.models, config.label
+        shown: str = models.prompt_format
+        if models.max_prompt_chars:
+            shown += f", past rounds and page at most {models.max_prompt_chars} characters"
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",
@@ -82,6 +92,10 @@ class ProcessPlan:
         lines.append(f"current steps     {self.output}")
         if 2 in self.stages:
             lines.append(f"with history      {self.output_filter}")
+        lines.append(f"prompt            {shown}, at most {models.max_prompt_tokens} tokens")
+        if self.orm:
+            text, limit = label.system_prompt or "ours", f"at most {label.max_prompt_tokens} tokens"
+            lines.append(f"judge's prompt    {label.prompt_format}, {limit}, system text {text}")
         return lines
 
 
@@ -190,6 +204,58 @@ def _default_plan(config: RunConfig) -> ProcessPlan:
     )
 
 
+def run_of(path: Path | str | None) -> Path | None:
+    """Return the run folder that holds a phase, a trajectory file or a model; None for anything else."""
+    if not path:
+        return None
+    parents = Path(path).absolute().parents
+    return next((p for p in parents if (p / "config.yaml").is_file() and next(p.glob("phase_*"), None)), None)
+
+
+def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: Sequence[str]) -> RunConfig:
+    """Return the published settings within the models' limits; traces of VAB are trained in the released format.
+
+    Args:
+        actor, orm: folders or hub names; of a hub name the limit is not known before it is loaded.
+        overrides: `key=value`, which win.
+
+    Raises:
+        DataError: no rollouts there, or a model folder whose config cannot be read.
+        UsageError: a bad override.
+    """
+    settings = []
+    if find_source(rollout).kind in ("vab", "released"):
+        settings += ["models.prompt_format=webrl", "rollout.dialect=webrl", "label.prompt_format=webrl"]
+    for section, model in (("models", actor), ("label", orm)):
+        context = context_of(model) if model else None
+        if context is not None:
+            limit = max(16, min(_PUBLISHED_TOKENS, context - _REPLY_TOKENS))
+            settings.append(f"{section}.max_prompt_tokens={limit}")
+    return load_config(None, [*settings, *overrides])
+
+
+def context_of(model: str) -> int | None:
+    """Positions that a model folder's config states; None if it states none, or for a hub name.
+
+    Raises:
+        DataError: a config.json that is no JSON object.
+        ModelError: a path that does not exist.
+    """
+    folder = model_folder(model)
+    base = adapter_base(folder) if folder else None
+    if base:
+        return context_of(base)
+    if folder is None or not (folder / "config.json").is_file():
+        return None
+    data = read_json(folder / "config.json")
+    if not isinstance(data, dict):
+        raise DataError(f"{folder / 'config.json'}: expected an object, found {data!r:.80}")
+    inner = data.get("text_config")
+    places: list[dict[str, Any]] = [data, inner] if isinstance(inner, dict) else [data]
+    found = (place.get(key) for place in places for key in _CONTEXT_KEYS)
+    return next((n for n in found if type(n) is int and n > 0), None)
+
+
 def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     """Carry out a plan.
 
@@ -228,7 +294,20 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         if plan.actor:
             tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
-            _write_current(rollouts, plan, config, tools, summary)
+            if plan.orm:
+                summary.labels = _judge(rollouts, plan.orm, plan.labels, config)
+                outcomes: Mapping[bytes, int | None] | None = read_outcomes(plan.labels, problems.on_line)
+            else:
+                outcomes = labelled_outcomes(rollouts, problems)
+            with progress(rollouts.num_bytes, "stage 1", "B") as bar:
+                own = replace(tools.judged(outcomes), on_bytes=bar.update)
+                steps = read_steps(rollouts, own)
+                summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
+            summary.trajectories = dict(own.counts)
+            if not summary.num_current:
+                hint = "; steps without token ids need --actor_path" if own.counts["no_token_ids"] else ""
+                counts = f"{summary.trajectories}, {dict(problems.counts)}"
+                raise DataError(f"{plan.rollout}: no usable step: {counts}{hint}")
         if 2 in plan.stages:
             if not plan.output.is_file():
                 raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
@@ -245,40 +324,20 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     return summary
 
 
-def _write_current(source: Source, plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary) -> None:
-    """Stage 1: judge the rollouts if the plan names a judge, and write their steps."""
-    problems = tools.problems
-    if plan.orm:
-        from webrl.reward.stage import judge
+def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[str, int]:
+    """Judge the rollouts; defects are listed once, by the pass that writes the records."""
+    from webrl.reward.stage import judge
 
-        judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
-        num_trajectories = 0  # about, for progress
-        if source.kind == "vab":
-            num_trajectories = len(trace_paths(source.path))
-        elif source.kind != "released":
-            num_trajectories = count_lines(source.path)
-        summary.labels = judge(judged, _trajectories(source), plan.labels, num_trajectories)
-        outcomes: Mapping[bytes, int | None] | None = read_outcomes(plan.labels, problems.on_line)
-    else:
-        outcomes = labelled_outcomes(source, problems)
-    tools = tools.judged(outcomes)
-    with progress(source.num_bytes, "stage 1", "B") as bar:
-        steps = read_steps(source, replace(tools, on_bytes=bar.update))
-        summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
-    summary.trajectories = dict(tools.counts)
-    if not summary.num_current:
-        hint = "; steps without token ids need --actor_path" if tools.counts["no_token_ids"] else ""
-        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(problems.counts)}{hint}")
-
-
-def _trajectories(source: Source) -> Iterator[Trajectory]:
-    """Stream the trajectories for the judge; defects are listed once, by the pass that writes the records."""
     silent = ProblemLog(num_shown=0)
+    trajectories: Iterator[Trajectory]
+    total = 0  # about, for progress
     if source.kind == "trajectories":
-        yield from read_records(source.path, Trajectory, silent.on_line)
+        trajectories, total = read_records(source.path, Trajectory, silent.on_line), count_lines(source.path)
     elif source.kind == "vab":
-        yield from read_vab(source.path, silent)
+        trajectories, total = read_vab(source.path, silent), len(trace_paths(source.path))
     elif source.kind == "released":
-        yield from (trajectory for trajectory, _ in read_released(source.path, silent))
+        trajectories = (trajectory for trajectory, _ in read_released(source.path, silent))
     else:
         raise UsageError(f"--add_reward needs trajectories; {source.path} holds training records without pages")
+    judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": orm})})
+    return judge(judged, trajectories, labels, total)

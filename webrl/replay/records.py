@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from webrl.config import ModelsConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.llm.pictures import Picture, png_size, shown_size
-from webrl.llm.prompts import Dialect, build_policy_prompt
+from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import CLOSE, OPEN, encode_plain, encode_text, split_thinking
 from webrl.llm.turns import closing_ids
 from webrl.types import Label, StepRecord, Trajectory
@@ -28,7 +28,7 @@ class EncodedStep(NamedTuple):
 
 
 StepEncoder = Callable[[Trajectory, int], EncodedStep]
-"""Tokenises step `index` of a trajectory (`step_encoder` makes one from a tokenizer)."""
+"""Tokenises step `index` of a trajectory (`open_encoder` makes one)."""
 NextPrompt = Callable[[Trajectory], Sequence[int]]
 """[P] the prompt after a trajectory's last step (the released objective's s')."""
 
@@ -100,27 +100,30 @@ def build_records(
 
 
 def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
-    """`step_encoder` as the run's policy would have been prompted: with the step's screenshot for an actor that sees.
+    """Tokenise a step as it would be if the policy had produced its response: prompt, response, end token.
+
+    An actor that sees is shown the step's screenshot. Prompt and response are tokenised apart, as they are when the
+    policy acts. The end token is that of the prompt format (`closing_ids`).
 
     Raises:
         ModelError: `rollout.image_size`, and a model that cannot see.
     """
-    models, rollout = config.models, config.rollout
-    if rollout.image_size is None:
-        return step_encoder(tokenizer, models, rollout.dialect)
-    from webrl.llm.eyes import Eyes
+    models, rollout, eyes = config.models, config.rollout, None
+    if rollout.image_size is not None:
+        from webrl.llm.eyes import Eyes
 
-    eyes, image_size = Eyes(actor), rollout.image_size
-    end = closing_ids(eyes.tokenizer, models.prompt_format)
+        eyes = Eyes(actor)
+        tokenizer = eyes.tokenizer
+    end = closing_ids(tokenizer, models.prompt_format)
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
         step, past = trajectory.steps[index], trajectory.steps[:index]
-        picture, png = read_picture(trajectory, index, config)
+        picture, png = read_picture(trajectory, index, config) if eyes else (None, None)
         prompt = build_policy_prompt(
-            eyes.tokenizer, trajectory.instruction, past, step.observation, models, rollout.dialect, eyes=eyes,
-            image=png, image_size=image_size, show_text=rollout.show_text,
+            tokenizer, trajectory.instruction, past, step.observation, models, rollout.dialect, eyes=eyes, image=png,
+            image_size=rollout.image_size or 0, show_text=rollout.show_text,
         )  # fmt: skip
-        return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
+        return EncodedStep(prompt.ids, (*encode_response(tokenizer, step.response), *end), picture)
 
     return encode
 
@@ -145,23 +148,6 @@ def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple
             f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it in that size"
         )
     return picture, png
-
-
-def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "browsergym") -> StepEncoder:
-    """Tokenise a step as it would be if the policy had produced its response: prompt, response, end token.
-
-    Prompt and response are tokenised apart, as they are when the policy acts. The end token is that of the
-    prompt format (`closing_ids`).
-    """
-    end = closing_ids(tokenizer, models.prompt_format)
-
-    def encode(trajectory: Trajectory, index: int) -> EncodedStep:
-        step = trajectory.steps[index]
-        past = trajectory.steps[:index]
-        prompt = build_policy_prompt(tokenizer, trajectory.instruction, past, step.observation, models, dialect)
-        return EncodedStep(prompt.ids, (*encode_response(tokenizer, step.response), *end))
-
-    return encode
 
 
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:

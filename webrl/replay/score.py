@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Self
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
@@ -62,7 +63,7 @@ class ScoreCache:
         row = self._database.execute(
             "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?", (fingerprint, record.step_id)
         ).fetchone()
-        if row is None or row[0] != _digest_of(record):
+        if row is None or row[0] != _digest(record.prompt_ids, record.action_ids, record.screenshot_sha256):
             return None
         return tuple(array.array("d", row[1]))
 
@@ -73,11 +74,11 @@ class ScoreCache:
             DataError: the disk is read-only.
             OSError: it is full.
         """
-        rows = [
-            (fingerprint, r.step_id, _digest_of(r), array.array("d", r.ref_logprobs).tobytes())
-            for r in records
-            if r.ref_logprobs is not None
-        ]
+        rows = []
+        for r in records:
+            if r.ref_logprobs is not None:
+                digest = _digest(r.prompt_ids, r.action_ids, r.screenshot_sha256)
+                rows.append((fingerprint, r.step_id, digest, array.array("d", r.ref_logprobs).tobytes()))
         with full_disk_named(self._path):
             try:
                 with self._database:
@@ -85,15 +86,11 @@ class ScoreCache:
             except sqlite3.Error as error:
                 raise DataError(f"{self._path}: cannot store scores: {error}") from None
 
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
-
-    def __enter__(self) -> ScoreCache:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        self._database.close()
 
 
 def read_scores(
@@ -182,11 +179,8 @@ def _score_chunk(
     ]
 
 
-def _digest_of(record: StepRecord) -> bytes:
-    return _digest(record.prompt_ids, record.action_ids, record.screenshot_sha256)
-
-
 def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) -> bytes:
+    """Tell a step's tokens and picture from another's under the same step id."""
     data = blake2b(array.array("q", prompt_ids).tobytes(), digest_size=12)
     data.update(b"|" + array.array("q", action_ids).tobytes())
     if picture:
@@ -194,8 +188,8 @@ def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) 
     return data.digest()
 
 
-class Scorer:
-    """Scores step records under one actor; context manager that owns the cache file.
+class Scorer(ScoreCache):
+    """Scores step records under one actor, each once.
 
     Args:
         actor: model folder (or hub name, which then is its own fingerprint).
@@ -203,46 +197,34 @@ class Scorer:
     """
 
     def __init__(self, actor: str, config: RunConfig, cache: Path) -> None:
+        super().__init__(cache)
         self.counts = ScoreCounts()
         self._actor = actor
         self._config = config
         self._fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor
-        self._cache = ScoreCache(cache)
 
     def stream(self, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
         """Yield the records in order, with `ref_logprobs` under this actor; stale ones are replaced."""
-        return score_cached(records, self._score, self._cache, self._fingerprint, self.counts)
-
-    def close(self) -> None:
-        """Close the cache."""
-        self._cache.close()
-
-    def __enter__(self) -> Scorer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        return score_cached(records, self._score, self, self._fingerprint, self.counts)
 
     def _score(self, records: Sequence[StepRecord]) -> list[StepRecord]:
         import torch
+
+        from webrl.training.scoring import score_actions
 
         devices = torch.cuda.device_count() if self._config.models.device == "auto" else 1
         # A process per GPU pays for its start only where there is work for it.
         if devices > 1 and len(records) >= 64 * devices and not torch.distributed.is_initialized():
             return score_on_devices(records, self._actor, self._config, [f"cuda:{i}" for i in range(devices)])
-        return _score_on_one(records, self._actor, self._config)
-
-
-def _score_on_one(records: Sequence[StepRecord], actor: str, config: RunConfig) -> list[StepRecord]:
-    from webrl.training.scoring import score_actions
-
-    return list(score_actions(records, actor, config))
+        return score_actions(records, self._actor, self._config)
 
 
 def score_on_devices(
     records: Sequence[StepRecord], actor: str, config: RunConfig, devices: Sequence[str]
 ) -> list[StepRecord]:
     """Score with one process per device, in the order given; every device gets the same mix of lengths."""
+    from webrl.training.scoring import score_actions
+
     order = sorted(range(len(records)), key=lambda i: len(records[i].prompt_ids) + len(records[i].action_ids))
     scored: list[StepRecord] = list(records)
     with ProcessPoolExecutor(len(devices), mp_context=get_context("spawn")) as pool:
@@ -251,7 +233,7 @@ def score_on_devices(
             models = config.models.model_copy(update={"device": device})
             own = config.model_copy(update={"models": models})
             shard = order[number :: len(devices)]
-            jobs.append((shard, pool.submit(_score_on_one, [records[i] for i in shard], actor, own)))
+            jobs.append((shard, pool.submit(score_actions, [records[i] for i in shard], actor, own)))
         for shard, job in jobs:
             for position, record in zip(shard, job.result(), strict=True):
                 scored[position] = record

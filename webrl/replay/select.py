@@ -1,7 +1,7 @@
 """Which steps of earlier successes are trained on again (paper §3.4).
 
 Order, as in the released code: successes only; one trajectory per task; the perplexity band, step by step; then a
-seeded draw of at most `max_ratio` x the current steps. The stream that is decided on: `webrl/replay/mix.py`.
+seeded draw of at most `max_ratio` x the current steps. The stream that is decided on: `webrl/replay/stage.py`.
 
 Two things differ from the released code. A task is an instruction on the first page that came with it (`task_key`):
 with one trajectory per instruction, four of 13 task types that ask the same few things of many pages ("Close the

@@ -1,23 +1,38 @@
-"""Stage "replay": this phase's training records, scored under π_{k-1}, and earlier successes beside them."""
+"""Stage "replay": this phase's training records, scored under π_{k-1}, and earlier successes beside them.
+
+A replayed step whose successor is not replayed carries that state along (`next_prompt_ids`), so that the file alone is
+enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and task.
+"""
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Sequence
-from dataclasses import asdict
+import shutil
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import chain, groupby, pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import orjson
 
-from webrl.config import RunConfig
+from webrl.config import ReplayConfig, RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.mix import add_history
-from webrl.replay.sources import Source, open_tools, read_steps
+from webrl.replay.select import Reason, ReplayFilter, draw, need_of
+from webrl.replay.sources import Source, Tools, labelled_outcomes, open_tools, read_steps
 from webrl.reward.labels import read_outcomes
+from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder
-from webrl.runs.store import write_records
+from webrl.runs.store import dump_line, read_records, write_records
+from webrl.types import StepRecord
+
+logger = logging.getLogger(__name__)
 
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""
@@ -101,3 +116,114 @@ def sampler_difference(records: Path) -> dict[str, float]:
             total += sum(differences)
             largest = max(largest, *differences)
     return {"tokens": count, "mean": total / count if count else 0.0, "max": largest}
+
+
+def add_history(
+    current: Path,
+    num_current: int,
+    sources: Sequence[Source],
+    tools: Tools,
+    config: ReplayConfig,
+    rng: random.Random,
+    out: Path,
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Write `out`: all current steps and the replayed ones.
+
+    Args:
+        sources: earlier experience, oldest first; the steps of a trajectory follow each other.
+
+    Returns:
+        History steps by `Reason`, and the replayed ones by site, most first. What gave no step at all is counted as
+        `Tools.counts` has it (`unfinished`, `unlabelled`: trajectories).
+
+    The first replayed step comes first and the others last, so that a reader that takes column types from the
+    first rows (`datasets`) sees a current and a replayed one there. Training shuffles.
+    """
+    counts: Counter[str] = Counter()
+    # The spool of admitted steps has no name, so that a kill leaves nothing behind.
+    with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as spool:
+        borders = array("Q", [0])  # [N + 1] of the lines in the spool
+        phases = array("i")  # [N]
+        sites: list[str] = []  # [N] each site's name is one object
+        follows = bytearray()  # [N] 1 if a step is the successor of the one before it
+        last = ("", 0)
+        for step in _admit(sources, tools, config, counts):
+            borders.append(borders[-1] + spool.write(dump_line(step)))
+            phases.append(step.phase)
+            sites.append(sys.intern(step.site))
+            follows.append(last == (step.trajectory_id, step.index - 1))
+            last = step.trajectory_id, step.index
+        need = {}
+        if sites:
+            records = read_records(current, StepRecord, tools.problems.on_line)
+            firsts = (next(steps) for _, steps in groupby(records, key=lambda step: step.trajectory_id))
+            need = need_of(set(sites), ((s.site, s.group or s.trajectory_id, s.outcome) for s in firsts))
+        chosen = draw(phases, sites, need, num_current, config, rng)
+        counts["kept"] = len(chosen)
+        if len(chosen) < len(phases):
+            counts["over_ratio"] = len(phases) - len(chosen)
+        is_chosen = bytearray(len(phases) + 1)  # [N + 1] 1 if a step is replayed; 0 after the last one
+        for position in chosen:
+            is_chosen[position] = 1
+        num_unknown = 0
+
+        def lines(positions: Sequence[int]) -> Iterator[bytes]:
+            """Read lines of the spool; a step whose successor is replayed too leaves the next state to it."""
+            nonlocal num_unknown
+            for position in positions:
+                spool.seek(borders[position])
+                data = orjson.loads(spool.read(borders[position + 1] - borders[position]))
+                is_last = data["index"] == data["num_steps"] - 1
+                if is_chosen[position + 1] and follows[position + 1]:
+                    data["next_prompt_ids"] = []
+                elif not data["next_prompt_ids"] and (not is_last or tools.next_prompt is not None):
+                    num_unknown += 1
+                yield orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
+
+        with temporary.open("wb", buffering=1 << 20) as target, current.open("rb") as source:
+            target.writelines(lines(chosen[:1]))
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.writelines(lines(chosen[1:]))
+    if num_unknown:
+        logger.warning("%s: %d of %d replayed steps come without their next state", out, num_unknown, len(chosen))
+    return dict(counts), dict(Counter(sites[position] for position in chosen).most_common())
+
+
+def _admit(sources: Sequence[Source], tools: Tools, config: ReplayConfig, counts: Counter[str]) -> Iterator[StepRecord]:
+    """Stream the history steps that may be replayed, with their next states; count the others by reason."""
+    replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
+
+    def read() -> Iterator[StepRecord]:
+        for source in sources:
+            own = tools.judged(labelled_outcomes(source, tools.problems))
+            yield from read_steps(source, own)
+            counts.update({reason: n for reason, n in own.counts.items() if reason not in ("trajectories", "steps")})
+
+    def candidates() -> Iterator[StepRecord]:
+        """Stream the steps of chosen trajectories, which are worth scoring."""
+        place = ("", 0)
+        reason: Reason = "kept"
+        for step, after in pairwise(chain(read(), [None])):
+            assert step
+            if step.trajectory_id != place[0] or step.index <= place[1]:  # also a trajectory after its own copy
+                reason = replay_filter.choose(step)
+            place = step.trajectory_id, step.index
+            if reason != "kept":
+                counts[reason] += 1
+            elif after and (after.trajectory_id, after.index) == (step.trajectory_id, step.index + 1):
+                yield replace(
+                    step,
+                    next_prompt_ids=after.prompt_ids,
+                    next_screenshot=after.screenshot,
+                    next_screenshot_sha256=after.screenshot_sha256,
+                )
+            else:
+                yield step
+
+    scorer = tools.scorer if config.strategy == "perplexity" else None
+    for step in scorer.stream(candidates()) if scorer else candidates():
+        reason = replay_filter.check_step(step.action_ids, step.ref_logprobs)
+        if reason == "kept":
+            yield replace(step, source="replay")
+        else:
+            counts[reason] += 1

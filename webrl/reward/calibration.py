@@ -83,7 +83,19 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
     low, high = _TEMPERATURES
     temperature = min(max(1 / slope, low), high) if slope > 0 else high
     calibrated = 1 / (1 + np.exp(-odds / temperature))
-    return Calibration(round(temperature, 4), _best_threshold(y, calibrated), len(y))
+    order = np.argsort(calibrated, kind="stable")
+    scores, truths = calibrated[order], y[order]
+    borders = np.flatnonzero(np.diff(scores) > 0) + 1  # a threshold can lie between unequal scores only
+    threshold = 0.5
+    if len(borders):
+        failures_below = np.cumsum(1 - truths)[borders - 1]
+        successes_below = np.cumsum(truths)[borders - 1]
+        balanced = failures_below / (1 - y).sum() + 1 - successes_below / y.sum()
+        if balanced.max() > 1:
+            middles = (scores[borders - 1] + scores[borders]) / 2
+            best = middles[balanced >= balanced.max() - 1e-12]
+            threshold = float(best[np.argmin(np.abs(best - 0.5))])
+    return Calibration(round(temperature, 4), threshold, len(y))
 
 
 def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig, list[float]]:
@@ -107,17 +119,3 @@ def log_odds(p: float) -> float:
     if p <= 0 or p >= 1:
         return math.copysign(_MARGIN, p - 0.5)
     return min(max(math.log(p) - math.log1p(-p), -_MARGIN), _MARGIN)
-
-
-def _best_threshold(truth: np.ndarray, p: np.ndarray) -> float:
-    order = np.argsort(p, kind="stable")
-    scores, y = p[order], truth[order]
-    borders = np.flatnonzero(np.diff(scores) > 0) + 1  # a threshold can lie between unequal scores only
-    failures_below = np.cumsum(1 - y)[borders - 1] if len(borders) else np.array([])
-    successes_below = np.cumsum(y)[borders - 1] if len(borders) else np.array([])
-    balanced = failures_below / max((1 - y).sum(), 1) + 1 - successes_below / max(y.sum(), 1)
-    middles = (scores[borders - 1] + scores[borders]) / 2 if len(borders) else np.array([])
-    if not len(middles) or balanced.max() <= 1:
-        return 0.5
-    best = np.flatnonzero(balanced >= balanced.max() - 1e-12)
-    return float(middles[best[np.argmin(np.abs(middles[best] - 0.5))]])

@@ -7,12 +7,11 @@ answers are compared as a difference, so nothing overflows (the released code ex
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import re
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -97,7 +96,15 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
     """
     try:
         if config.judge == "llm":
-            return await _ask(trajectory, model, config)
+            page = trajectory.final_observation[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
+            actions = shown_actions([step.response for step in trajectory.steps], config)
+            messages = llm_judge_messages(trajectory.instruction, actions, page)
+            completion = await model.chat(messages, Sampling(temperature=0.0, max_new_tokens=_ANSWER_TOKENS))
+            word = re.search(r"[^\W_]+", completion.text)
+            answer = word.group().upper() if word else ""
+            if answer not in ("YES", "NO"):
+                raise JudgeError(f"the judge answered {completion.text[:120]!r}; expected YES or NO")
+            return 1.0 if answer == "YES" else 0.0
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
         yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
@@ -163,40 +170,25 @@ async def label_trajectories(
         judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
     counts: Counter[str] = Counter()
 
-    def asked() -> Iterator[Coroutine[Any, Any, Label]]:
-        for trajectory in trajectories:
-            if not trajectory.status.finished:
-                counts["unfinished"] += 1
-            elif trajectory.trajectory_id in judged:
-                counts["skipped"] += 1
-            else:
-                yield _label(trajectory, judges, config, temperatures)
-
-    with Appender(out) as file:
-        async with contextlib.aclosing(_in_order(asked(), config.engine.max_batch)) as labels:
-            async for label in labels:
-                keep_label(label, file, counts, on_label)
-    return counts
-
-
-async def _in_order(asked: Iterator[Coroutine[Any, Any, Label]], at_once: int) -> AsyncGenerator[Label, None]:
-    """Yield the labels in the order they are asked for; what is left at an error is cancelled."""
     pending: deque[asyncio.Task[Label]] = deque()
-    try:
-        for question in asked:
-            pending.append(asyncio.create_task(question))
-            if len(pending) >= at_once:
-                label = await pending[0]
-                pending.popleft()
-                yield label
-        while pending:
-            label = await pending[0]
-            pending.popleft()
-            yield label
-    finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+    with Appender(out) as file:
+        try:
+            for trajectory in trajectories:
+                if not trajectory.status.finished:
+                    counts["unfinished"] += 1
+                elif trajectory.trajectory_id in judged:
+                    counts["skipped"] += 1
+                else:
+                    pending.append(asyncio.create_task(_label(trajectory, judges, config, temperatures)))
+                    if len(pending) >= config.engine.max_batch:
+                        keep_label(await pending.popleft(), file, counts, on_label)
+            while pending:
+                keep_label(await pending.popleft(), file, counts, on_label)
+        finally:  # at an error the questions that wait are given up
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+    return counts
 
 
 async def _label(
@@ -214,18 +206,6 @@ async def _label(
         scores.append(answer)
     p_yes = math.fsum(scores) / len(scores)
     return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
-
-
-async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
-    page = trajectory.final_observation[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
-    actions = shown_actions([step.response for step in trajectory.steps], config)
-    messages = llm_judge_messages(trajectory.instruction, actions, page)
-    completion = await model.chat(messages, Sampling(temperature=0.0, max_new_tokens=_ANSWER_TOKENS))
-    word = re.search(r"[^\W_]+", completion.text)
-    answer = word.group().upper() if word else ""
-    if answer not in ("YES", "NO"):
-        raise JudgeError(f"the judge answered {completion.text[:120]!r}; expected YES or NO")
-    return 1.0 if answer == "YES" else 0.0
 
 
 UNREADABLE = "(unreadable)"

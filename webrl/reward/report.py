@@ -16,7 +16,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from webrl.evaluate import is_success, wilson_interval
 from webrl.reward.labels import read_labels
@@ -76,18 +75,30 @@ def judge_report(
     said = (p > threshold).astype(np.int64)  # [N]
     tp, fp = int((said & y).sum()), int((said & (1 - y)).sum())
     fn, tn = int(y.sum()) - tp, int((1 - y).sum()) - fp
+    successes, failures = tp + fn, tn + fp
+    balanced = ranked = Estimate(None, (), len(y))  # not defined without both classes
+    if successes and failures:
+        rates = tp / successes, tn / failures
+        limits = wilson_interval(tp, successes), wilson_interval(tn, failures)
+        below, above = (
+            math.hypot(*(r - limit[side] for r, limit in zip(rates, limits, strict=True))) / 2 for side in (0, 1)
+        )
+        balanced = Estimate(sum(rates) / 2, (sum(rates) / 2 - below, sum(rates) / 2 - above), len(y))
+        area = float(auc(y, p))
+        low, high = _auc_limit(area, successes, failures), 1 - _auc_limit(1 - area, successes, failures)
+        ranked = Estimate(area, (low, high), len(y))
     return JudgeReport(
         num=len(y),
-        num_success=tp + fn,
+        num_success=successes,
         true_positive=tp,
         false_positive=fp,
         true_negative=tn,
         false_negative=fn,
         accuracy=_proportion(tp + tn, len(y)),
-        balanced_accuracy=_balanced_accuracy(tp, tp + fn, tn, tn + fp),
+        balanced_accuracy=balanced,
         precision=_proportion(tp, tp + fp),
         recall=_proportion(tp, tp + fn),
-        auc=_auc(y, p),
+        auc=ranked,
         num_unjudged=num_unjudged,
     )
 
@@ -150,30 +161,6 @@ def _proportion(count: int, num: int) -> Estimate:
     if not num:
         return Estimate(None, (), 0)
     return Estimate(count / num, wilson_interval(count, num), num)
-
-
-def _balanced_accuracy(right_yes: int, successes: int, right_no: int, failures: int) -> Estimate:
-    """Mean of recall and specificity; not defined without both classes."""
-    if not successes or not failures:
-        return Estimate(None, (), successes + failures)
-    rates = right_yes / successes, right_no / failures
-    limits = wilson_interval(right_yes, successes), wilson_interval(right_no, failures)
-    value = sum(rates) / 2
-    below, above = (
-        math.hypot(*(r - limit[side] for r, limit in zip(rates, limits, strict=True))) / 2 for side in (0, 1)
-    )
-    return Estimate(value, (value - below, value + above), successes + failures)
-
-
-def _auc(truth: NDArray[Any], p_yes: NDArray[Any]) -> Estimate:
-    """Not defined without both classes."""
-    successes = int(truth.sum())
-    failures = len(truth) - successes
-    if not successes or not failures:
-        return Estimate(None, (), len(truth))
-    value = float(auc(truth, p_yes))
-    low, high = _auc_limit(value, successes, failures), 1 - _auc_limit(1 - value, successes, failures)
-    return Estimate(value, (low, high), len(truth))
 
 
 def _auc_limit(value: float, successes: int, failures: int) -> float:

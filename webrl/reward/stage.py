@@ -47,9 +47,16 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     if not trajectories.is_file():
         raise DataError(f"{trajectories}: no such file; roll out first")
     judge(config, read_records(trajectories, Trajectory), labels, count_lines(trajectories))
-    counts = count_labels(trajectories, labels)
+    known = read_labels(labels)
+    rewards = [label.reward for label in known.values()]
+    counts: dict[str, Any] = {
+        "num_labelled": sum(r is not None for r in rewards),
+        "num_success": sum(r == 1 for r in rewards),
+        "num_unjudged": sum(r is None for r in rewards),
+        "num_unfinished": sum(not t.status.finished for t in read_records(trajectories, Trajectory)),
+    }
     if counts["num_unjudged"] and not counts["num_labelled"]:
-        reason = next(label.error for label in read_labels(labels).values())
+        reason = next(label.error for label in known.values())
         raise JudgeError(
             f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
         )
@@ -60,28 +67,20 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
             counts["num_labelled"], "successes" if counts["num_success"] else "failures", labels.parent,
         )  # fmt: skip
     report, groups = agreement(trajectories, labels), group_counts(trajectories, labels)
-    if report:
-        _require_agreement(report, config, labels)
+    if report and report["accuracy"]["ci95"][1] < config.label.min_agreement:  # too often wrong to be trained on
+        accuracy, sites = report["accuracy"], report["by_site"]
+        worst = sorted(sites, key=lambda name: sites[name]["num_agree"] / sites[name]["num"])[:3]
+        shown = ", ".join(f"{name} {sites[name]['num_agree']} of {sites[name]['num']}" for name in worst)
+        low, high = accuracy["ci95"]
+        share = f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {accuracy['num']} labels"
+        raise JudgeError(
+            f"{labels}: {share} are right by the environment's reward (worst: {shown}), fewer than "
+            f"label.min_agreement={config.label.min_agreement}; train a judge on this model's own trajectories "
+            f"(`webrl train-orm --data {labels.parent}`), and start a run with it as models.orm"
+        )
     if groups:
         logger.info("%d of %d groups have attempts of both outcomes", groups["num_mixed"], groups["num"])
     return counts | ({"agreement": report} if report else {}) | ({"groups": groups} if groups else {})
-
-
-def _require_agreement(report: dict[str, Any], config: RunConfig, labels: Path) -> None:
-    """Refuse labels that the environment's own reward contradicts too often to be trained on."""
-    accuracy, allowed = report["accuracy"], config.label.min_agreement
-    low, high = accuracy["ci95"]
-    if high >= allowed:
-        return
-    sites = report["by_site"]
-    worst = sorted(sites, key=lambda name: sites[name]["num_agree"] / sites[name]["num"])[:3]
-    shown = ", ".join(f"{name} {sites[name]['num_agree']} of {sites[name]['num']}" for name in worst)
-    share = f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {accuracy['num']} labels"
-    raise JudgeError(
-        f"{labels}: {share} are right by the environment's reward (worst: {shown}), fewer than "
-        f"label.min_agreement={allowed}; train a judge on this model's own trajectories "
-        f"(`webrl train-orm --data {labels.parent}`), and start a run with it as models.orm"
-    )
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
@@ -108,7 +107,8 @@ async def judge_all(
             bar.update()
 
         if config.label.judge == "environment":
-            return label_by_environment(trajectories, labels, show)
+            # For ablations only: not to be compared with results of an outcome model without saying so.
+            return _label_by_environment(trajectories, labels, show)
         names = (config.models.orm, *config.label.ensemble)
         settings, temperatures = calibrated(config.label, names)
         models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
@@ -121,19 +121,6 @@ async def judge_all(
             temperatures=temperatures,
             on_label=show,
         )
-
-
-def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:
-    """Count the labels of a file, no matter which run wrote it."""
-    known = read_labels(labels)
-    rewards = [label.reward for label in known.values()]
-    unfinished = sum(not t.status.finished for t in read_records(trajectories, Trajectory))
-    return {
-        "num_labelled": sum(r is not None for r in rewards),
-        "num_success": sum(r == 1 for r in rewards),
-        "num_unjudged": sum(r is None for r in rewards),
-        "num_unfinished": unfinished,
-    }
 
 
 def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -176,14 +163,10 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
     }
 
 
-def label_by_environment(
-    trajectories: Iterable[Trajectory], out: Path, on_label: Callable[[Label], None] | None = None
+def _label_by_environment(
+    trajectories: Iterable[Trajectory], out: Path, on_label: Callable[[Label], None]
 ) -> Counter[str]:
-    """Write a label for every finished trajectory to `out`; one without a reward stays unjudged, never failed.
-
-    For ablations only (`label.judge=environment`): results must not be compared with those of an outcome model without
-    saying so. Resumes; counts as `reward.orm.label_trajectories` does.
-    """
+    """Label every finished trajectory as `reward.orm.label_trajectories` does; without a reward one stays unjudged."""
     known = set(read_labels(out)) if out.exists() else set()
     counts: Counter[str] = Counter()
     with Appender(out) as file:

@@ -76,7 +76,15 @@ def extract(clone: Path) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: not Python that can be parsed ({type(error).__name__})") from None
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == _FUNCTION]
-    texts = {text for function in functions for text in _assigned_texts(function)}
+    texts = {
+        node.value.value
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and any(isinstance(target, ast.Name) and target.id == _VARIABLE for target in node.targets)
+    }
     if len(texts) != 1:
         raise DataError(
             f"{path}: expected one text assigned to {_VARIABLE!r} in {_FUNCTION}, found {len(texts)}; is it "
@@ -86,17 +94,6 @@ def extract(clone: Path) -> str:
 
 
 _text_once = lru_cache(maxsize=8)(system_text)
-
-
-def _assigned_texts(function: ast.FunctionDef) -> list[str]:
-    return [
-        node.value.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        and any(isinstance(target, ast.Name) and target.id == _VARIABLE for target in node.targets)
-    ]
 
 
 def _read(path: Path) -> str:

@@ -1,15 +1,24 @@
-"""`webrl train-orm`: an outcome model from judged trajectories, by the trainer that also does SFT; and its report."""
+"""`webrl train-orm`: an outcome model from judged trajectories, by the trainer that also does SFT; and its report.
+
+A policy that is trained on a judge's verdicts finds what the judge takes for success (docs/one_gpu.md has figures). So
+with `orm.refresh_every` (the paper's judge stays as it is) the newest actor plays, every few phases, tasks whose reward
+the environment knows, and the judge is trained further on these episodes and on as many of those that it was trained on
+before (`refresh`). Actor and critic never see them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from webrl.config import LabelConfig, RunConfig, plugins
 from webrl.errors import DataError
+from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
@@ -19,8 +28,11 @@ from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, spli
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report
 from webrl.runs.progress import progress
-from webrl.runs.store import write_json
+from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.paths import TrainingPaths
+from webrl.types import Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False) -> dict[str, Any]:
@@ -40,9 +52,20 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
     from webrl.training import train_sft
 
     rng = random.Random(f"{config.seed}:train-orm")
-    judged, earlier, problem_counts = _read(paths)
+    with ProblemLog(paths.report / "problems.txt") as problems:
+        judged = [item for path in paths.data for item in read_judged(path, problems)]
+        earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
+        problem_counts = dict(problems.counts)
+    if not judged:
+        names = ", ".join(map(str, paths.data))
+        raise DataError(f"{names}: no finished trajectory with an outcome: {problem_counts}")
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
-    train += (rehearsed := _rehearsed(earlier, train, heldout, rng))
+    # Of the earlier trajectories as many as the new ones are, none of an instruction that is held out whole.
+    trained, tested = ({(item.example.site, item.example.instruction) for item in part} for part in (train, heldout))
+    closed = tested - trained
+    free = [item for item in earlier if (item.example.site, item.example.instruction) not in closed]
+    rehearsed = rng.sample(free, min(len(train) + len(heldout), len(free)))
+    train += rehearsed
     if config.orm.calibrate and not heldout:
         raise DataError(
             f"orm.calibrate needs held-out trajectories: orm.heldout={config.orm.heldout:g} of {len(judged)} are none"
@@ -73,30 +96,6 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         report["start"] = judge_report([e.success for e in examples], scores).to_json()
     write_json(paths.report / "report.json", report)
     return report
-
-
-def _read(paths: TrainingPaths) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory], dict[str, int]]:
-    """Return what to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
-    with ProblemLog(paths.report / "problems.txt") as problems:
-        judged = [item for path in paths.data for item in read_judged(path, problems)]
-        earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
-        counts = dict(problems.counts)
-    if not judged:
-        raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {counts}")
-    return judged, earlier, counts
-
-
-def _rehearsed(
-    earlier: Sequence[JudgedTrajectory],
-    train: Sequence[JudgedTrajectory],
-    heldout: Sequence[JudgedTrajectory],
-    rng: random.Random,
-) -> list[JudgedTrajectory]:
-    """As many of the earlier trajectories as the new ones are, none of an instruction that is held out whole."""
-    trained, tested = ({(item.example.site, item.example.instruction) for item in part} for part in (train, heldout))
-    closed = tested - trained
-    free = [item for item in earlier if (item.example.site, item.example.instruction) not in closed]
-    return rng.sample(free, min(len(train) + len(heldout), len(free)))
 
 
 def encode_example(
@@ -155,3 +154,54 @@ def _evaluate(
     if plot_reliability := plugins.hook("reliability-figure"):
         plot_reliability(truth, curves, folder / "reliability.png")
     return result
+
+
+def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Path, *, seed: int) -> dict[str, Any]:
+    """Train `models.orm` further, into `out`, unless nothing can be learnt or it errs more often then; resumes.
+
+    Args:
+        practice: trajectories of the newest actor, with the environment's reward.
+        earlier: what the judge was trained on before (as for `webrl train-orm --data`).
+        seed: of the draws and of the training.
+
+    Returns:
+        `num_practice`, `num_success`: finished practice episodes; `num_rehearsed`; of held-out ones `num_heldout`, and
+        `before`, `after`: the share that each judge is right about, with its interval (`JudgeReport.accuracy`); and
+        `kept`: why the judge stays as it was ("" where `out` is the new one).
+
+    Raises:
+        ModelError: unusable judge.
+    """
+    outcomes = [is_success(t) for t in read_records(practice, Trajectory) if t.status.finished]
+    counts: dict[str, Any] = {"num_practice": len(outcomes), "num_success": sum(outcomes)}
+    if len(set(outcomes)) < 2:
+        kept = f"{sum(outcomes)} of {len(outcomes)} practice episodes are successes: there is nothing to tell apart"
+        logger.warning("the judge stays as it was: %s", kept)
+        return counts | {"num_rehearsed": 0, "num_heldout": 0, "before": None, "after": None, "kept": kept}
+    paths = TrainingPaths((practice,), config.models.orm, out, tuple(earlier))
+    done = paths.report / "report.json"
+    report = read_json(done) if done.is_file() else None
+    if report is None or not (out.is_dir() or _is_worse(report)):
+        report = train_orm(config.model_copy(update={"seed": seed}), paths, compare=True)
+    before, after = report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
+    logger.info("judge trained further: %s of held-out verdicts right, %s before", _share(after), _share(before))
+    kept = ""
+    if _is_worse(report):
+        kept = "it was right more often before"
+        logger.warning("the judge stays as it was: %s", kept)
+        shutil.rmtree(out, ignore_errors=True)
+    counts |= {name: report[name] for name in ("num_rehearsed", "num_heldout")}
+    return counts | {"before": before, "after": after, "kept": kept}
+
+
+def _is_worse(report: dict[str, Any]) -> bool:
+    """Return whether the judge errs more often than before beyond chance: the intervals are apart."""
+    before, after = report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
+    return bool(before and after and after["ci95"][1] < before["ci95"][0])
+
+
+def _share(accuracy: dict[str, Any] | None) -> str:
+    if not accuracy:
+        return "none"
+    low, high = accuracy["ci95"]
+    return f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"

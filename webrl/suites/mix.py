@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from webrl.config import RunConfig, TasksConfig
+from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.rollouts.suite import Suite, find_suite
 from webrl.types import Task, Trajectory
@@ -21,26 +21,18 @@ _SHARED = ("num_seed_tasks", "num_eval_tasks", "num_heldout_tasks")
 
 def parts(config: RunConfig) -> list[tuple[Suite, RunConfig]]:
     """Each suite with the config as it alone would see it: its share of the tasks, its own of the named task types."""
-    suites = config.tasks.suites
+    tasks, suites = config.tasks, config.tasks.suites
     if len(suites) == 1:
         return [(find_suite(suites[0]), config)]
-    return [
-        (
-            find_suite(name),
-            config.model_copy(update={"tasks": config.tasks.model_copy(update=_part(config.tasks, name))}),
-        )
-        for name in suites
-    ]
-
-
-def _part(tasks: TasksConfig, suite: str) -> dict[str, object]:
-    number = tasks.suites.index(suite)
-    shares = {key: (getattr(tasks, key) + len(tasks.suites) - 1 - number) // len(tasks.suites) for key in _SHARED}
-    types = {
-        key: tuple(name for name in getattr(tasks, key) if name.startswith(f"{suite}."))
-        for key in ("train_sites", "heldout_sites")
-    }
-    return {"suite": suite, **shares, **types}
+    found = []
+    for number, suite in enumerate(suites):
+        part: dict[str, object] = {"suite": suite}
+        for key in _SHARED:
+            part[key] = (getattr(tasks, key) + len(suites) - 1 - number) // len(suites)
+        for key in ("train_sites", "heldout_sites"):
+            part[key] = tuple(name for name in getattr(tasks, key) if name.startswith(f"{suite}."))
+        found.append((find_suite(suite), config.model_copy(update={"tasks": tasks.model_copy(update=part)})))
+    return found
 
 
 def check_mix(config: RunConfig) -> None:

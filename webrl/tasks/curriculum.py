@@ -22,13 +22,14 @@ from webrl.rollouts.kept import run
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.suites import held_out, seed_tasks
+from webrl.suites import held_out, proposing, seed_tasks
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import Dropped, Rates, filter_tasks, leaks
 from webrl.tasks.generate import (
     GenerationReport,
     GenerationRequest,
+    exploration_requests,
     generate_tasks,
     initial_page_texts,
     plan_requests,
@@ -73,13 +74,44 @@ def propose(
         Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
     """
     requests = plan_requests(failures, config.generate, rng, per_page=lambda site: suite_at(site).has_page_seeds)
-    if any(request.target is None for request in requests):
-        requests = run(_give_pages(requests, config, known, rng))
-    requests = [
-        replace(r, page=r.failures[0].page) if not r.page and suite_at(r.site).shows_pages else r for r in requests
-    ]
-    counts = write_answers(config, requests, rng, folder)
+    # A page for every request that has none yet: a seed of its site that was never used.
+    taken: dict[str, set[int]] = defaultdict(set)
+    for task in known:
+        taken[task.site].add(task.seed)
+    targets: dict[int, Task] = {}
+    for i, request in enumerate(requests):
+        if request.target is None:
+            seed = suite_at(request.site).fresh_seed(taken[request.site], rng)
+            taken[request.site].add(seed)
+            targets[i] = Task(task_id=f"{request.site}.{seed}", site=request.site, seed=seed)
+    found = run(initial_pages(list(targets.values()), config.rollout)) if targets else []
+    pages = dict(zip(targets, found, strict=True))
+    ready = []
+    for i, request in enumerate(requests):
+        if i not in targets:
+            shows_page = not request.page and suite_at(request.site).shows_pages
+            ready.append(replace(request, page=request.failures[0].page) if shows_page else request)
+        elif (page := pages[i]) is not None:
+            ready.append(request.at(targets[i], page.text))
+    counts = write_answers(config, ready, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
+
+
+def propose_from_pages(config: RunConfig, *, rng: random.Random, folder: PhaseFolder) -> dict[str, Any]:
+    """Write instructions from none at all, for pages of one's own site that a short look found, as `propose` does.
+
+    Returns:
+        Counts: as `propose`, and `num_explored` pages.
+
+    Raises:
+        SiteError: the site does not answer.
+        ModelError: the generator is unusable.
+    """
+    suite = proposing(config)
+    assert suite is not None
+    seen = run(suite.explore(config))
+    counts = write_answers(config, exploration_requests(config, seen), rng, folder)
+    return counts | {"num_explored": len(seen)}
 
 
 def write_answers(
@@ -271,31 +303,6 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
     values = prompt_values(prompts, critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]
-
-
-async def _give_pages(
-    requests: Sequence[GenerationRequest], config: RunConfig, known: Sequence[Task], rng: random.Random
-) -> list[GenerationRequest]:
-    """Open a page for every request that has none yet: a seed of its site that was never used."""
-    taken: dict[str, set[int]] = defaultdict(set)
-    for task in known:
-        taken[task.site].add(task.seed)
-    targets: dict[int, Task] = {}
-    for i, request in enumerate(requests):
-        if request.target is None:
-            seed = suite_at(request.site).fresh_seed(taken[request.site], rng)
-            taken[request.site].add(seed)
-            targets[i] = Task(task_id=f"{request.site}.{seed}", site=request.site, seed=seed)
-    found = await initial_pages(list(targets.values()), config.rollout)
-    pages = dict(zip(targets, found, strict=True))
-    ready = []
-    for i, request in enumerate(requests):
-        page = pages.get(i)
-        if request.target is not None:
-            ready.append(request)
-        elif page is not None:
-            ready.append(request.at(targets[i], page.text))
-    return ready
 
 
 async def success_rates(

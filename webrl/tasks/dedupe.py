@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,19 +79,15 @@ def same_goal(first: str, second: str) -> bool:
     in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
     makes another task.
     """
-    if not (_mentions(second, values_of(first)) and _mentions(first, values_of(second))):
-        return False
-    return _stems(first) == _stems(second)
-
-
-def _mentions(instruction: str, values: Iterable[str]) -> bool:
-    text = normalise(instruction)
-    return all(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) for value in values)
-
-
-def _stems(instruction: str) -> set[str]:
-    words = set(_WORD.findall(normalise(instruction))) - _GENERIC
-    return {re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", word) for word in words}
+    texts = normalise(first), normalise(second)
+    for text, other in zip(texts, (second, first), strict=True):
+        if not all(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) for value in values_of(other)):
+            return False
+    stems = [
+        {re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", word) for word in set(_WORD.findall(text)) - _GENERIC}
+        for text in texts
+    ]
+    return stems[0] == stems[1]
 
 
 def state_of(task: Task) -> tuple[str, int, str]:
@@ -99,8 +95,16 @@ def state_of(task: Task) -> tuple[str, int, str]:
     return (task.site, task.seed, task.start_url or "")
 
 
+@dataclass
+class _Group:
+    """One distinct instruction of a site and the initial states at which it was attempted."""
+
+    instruction: str
+    states: set[tuple[str, int, str]]
+
+
 def find_duplicates(
-    tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int = 1
+    tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int | None = 1
 ) -> list[Match | None]:
     """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
 
@@ -109,24 +113,10 @@ def find_duplicates(
 
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.
-        max_states: initial states at which one instruction may be attempted (see the module's text).
+        max_states: initial states at which one instruction may be attempted (see the module's text). None: tasks are
+            held against `known` only, whatever their states, and each is given the most similar one that it repeats,
+            also where another task is nearer.
     """
-    return _search(tasks, known, threshold, max_states)
-
-
-def find_copies(tasks: Sequence[Task], originals: Sequence[Task], threshold: float) -> list[Match | None]:
-    """For each task the most similar of `originals` that it repeats, or None, whatever the other tasks are.
-
-    Unlike `find_duplicates` a task is held against the originals only: one that is nearer to another task than to
-    the original that it repeats is found as well.
-    """
-    return _search(tasks, originals, threshold, None)
-
-
-def _search(
-    tasks: Sequence[Task], known: Sequence[Task], threshold: float, max_states: int | None
-) -> list[Match | None]:
-    """Search site by site. `max_states` as in `find_duplicates`; None: tasks are not held against each other."""
     by_site: dict[str, list[int]] = {}
     for position, task in enumerate(tasks):
         if task.instruction is not None:
@@ -144,7 +134,14 @@ def _search(
         near = {texts[row]: [(texts[other], score) for other, score in rows] for row, rows in similar.items()}
         for position in positions:
             task, state = tasks[position], state_of(tasks[position])
-            matches = _matches(task, groups, near)
+            instruction = task.instruction or ""
+            text = normalise(instruction)
+            matches = []  # the groups that it belongs to, the same instruction's first, then the most similar
+            if text in groups:
+                matches.append((groups[text], Match(groups[text].instruction, 1.0, exact=True)))
+            for other, score in near.get(text, ()):
+                if other in groups and same_goal(instruction, groups[other].instruction):
+                    matches.append((groups[other], Match(groups[other].instruction, score, exact=False)))
             if max_states is None:
                 found[position] = next((match for _, match in matches), None)
                 continue
@@ -152,33 +149,10 @@ def _search(
             closed = (match for group, match in matches if state in group.states or len(group.states) >= max_states)
             found[position] = next(closed, None)
             if found[position] is None:
-                group = matches[0][0] if matches else _Group(task.instruction or "", set())
-                groups.setdefault(normalise(task.instruction or ""), group)
+                group = matches[0][0] if matches else _Group(instruction, set())
+                groups.setdefault(text, group)
                 group.states.add(state)
     return found
-
-
-@dataclass
-class _Group:
-    """One distinct instruction of a site and the initial states at which it was attempted."""
-
-    instruction: str
-    states: set[tuple[str, int, str]]
-
-
-def _matches(
-    task: Task, groups: dict[str, _Group], near: dict[str, list[tuple[str, float]]]
-) -> list[tuple[_Group, Match]]:
-    """Return the groups that an instruction belongs to, the same instruction's first, then the most similar."""
-    instruction = task.instruction or ""
-    text = normalise(instruction)
-    matches = []
-    if text in groups:
-        matches.append((groups[text], Match(groups[text].instruction, 1.0, exact=True)))
-    for other, score in near.get(text, ()):
-        if other in groups and same_goal(instruction, groups[other].instruction):
-            matches.append((groups[other], Match(groups[other].instruction, score, exact=False)))
-    return matches
 
 
 _BLOCK_ROWS = 128

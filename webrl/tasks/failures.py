@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates
@@ -116,9 +116,17 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         for folder in judged:
             rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
             now = [
-                (_failure_of(trajectory), rewards.get(trajectory.trajectory_id))
-                for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
-                if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
+                (
+                    Failure(
+                        task=replace(t.task, instruction=t.instruction),
+                        page=t.steps[0].observation,
+                        actions=tuple(describe_actions(t.steps)),
+                        final_page=t.final_observation,
+                    ),
+                    rewards.get(t.trajectory_id),
+                )
+                for t in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
+                if t.status.finished and t.steps and t.instruction.strip()
             ]
             failed += [f for f, reward in now if reward == 0 and f.task.site not in tried]
             counts, lost_now = count_failures((f.task.site, f.task.task_id, reward) for f, reward in now)
@@ -138,22 +146,24 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
     return FailureSet(tuple(failed or attempted), not failed, tuple(problems), tried if failed else {}, lost)
 
 
-def _failure_of(trajectory: Trajectory) -> Failure:
-    """Return the seed that a trajectory gives."""
-    fields = trajectory.task.to_json() | {"instruction": trajectory.instruction}
-    return Failure(
-        task=Task.from_json(fields),
-        page=trajectory.steps[0].observation,
-        actions=tuple(describe_actions(trajectory.steps)),
-        final_page=trajectory.final_observation,
-    )
-
-
 def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
     seen: set[str] = set()
     for number, data in read_lines(path, problems.append):
         try:
-            failure = _from_line(data, f"{path.stem}-{number}")
+            if not isinstance(data, dict):
+                raise ValueError(f"expected an object with `task` and `web`, found {type(data).__name__}")
+            for key in ("task", "web"):
+                if not isinstance(data.get(key), str) or not data[key].strip():
+                    raise ValueError(f"`{key}` must be a non-empty string, found {data.get(key)!r:.80}")
+            task = {
+                "task_id": data.get("task_id", f"{path.stem}-{number}"),
+                "site": data["web"].strip(),
+                "instruction": data["task"].strip(),
+                "seed": data.get("seed", 0),
+                "start_url": data.get("start_url"),
+            }
+            fields = {key: data[key] for key in ("page", "actions", "final_page") if key in data}
+            failure = Failure.from_json({"task": task, **fields})
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
             continue
@@ -162,20 +172,3 @@ def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
             continue
         seen.add(failure.task.task_id)
         yield failure
-
-
-def _from_line(data: Any, default_id: str) -> Failure:
-    if not isinstance(data, dict):
-        raise ValueError(f"expected an object with `task` and `web`, found {type(data).__name__}")
-    for key in ("task", "web"):
-        if not isinstance(data.get(key), str) or not data[key].strip():
-            raise ValueError(f"`{key}` must be a non-empty string, found {data.get(key)!r:.80}")
-    task = {
-        "task_id": data.get("task_id", default_id),
-        "site": data["web"].strip(),
-        "instruction": data["task"].strip(),
-        "seed": data.get("seed", 0),
-        "start_url": data.get("start_url"),
-    }
-    fields = {key: data[key] for key in ("page", "actions", "final_page") if key in data}
-    return Failure.from_json({"task": task, **fields})

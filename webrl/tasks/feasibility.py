@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from webrl.config.resources import configs_dir
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
-from webrl.tasks.answers import Question, Replies, ask_all
+from webrl.tasks.answers import Question, ask_all
 from webrl.tasks.parsing import strip_thinking
-from webrl.tasks.prompts import ChatPrompt, feasibility_prompt
+from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -49,10 +50,6 @@ class Feasibility:
     """What the model said, or which named thing is not on the page."""
     skipped: str = ""
     """Why no model was asked, or ""; rules that need none were applied."""
-    prompt_tokens: int = 0
-    """Of all prompts."""
-    completion_tokens: int = 0
-    """Of all answers."""
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
@@ -63,8 +60,12 @@ def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...
     """
     merged: dict[str, tuple[Rule, ...]] = {}
     for path in (configs_dir() / "feasibility.yaml", extension):
-        for pattern, rules in (_read_rules(Path(path)) if path else {}).items():
-            merged[pattern] = (*merged.get(pattern, ()), *rules)
+        data = (read_yaml(Path(path), "feasibility rules") or {}) if path else {}
+        if not isinstance(data, dict) or not all(isinstance(rules, list) for rules in data.values()):
+            raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {data!r:.80}")
+        for site, rules in data.items():
+            read = (_read_rule(rule, f"{path}: {site}") for rule in rules)
+            merged[str(site)] = (*merged.get(str(site), ()), *read)
     return merged
 
 
@@ -124,50 +125,28 @@ async def check_feasibility(
         feasibility_prompt(tasks[i].site, tasks[i].instruction or "", pages[i], rules_for(rules, tasks[i].site))
         for i in asked
     ]
-    judged = await _ask_model(prompts, model, config, cache)
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
+    questions = [Question(p, sampling, max_prompt_tokens=config.models.max_prompt_tokens) for p in prompts]
+    ask_model = partial(ask_all, model, cache=cache, concurrency=config.generate.engine.max_batch)
     verdicts: list[bool | None] = [False] * len(tasks)
     reasons = [f"{name!r} is not on the page" for name in missing]
-    for i, verdict, reason in zip(asked, judged.verdicts, judged.reasons, strict=True):
-        verdicts[i], reasons[i] = verdict, reason
-    return replace(judged, verdicts=tuple(verdicts), reasons=tuple(reasons))
-
-
-async def _ask_model(
-    prompts: Sequence[ChatPrompt], model: LanguageModel, config: RunConfig, cache: Path
-) -> Feasibility:
-    sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
-    limit = config.models.max_prompt_tokens
-    questions = [Question(prompt, sampling, max_prompt_tokens=limit) for prompt in prompts]
-
-    async def ask(some: Sequence[Question]) -> Replies:
-        return await ask_all(model, some, cache, concurrency=config.generate.engine.max_batch)
-
-    probe = [answer.text for answer in (await ask(questions[:PROBE_SIZE])).answers if answer]
+    probe = [answer.text for answer in (await ask_model(questions[:PROBE_SIZE])).answers if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
-        reason = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
-        logger.warning("feasibility: %s", reason)
-        return Feasibility((None,) * len(prompts), ("",) * len(prompts), reason)
-    answers = (await ask(questions)).answers
-    given = [answer for answer in answers if answer]
-    return Feasibility(
-        verdicts=tuple(read_verdict(answer.text) if answer else None for answer in answers),
-        reasons=tuple(f"answer {answer.text.strip()[:80]!r}" if answer else "no answer" for answer in answers),
-        prompt_tokens=sum(answer.prompt_tokens for answer in given),
-        completion_tokens=sum(answer.completion_tokens for answer in given),
-    )
+        skipped = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
+        logger.warning("feasibility: %s", skipped)
+        for i in asked:
+            verdicts[i], reasons[i] = None, ""
+        return Feasibility(tuple(verdicts), tuple(reasons), skipped)
+    for i, answer in zip(asked, (await ask_model(questions)).answers, strict=True):
+        verdicts[i] = read_verdict(answer.text) if answer else None
+        reasons[i] = f"answer {answer.text.strip()[:80]!r}" if answer else "no answer"
+    return Feasibility(tuple(verdicts), tuple(reasons))
 
 
 def read_verdict(answer: str) -> bool | None:
     """Return True for an answer that starts with YES, False for NO, None for anything else."""
     match = _FIRST_WORD.match(strip_thinking(answer))
     return match.group(1).lower() == "yes" if match else None
-
-
-def _read_rules(path: Path) -> dict[str, tuple[Rule, ...]]:
-    data = read_yaml(path, "feasibility rules") or {}
-    if not isinstance(data, dict) or not all(isinstance(rules, list) for rules in data.values()):
-        raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {data!r:.80}")
-    return {str(site): tuple(_read_rule(rule, f"{path}: {site}") for rule in rules) for site, rules in data.items()}
 
 
 def _read_rule(rule: Any, where: str) -> Rule:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from webrl.config import FilterConfig
 from webrl.rollouts.suite import suite_of
-from webrl.tasks.dedupe import find_copies, find_duplicates, state_of
+from webrl.tasks.dedupe import find_duplicates, state_of
 from webrl.tasks.feasibility import Feasibility
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
@@ -62,22 +62,18 @@ class StageCount(Record):
     """Why it was skipped, or ""."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class FilterReport:
-    """What the filters kept, dropped, and why."""
+    """What the filters kept, dropped, and why; between two of them, so far."""
 
-    kept: tuple[Task, ...]
+    kept: list[Task]
     """In input order."""
-    dropped: tuple[Dropped, ...]
+    dropped: list[Dropped] = field(default_factory=list)
     """In the order of filters, then of input."""
-    stages: tuple[StageCount, ...]
+    stages: list[StageCount] = field(default_factory=list)
     """One entry a filter, in order."""
     values: dict[str, float] = field(default_factory=dict)
     """Critic value by task id, of all tasks that reached the critic and have one."""
-    prompt_tokens: int = 0
-    """Spent on feasibility."""
-    completion_tokens: int = 0
-    """Spent on feasibility."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,6 +86,27 @@ class FilterReport:
         for value in self.values.values():
             bins[min(NUM_BINS - 1, max(0, int(value * NUM_BINS)))] += 1
         return bins
+
+    def apply(self, name: str, drops: Sequence[Drop], note: str = "") -> None:
+        """Take a filter's drops, one a task that is kept so far."""
+        kept, dropped = [], []
+        for task, drop in zip(self.kept, drops, strict=True):
+            if drop is None:
+                kept.append(task)
+            else:
+                dropped.append(Dropped(task, *drop))
+        self.stages.append(
+            StageCount(
+                name,
+                len(self.kept),
+                len(kept),
+                tuple(task.instruction or "" for task in kept[:NUM_EXAMPLES]),
+                tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
+                note,
+            )
+        )
+        self.kept = kept
+        self.dropped += dropped
 
 
 async def filter_tasks(
@@ -116,48 +133,47 @@ async def filter_tasks(
     Raises:
         ValueError: values or rates do not match the tasks in number, or one is not a number in [0, 1].
     """
-    run = _Run(list(tasks))
-    malformed = [malformed_reason(task.instruction or "") for task in run.left]
+    run = FilterReport(list(tasks))
+    malformed = [malformed_reason(task.instruction or "") for task in run.kept]
     run.apply("malformed", [("malformed", reason) if reason else None for reason in malformed])
-    new, old = ([replace(task, site=suite_of(task).dedupe_key(task)) for task in group] for group in (run.left, known))
+    new, old = ([replace(task, site=suite_of(task).dedupe_key(task)) for task in group] for group in (run.kept, known))
     drops: list[Drop] = []
     for match in find_duplicates(new, old, config.duplicate_threshold, config.max_states):
         reason = "exact_duplicate" if match and match.exact else "near_duplicate"
         drops.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}") if match else None)
     run.apply("duplicate", drops)
-    run.apply("leakage", leaks(run.left, heldout, config.duplicate_threshold))
+    run.apply("leakage", leaks(run.kept, heldout, config.duplicate_threshold))
     if not config.feasibility or judge is None:
         why = "off by config" if not config.feasibility else "no model to judge with"
-        run.apply("feasibility", [None] * len(run.left), why)
+        run.apply("feasibility", [None] * len(run.kept), why)
     else:
-        checked = await judge(run.left) if run.left else Feasibility((), ())
+        checked = await judge(run.kept) if run.kept else Feasibility((), ())
         # Only a clear NO drops; an unreadable answer is no judgement.
         verdicts = zip(checked.verdicts, checked.reasons, strict=True)
         drops = [("infeasible", reason) if verdict is False else None for verdict, reason in verdicts]
         run.apply("feasibility", drops, checked.skipped)
-        run.tokens = (checked.prompt_tokens, checked.completion_tokens)
     if not config.critic_band or values is None:
-        run.apply("critic", [None] * len(run.left), "off by config" if not config.critic_band else "no critic")
+        run.apply("critic", [None] * len(run.kept), "off by config" if not config.critic_band else "no critic")
     else:
-        numbers = values(run.left)
-        run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
+        numbers = values(run.kept)
+        run.values = {task.task_id: n for task, n in zip(run.kept, numbers, strict=True) if n is not None}
         drops = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
         run.apply("critic", drops, _unknown(numbers, "initial page unknown"))
     if success_rates is not None:
-        rates = await success_rates(run.left)
+        rates = await success_rates(run.kept)
         drops = [outside_band("success", n, config.success_low, config.success_high) for n in rates]
         run.apply("success", drops, _unknown(rates, "no trial was judged"))
     if config.max_per_site is not None:
         seen: Counter[str] = Counter()
         drops = []
-        for task in run.left:
+        for task in run.kept:
             seen[task.site] += 1
             is_over = seen[task.site] > config.max_per_site
             drops.append(("site_balance", f"more than {config.max_per_site} of {task.site}") if is_over else None)
         run.apply("site_balance", drops)
     if config.max_tasks is not None:
-        run.apply("budget", _over_budget([task.site for task in run.left], config.max_tasks))
-    return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
+        run.apply("budget", _over_budget([task.site for task in run.kept], config.max_tasks))
+    return run
 
 
 def outside_band(name: str, number: float | None, low: float, high: float) -> Drop:
@@ -175,37 +191,6 @@ def outside_band(name: str, number: float | None, low: float, high: float) -> Dr
     if number > high:
         return f"{name}_high", f"{name} {number:.4g} > {high:g}"
     return None
-
-
-@dataclass
-class _Run:
-    """What is left between two filters, and the account of those before."""
-
-    left: list[Task]
-    dropped: list[Dropped] = field(default_factory=list)
-    stages: list[StageCount] = field(default_factory=list)
-    values: dict[str, float] = field(default_factory=dict)
-    tokens: tuple[int, int] = (0, 0)
-
-    def apply(self, name: str, drops: Sequence[Drop], note: str = "") -> None:
-        kept, dropped = [], []
-        for task, drop in zip(self.left, drops, strict=True):
-            if drop is None:
-                kept.append(task)
-            else:
-                dropped.append(Dropped(task, *drop))
-        self.stages.append(
-            StageCount(
-                name,
-                len(self.left),
-                len(kept),
-                tuple(task.instruction or "" for task in kept[:NUM_EXAMPLES]),
-                tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
-                note,
-            )
-        )
-        self.left = kept
-        self.dropped += dropped
 
 
 def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
@@ -239,7 +224,8 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
     states = {state_of(task)[:2] for task in heldout if suite_of(task).is_seeded(task)}
     closed = {task.site for task in heldout if task.split == "eval_heldout"}
     candidates = _on_each_site(tasks)
-    copies = zip(candidates, find_copies(candidates, _on_each_site(heldout), threshold), strict=True)
+    found = find_duplicates(candidates, _on_each_site(heldout), threshold, max_states=None)
+    copies = zip(candidates, found, strict=True)
     asked = {task.task_id: match.instruction for task, match in copies if match is not None}
     drops: list[Drop] = []
     for task in tasks:

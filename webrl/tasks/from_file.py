@@ -24,7 +24,7 @@ from webrl.suites import held_out_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
-from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, initial_page_texts, plan_requests
+from webrl.tasks.generate import GenerationReport, generate_tasks, initial_page_texts, plan_requests
 from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,6 @@ class FileGeneration:
     """What the filters made of it; the critic's band needs a run and is skipped."""
 
 
-def requests_for(failures: FailureSet, config: RunConfig, rng: random.Random) -> list[GenerationRequest]:
-    """Planned requests at the initial states of their first seeds; conditioned on pages if the file has any."""
-    has_pages = any(failure.page for failure in failures.failures)
-    planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
-    return [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
-
-
 async def generate_from_file(config: RunConfig, source: Path, out: Path) -> FileGeneration:
     """Read failures, ask the model, filter, write what was kept to `out` (its answers are kept beside it).
 
@@ -59,7 +52,10 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
     """
     failures = load_failures(source)
     rng = random.Random(config.seed)
-    requests = requests_for(failures, config, rng)
+    # At the initial states of their first seeds, and conditioned on pages if the file has any.
+    has_pages = any(failure.page for failure in failures.failures)
+    planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
+    requests = [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
         generated = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
@@ -106,20 +102,18 @@ def read_instructions(path: Path) -> list[Task]:
     tasks = []
     for number, data in read_lines(path):
         try:
-            tasks.append(_read_task(data, f"{path.stem}-{number}"))
+            if not isinstance(data, dict) or not ({"site", "task_id"} <= data.keys() or {"task", "web"} <= data.keys()):
+                raise ValueError(f"expected an instruction (`task`, `web`) or a task of ours, found {data!r:.80}")
+            if "web" not in data:
+                tasks.append(Task.from_json(data))
+                continue
+            if not isinstance(data["task"], str) or not data["task"].strip():
+                raise ValueError(f"`task` must be a non-empty text, found {data['task']!r:.80}")
+            fields = {"task_id": data.get("task_id", f"{path.stem}-{number}"), "site": data["web"]}
+            fields |= {key: data[key] for key in ("seed", "start_url") if key in data}
+            lineage = Lineage.from_json(data["lineage"]) if "lineage" in data else Lineage("seed")
+            task = Task.from_json(fields | {"instruction": data["task"].strip()})
+            tasks.append(replace(task, lineage=lineage))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
     return tasks
-
-
-def _read_task(data: Any, default_id: str) -> Task:
-    if not isinstance(data, dict) or not ({"site", "task_id"} <= data.keys() or {"task", "web"} <= data.keys()):
-        raise ValueError(f"expected an instruction (`task`, `web`) or a task of ours, found {data!r:.80}")
-    if "web" not in data:
-        return Task.from_json(data)
-    if not isinstance(data["task"], str) or not data["task"].strip():
-        raise ValueError(f"`task` must be a non-empty text, found {data['task']!r:.80}")
-    fields = {"task_id": data.get("task_id", default_id), "site": data["web"], "instruction": data["task"].strip()}
-    fields |= {key: data[key] for key in ("seed", "start_url") if key in data}
-    lineage = Lineage.from_json(data["lineage"]) if "lineage" in data else Lineage("seed")
-    return replace(Task.from_json(fields), lineage=lineage)

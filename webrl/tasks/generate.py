@@ -30,7 +30,7 @@ from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.parsing import parse_instructions
-from webrl.tasks.prompts import ChatPrompt, decomposition_prompt, hindsight_prompt, in_breadth_prompt
+from webrl.tasks.prompts import ChatPrompt, attempt_prompt, in_breadth_prompt
 from webrl.types import Lineage, Record, Task
 
 logger = logging.getLogger(__name__)
@@ -63,16 +63,12 @@ class GenerationRequest:
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
         """Return what the model is asked; `rules` are the site's."""
-        if self.strategy == "exploration":
-            return in_breadth_prompt(self.site, (), self.page, self.num_tasks, rules)
-        first = self.failures[0]
-        failed = first.task.instruction or ""
-        if self.strategy == "hindsight":
-            return hindsight_prompt(self.site, failed, first.actions, first.final_page or first.page, rules)
-        if self.strategy == "decomposition":
-            return decomposition_prompt(self.site, failed, first.actions, first.page, rules)
-        instructions = [failure.task.instruction or "" for failure in self.failures]
-        return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
+        if self.strategy in ("in_breadth", "exploration"):
+            instructions = [failure.task.instruction or "" for failure in self.failures]
+            return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
+        failure = self.failures[0]
+        page = failure.page if self.strategy == "decomposition" else failure.final_page or failure.page
+        return attempt_prompt(self.strategy, self.site, failure.task.instruction or "", failure.actions, page, rules)
 
 
 @dataclass(frozen=True)
@@ -139,6 +135,19 @@ def plan_requests(
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
             requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
+            left -= size
+    return requests
+
+
+def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
+    """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
+    shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
+    requests = []
+    for target, text in seen:
+        left = shares[target.task_id]
+        while left > 0:
+            size = min(left, config.generate.tasks_per_prompt)
+            requests.append(GenerationRequest("exploration", target.site, (), target, text, size))
             left -= size
     return requests
 

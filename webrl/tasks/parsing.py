@@ -44,6 +44,10 @@ _MARKUP = re.compile(
 )
 _ECHO = re.compile(r"^(?:site|failed|did|page|rules of this site)\s*:|^\[\w+\]\s|^RootWebArea\b", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"[\[<{]\s*(?:your|insert|some|the|item|name|value|x|\.{3}|…)[\w\s.…-]*[\]>}]", re.IGNORECASE)
+# Control, surrogate, private-use and unassigned characters; format characters of scripts are fine.
+_CONTROL = ("Cc", "Cs", "Co", "Cn")
+_OVERRIDES = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
+"""Bidirectional overrides."""
 _WRAPPERS = (("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("*", "*"))
 
 
@@ -66,7 +70,15 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
     """
     counts: Counter[str] = Counter()
     text = strip_thinking(answer[:MAX_ANSWER_CHARS])
-    found = list(dict.fromkeys(items := [item for item in _items(text) if item]))
+    items: list[str] = []
+    for block in [block for block in _FENCE.findall(text) if block.strip()] or [text]:
+        values = list(_from_json(block))
+        if not values:
+            lines = [line.strip() for line in block.split("\n") if line.strip()]
+            is_one = len(lines) == 1
+            values = [line for line in lines if is_one or not (line.endswith((":", "：")) or _PREAMBLE.match(line))]
+        items += filter(None, map(_undress, values))
+    found = list(dict.fromkeys(items))
     counts["repeated_in_answer"] = len(items) - len(found)
     if truncated and found:
         found.pop()
@@ -90,7 +102,7 @@ def malformed_reason(instruction: str) -> str | None:
     checks = {
         "is empty": not text,
         f"is longer than {MAX_INSTRUCTION_CHARS} characters": len(text) > MAX_INSTRUCTION_CHARS,
-        "holds control characters": any(_is_control(character) for character in text),
+        "holds control characters": any(c in _OVERRIDES or unicodedata.category(c) in _CONTROL for c in text),
         "holds markup": bool(_MARKUP.search(text)),
         "repeats the prompt": bool(_ECHO.match(text)),
         "is a refusal": bool(_REFUSAL.match(text)),
@@ -101,18 +113,6 @@ def malformed_reason(instruction: str) -> str | None:
         "repeats itself": len(words) >= 12 and Counter(words).most_common(1)[0][1] > len(words) / 2,
     }
     return next((reason for reason, holds in checks.items() if holds), None)
-
-
-def _items(text: str) -> Iterator[str]:
-    """Candidate instructions in order, decoration removed."""
-    fenced = [block for block in _FENCE.findall(text) if block.strip()]
-    for block in fenced or [text]:
-        values = list(_from_json(block))
-        if not values:
-            lines = [line.strip() for line in block.split("\n") if line.strip()]
-            is_one = len(lines) == 1
-            values = [line for line in lines if is_one or not (line.endswith((":", "：")) or _PREAMBLE.match(line))]
-        yield from map(_undress, values)
 
 
 def _from_json(block: str) -> Iterator[str]:
@@ -157,11 +157,3 @@ def _undress(line: str) -> str:
         if bare == text:
             return text
         text = bare
-
-
-def _is_control(character: str) -> bool:
-    """Control, private-use, surrogate or bidirectional-override characters; format characters of scripts are fine."""
-    return (
-        unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
-        or character in "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
-    )

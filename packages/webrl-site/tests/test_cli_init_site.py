@@ -24,7 +24,7 @@ from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.suite import suite_of
 from webrl.runs.store import read_json, read_records
 from webrl.suites import eval_tasks, summarize
-from webrl.tasks.proposals import requests_for
+from webrl.tasks.generate import exploration_requests
 from webrl.types import Label, Status, Task, Trajectory
 from webrl_site.explore import DiscoveredPage, Exploration, Form, explore
 from webrl_site.login import Logins
@@ -249,7 +249,7 @@ def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_
 def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):
     config = site.config("tasks.num_seed_tasks=9", "generate.tasks_per_prompt=3")
     seen = [(Task(task_id=f"web.notes.{n}", site="web.notes", start_url=f"{site.url}/{n}"), "page") for n in range(2)]
-    assert [request.num_tasks for request in requests_for(config, seen)] == [3, 2, 3, 1]
+    assert [request.num_tasks for request in exploration_requests(config, seen)] == [3, 2, 3, 1]
 
 
 def test_an_evaluation_says_whose_verdicts_it_counts(site):

@@ -156,11 +156,6 @@ def check_start(start: Cell, cell: Cell) -> None:
             )
 
 
-def default_parallel() -> int:
-    """Return one cell a GPU, else one for two cores."""
-    return len(visible_gpus()) or max(1, _num_cores() // 2)
-
-
 def run_cells(study: Study, parallel: int) -> dict[str, str]:
     """Run what is unfinished, seeds one after the other, `parallel` cells at once; returns why some failed, by cell.
 
@@ -242,7 +237,7 @@ def _start(study: Study, cell: Cell, slot: int, parallel: int) -> subprocess.Pop
     """Start a cell's process on its share of the cores, and on its slot's GPU."""
     log = study.folder / "logs" / f"{cell.name}.log"
     make_folder(log.parent)
-    gpus, threads = visible_gpus(), str(max(1, _num_cores() // parallel))
+    gpus, threads = visible_gpus(), str(max(1, num_cores() // parallel))
     environment = own_environment() | cpu_environment()
     environment |= {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ}
     if gpus:
@@ -267,5 +262,6 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
             process.wait(max(0.1, deadline - time.monotonic()))
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -198,7 +198,17 @@ def load_study(
     try:
         config = StudyConfig.model_validate(data)
     except ValidationError as error:
-        raise UsageError("\n".join(_explain(problem, path) for problem in error.errors()[:2])) from None
+        said = []
+        for problem in error.errors()[:2]:
+            if problem["type"] == "extra_forbidden":
+                key = ".".join(str(part) for part in problem["loc"])
+                said.append(f"{path}: unknown key {key!r}; a study has: {', '.join(StudyConfig.model_fields)}")
+            elif problem["loc"][-1:] == ("[key]",):
+                name = f"{problem['input']!r:.200}"
+                said.append(f"{path}: methods: the name {name} may hold letters, digits, `_` and `.` alone")
+            else:
+                said.append(f"{path}: {problem_text(problem)}")
+        raise UsageError("\n".join(said)) from None
     if methods is not None:
         if unknown := [name for name in methods if name not in config.methods]:
             raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
@@ -226,15 +236,6 @@ def load_study(
                     "the starting point or the evaluation, which all methods share; set it in `overrides`"
                 )
     return study
-
-
-def _explain(problem: Any, path: Path) -> str:
-    if problem["type"] == "extra_forbidden":
-        key = ".".join(str(part) for part in problem["loc"])
-        return f"{path}: unknown key {key!r}; a study has: {', '.join(StudyConfig.model_fields)}"
-    if problem["loc"][-1:] == ("[key]",):
-        return f"{path}: methods: the name {problem['input']!r:.200} may hold letters, digits, `_` and `.` alone"
-    return f"{path}: {problem_text(problem)}"
 
 
 def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -> Cell:

@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,18 @@ from webrl.evaluate import wilson_interval
 from webrl.runs.folder import git_commit, package_versions
 from webrl.runs.machine import visible_gpus
 from webrl.runs.store import read_json, write_json, write_text
-from webrl_study.figures import draw_comparison, draw_success, draw_training
+from webrl_report.plots import COLOURS, clean_axes, margins, new_figure, save_figure
 from webrl_study.plan import Study, splits_of
 from webrl_study.results import CellResult
-from webrl_study.statistics import MIN_SEEDS, Comparison, compare, rate_by_phase, spread
+from webrl_study.statistics import MIN_SEEDS, Comparison, Estimate, compare, rate_by_phase, spread
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
 Rows = Sequence[Sequence[str]]
 _BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
+_COLUMNS = 4
+_TRAINING = {"grad_norm": "largest gradient norm", "kl": "mean KL, nats"}
+_NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
 """What a budget is made of."""
 
@@ -117,16 +121,25 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
     if rows:
         phase = compared_phase(study, results)
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
-    parts += [
-        "## What each cell used after phase 0, and its largest gradient norm",
-        table(_BUDGET, list(_budget_rows(results))),
-    ]
+    used = []
+    for result in results:
+        trained = result.phases[1:]
+        norms = [phase.grad_norm for phase in trained if phase.grad_norm is not None]
+        active = sum(phase.actor_active for phase in trained) / max(1, len(trained))
+        totals = (
+            sum(getattr(p, key) for p in trained) for key in ("episodes", "env_steps", "critic_steps", "actor_steps")
+        )
+        used.append([
+            result.cell.name, result.state, *map(str, totals), f"{100 * active:.0f} %" if trained else "",
+            f"{max(norms):.3g}" if norms else "", f"{sum(p.seconds for p in trained) / 60:.1f}",
+        ])  # fmt: skip
+    parts += ["## What each cell used after phase 0, and its largest gradient norm", table(_BUDGET, used)]
     ended = [result for result in results if result.is_finished]
     for name, text in _EQUAL.items():
-        totals = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}
-        if len(set(totals.values())) > 1:
-            low, high = (pick(totals, key=lambda cell: totals[cell]) for pick in (min, max))
-            parts.append(f"Not equal: {text}, from {totals[low]} ({low}) to {totals[high]} ({high}).")
+        by_cell = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}
+        if len(set(by_cell.values())) > 1:
+            low, high = (pick(by_cell, key=by_cell.__getitem__) for pick in (min, max))
+            parts.append(f"Not equal: {text}, from {by_cell[low]} ({low}) to {by_cell[high]} ({high}).")
     return "\n\n".join(parts) + "\n"
 
 
@@ -248,14 +261,122 @@ def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]
         yield row
 
 
-def _budget_rows(results: Sequence[CellResult]) -> Iterator[list[str]]:
-    for result in results:
-        trained = result.phases[1:]
-        norms = [phase.grad_norm for phase in trained if phase.grad_norm is not None]
-        active = sum(phase.actor_active for phase in trained) / max(1, len(trained))
-        yield [
-            result.cell.name, result.state, str(sum(p.episodes for p in trained)),
-            str(sum(p.env_steps for p in trained)), str(sum(p.critic_steps for p in trained)),
-            str(sum(p.actor_steps for p in trained)), f"{100 * active:.0f} %" if trained else "",
-            f"{max(norms):.3g}" if norms else "", f"{sum(p.seconds for p in trained) / 60:.1f}",
-        ]  # fmt: skip
+def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
+    """Plot success by phase of each method, the reference's held-out seeds in grey behind; returns the files' names."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    by_method = {m: [r for r in results if r.cell.method == m and r.phases] for m in study.config.methods}
+    shown = [method for method, cells in by_method.items() if cells]
+    if not shown:
+        return []
+    columns = min(_COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    all_seeds = len(study.config.seeds)
+    note = _NOTE if all(r.is_finished for r in results) else f"{_NOTE}\nhollow: not of all {all_seeds} seeds yet"
+    seeds_of = {split: name for split, name in study.splits.items() if split.endswith("eval")}
+    reference = {s: rate_by_phase(by_method[study.config.reference], s, np.random.default_rng(0)) for s in seeds_of}
+    for axes, method in zip(grid.flat, shown, strict=False):
+        if method != study.config.reference:
+            for split, rates in reference.items():
+                label = f"{study.config.reference}, {seeds_of[split]}"
+                _draw_line(axes, rates, "#9a9a9a", label, all_seeds, intervals=False)
+        for i, (split, name) in enumerate(study.splits.items()):
+            rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
+            _draw_line(axes, rates, COLOURS[i], name, all_seeds, shift=0.06 * i)
+        seeds = len(by_method[method])
+        axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
+        axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.tick_params(labelbottom=True)
+        clean_axes(axes, "y")
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_visible(False)
+    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=min(3, max(2, columns)))
+    figure.supxlabel(f"phase (0: the start)\n{note}", fontsize=9)
+    figure.supylabel("success", fontsize=10)
+    return _save(figure, path)
+
+
+def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
+    """Plot the actor's largest gradient norm and mean KL by phase, means over seeds; returns the files' names."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    trained = {m: [r for r in results if r.cell.method == m and len(r.phases) > 1] for m in study.config.methods}
+    shown = {method: cells for method, cells in trained.items() if cells}
+    if not shown:
+        return []
+    figure = new_figure(9.0, 3.6)
+    panels = figure.subplots(1, 2, sharex=True)
+    for axes, (quantity, name) in zip(panels, _TRAINING.items(), strict=True):
+        for i, (method, cells) in enumerate(shown.items()):
+            colour = "#000000" if method == study.config.reference else colormaps["tab20"](i % 20)
+            found: dict[int, list[float]] = {}
+            for phase in (phase for result in cells for phase in result.phases):
+                if (value := getattr(phase, quantity)) is not None:
+                    found.setdefault(phase.phase, []).append(value)
+            if found:
+                means = [float(np.mean(found[phase])) for phase in sorted(found)]
+                axes.plot(sorted(found), means, marker="o", markersize=4, color=colour, label=method)
+        axes.set(title=name, xlabel="phase", xlim=(0.8, study.config.num_phases + 0.2))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        clean_axes(axes, "y")
+    panels[0].set_yscale("log")
+    lines = {line.get_label(): line for axes in panels for line in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False, fontsize=8)
+    return _save(figure, path)
+
+
+def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
+    """Plot each method's difference from the reference after a phase, with its interval; returns the files' names."""
+    if not found:
+        return []
+    figure = new_figure(7.2, 1.6 + 0.36 * len(found))
+    axes = figure.add_subplot()
+    for number, (split, name) in enumerate(study.splits.items()):
+        shift = 0.24 * (number - (len(study.splits) - 1) / 2) * 2 / len(study.splits)
+        rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
+        if rows:
+            values = [100 * difference.value for _, difference in rows]
+            axes.errorbar(
+                values, [i + shift for i, _ in rows], xerr=_margins([d for _, d in rows], 100), fmt="o", capsize=3,
+                color=COLOURS[number], label=name, markersize=5,
+            )  # fmt: skip
+    axes.axvline(0, color="#666666", linewidth=1)
+    axes.set_yticks(range(len(found)), list(found))
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlabel(f"points above {study.config.reference} after phase {phase}\n{_NOTE}", fontsize=9)
+    clean_axes(axes, "x")
+    figure.legend(loc="outside upper left", frameon=False, ncols=2)
+    return _save(figure, path)
+
+
+def _draw_line(
+    axes: Any, rates: Sequence[Estimate | None], colour: str, name: str, seeds: int, *, intervals: bool = True,
+    shift: float = 0.0,
+) -> None:  # fmt: skip
+    """A line; hollow where it is of fewer than `seeds` seeds."""
+    found = [(phase, rate) for phase, rate in enumerate(rates) if rate is not None]
+    if not found:
+        return
+    xs, ys = [phase + shift for phase, _ in found], [rate.value for _, rate in found]
+    margins = _margins([rate for _, rate in found]) if intervals else None
+    axes.errorbar(xs, ys, yerr=margins, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
+    lacking = [(x, y) for x, y, (_, rate) in zip(xs, ys, found, strict=True) if rate.seeds < seeds]
+    if lacking:
+        axes.plot(*zip(*lacking, strict=True), "o", markersize=4, color=colour, markerfacecolor="white", zorder=3)
+
+
+def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
+    return margins([(each.value, each.low, each.high) for each in estimates], scale)
+
+
+def _save(figure: Any, path: Path) -> list[str]:
+    targets = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    for target in targets:
+        save_figure(figure, target)
+    return [target.name for target in targets]

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from webrl_study.results import CellResult, Outcomes
@@ -77,7 +76,12 @@ def estimate(by_seed: Sequence[Sequence[float]], rng: np.random.Generator) -> Es
     """
     if not by_seed or not all(len(values) for values in by_seed):
         raise ValueError("an estimate needs one seed at least, and one task of each")
-    means = np.stack([_resampled_means(np.asarray(values, dtype=float), len(by_seed), rng) for values in by_seed])
+    resampled = []  # [R, S] of each seed; drawing counts of the distinct values is the same as drawing values
+    for values in by_seed:
+        distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+        size = (NUM_RESAMPLES, len(by_seed))
+        resampled.append(rng.multinomial(len(values), counts / len(values), size=size) @ distinct / len(values))
+    means = np.stack(resampled)
     drawn = rng.integers(len(by_seed), size=(NUM_RESAMPLES, len(by_seed)))  # [R, S] which seed
     rows, columns = np.indices(drawn.shape)
     totals = means[drawn, rows, columns].mean(axis=1)  # [R]
@@ -135,11 +139,3 @@ def rate_by_phase(cells: Sequence[CellResult], split: str, rng: np.random.Genera
         by_seed = [values for values in by_seed if values]
         found.append(estimate(by_seed, rng) if by_seed else None)
     return found
-
-
-def _resampled_means(values: NDArray[np.float64], copies: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """[R, copies] means of as many values, drawn with replacement; drawing counts of the distinct ones is the same."""
-    distinct, counts = np.unique(values, return_counts=True)
-    drawn = rng.multinomial(len(values), counts / len(values), size=(NUM_RESAMPLES, copies))
-    means: NDArray[np.float64] = drawn @ distinct / len(values)
-    return means

@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 from webrl.config import WebArenaConfig
 from webrl_site.locks import holder
 from webrl_site.sites import SiteError
-from webrl_webarena.login import FORMS, mint_state, purge_logins
+from webrl_webarena.login import FORMS, mint_state
 from webrl_webarena.sites import SITES, Sites, find_sites
 
 if TYPE_CHECKING:
@@ -98,26 +98,6 @@ async def check_sites(
         return list(await asyncio.gather(*(_check(name, url, sites, config, browser) for name, url in targets)))
 
 
-async def _await_healthy(config: WebArenaConfig, sites: Sites, names: Iterable[str]) -> list[SiteCheck]:
-    """Wait until all replicas are usable.
-
-    Raises:
-        SiteError: some are not within `health_timeout_s`; all of them and their problems are named.
-    """
-    deadline, pause_s = time.monotonic() + config.health_timeout_s, _MIN_POLL_S
-    names = list(names)
-    while True:
-        checks = await check_sites(config, names, sites=sites)
-        bad = [check for check in checks if not check.ok]
-        if not bad:
-            return checks
-        if time.monotonic() > deadline:
-            problems = "; ".join(f"{check.site} at {check.url}: {check.problem}" for check in bad)
-            raise SiteError(f"not healthy after {config.health_timeout_s:g} s: {problems}")
-        await asyncio.sleep(min(pause_s, max(deadline - time.monotonic(), 0.1)))
-        pause_s = min(2 * pause_s, _MAX_POLL_S)
-
-
 async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, browser: Browser) -> SiteCheck:
     import httpx
 
@@ -164,10 +144,21 @@ async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]
         await asyncio.gather(*(_reset(url, config) for url in sites.reset_urls))
     else:
         logger.warning("no reset service (WA_FULL_RESET): the sites keep what earlier runs left in them")
-    purge_logins(config)
-    checks = await _await_healthy(config, sites, names)
-    logger.info("sites reset and healthy after %.0f s", time.monotonic() - start)
-    return checks
+    for path in (config.state_dir / "logins").glob("*.json"):
+        path.unlink(missing_ok=True)  # the reset has ended the sessions of all minted states
+    deadline, pause_s = time.monotonic() + config.health_timeout_s, _MIN_POLL_S
+    names = list(names)
+    while True:
+        checks = await check_sites(config, names, sites=sites)
+        bad = [check for check in checks if not check.ok]
+        if not bad:
+            logger.info("sites reset and healthy after %.0f s", time.monotonic() - start)
+            return checks
+        if time.monotonic() > deadline:
+            problems = "; ".join(f"{check.site} at {check.url}: {check.problem}" for check in bad)
+            raise SiteError(f"not healthy after {config.health_timeout_s:g} s: {problems}")
+        await asyncio.sleep(min(pause_s, max(deadline - time.monotonic(), 0.1)))
+        pause_s = min(2 * pause_s, _MAX_POLL_S)
 
 
 async def _reset(url: str, config: WebArenaConfig) -> None:

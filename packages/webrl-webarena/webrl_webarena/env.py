@@ -63,14 +63,7 @@ class SiteAccess:
 
 
 _ACCESS: WeakKeyDictionary[Browser, SiteAccess] = WeakKeyDictionary()
-
-
-def site_access(browser: Browser, config: WebArenaConfig) -> SiteAccess:
-    """The access that belongs to a browser; made at the first call. Raises UsageError for a bad address."""
-    access = _ACCESS.get(browser)
-    if access is None or access.config != config:
-        access = _ACCESS[browser] = SiteAccess(config)
-    return access
+"""The access that belongs to a browser, made at its first reset."""
 
 
 class WebArenaEnv(BrowserEnv):
@@ -97,7 +90,10 @@ class WebArenaEnv(BrowserEnv):
         self._release()
         self._resets = number = self._resets + 1
         self._profile_options = {}
-        access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
+        access = self._access or _ACCESS.get(self._real_browser)
+        if access is None or access.config != self._config.webarena:
+            access = _ACCESS[self._real_browser] = SiteAccess(self._config.webarena)
+        self._access = access
         access.sites.require(sites_of(task))
         lease = await lease_sites(
             access.sites.urls,

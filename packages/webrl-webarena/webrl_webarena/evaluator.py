@@ -17,6 +17,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,10 @@ async def capture(
     )
 
 
+_Work = tuple["Future[Score]", FinalState, Callable[..., Score]]
+"""A validation: where its score goes, the state whose copy it is given as `page`, and what scores that."""
+
+
 class Evaluator:
     """A thread with a browser of its own; both start at the first validation."""
 
@@ -80,7 +85,8 @@ class Evaluator:
         self._config = config
         self._sites = sites
         self.judge = AnswerJudge(config.judge, config.state_dir)
-        self._thread: _EvaluatorThread | None = None
+        self._thread: threading.Thread | None = None
+        self._work: queue.SimpleQueue[_Work | None]
         self._turn = asyncio.Lock()
 
     async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Score:
@@ -91,20 +97,25 @@ class Evaluator:
         """
         async with self._turn:  # waiting for the thread does not count towards an episode's deadline
             if self._thread is None or not self._thread.is_alive():
-                self._thread = _EvaluatorThread(self.judge)
+                self._work = queue.SimpleQueue()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._work,), name="webarena-evaluator", daemon=True
+                )
                 self._thread.start()
             replicas = {name: known[0] for name, known in self._sites.urls.items()}
             accounts = {
                 name: {"username": account.username, "password": account.password.reveal()}
                 for name, account in self._sites.accounts.items()
             }
-            future = self._thread.submit(task, {**replicas, **urls}, accounts, state)
+            future: Future[Score] = Future()
+            work = partial(score, task, {**replicas, **urls}, accounts, state, judge=self.judge)
+            self._work.put((future, state, work))
             try:
                 async with asyncio.timeout(self._config.validate_timeout_s):
                     return await asyncio.wrap_future(future)
             except TimeoutError:
                 # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
-                self._thread.abandon()
+                self._work.put(None)
                 self._thread = None
                 return Score(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
 
@@ -112,69 +123,39 @@ class Evaluator:
         """End thread and browser."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.abandon()
+            self._work.put(None)
             await asyncio.to_thread(thread.join, 10)
 
 
-class _EvaluatorThread(threading.Thread):
-    """Runs validations one after another: BrowserGym keeps site addresses in module globals."""
-
-    def __init__(self, judge: AnswerJudge) -> None:
-        super().__init__(name="webarena-evaluator", daemon=True)
-        self._judge = judge
-        self._work: queue.SimpleQueue[tuple[Future[Score], Callable[[sync_api.Browser], Score]] | None]
-        self._work = queue.SimpleQueue()
-
-    def submit(
-        self, task: Task, urls: Mapping[str, str], accounts: dict[str, dict[str, str]], state: FinalState
-    ) -> Future[Score]:
-        """Queue one validation."""
-        future: Future[Score] = Future()
-
-        def work(browser: sync_api.Browser) -> Score:
-            with _copy_page(browser, state) as page:
-                return score(task, urls, accounts, state, page, self._judge)
-
-        self._work.put((future, work))
-        return future
-
-    def abandon(self) -> None:
-        """End after the validation that runs now."""
-        self._work.put(None)
-
-    def run(self) -> None:
-        """Serve the queue."""
-        browser: sync_api.Browser | None = None
-        with contextlib.ExitStack() as stack:
-            while (item := self._work.get()) is not None:
-                future, work = item
-                try:
-                    if browser is None or not browser.is_connected():
-                        browser = _start_browser(stack)
-                    verdict = work(browser)
-                except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
-                    logger.exception("validation failed")
-                    verdict = Score(None, f"{type(error).__name__}: {error}"[:500])
-                with contextlib.suppress(Exception):  # the waiter may have given up
-                    future.set_result(verdict)
-
-
-def _start_browser(stack: contextlib.ExitStack) -> sync_api.Browser:
+def _serve(queued: queue.SimpleQueue[_Work | None]) -> None:
+    """Run validations one after another until None comes: BrowserGym keeps site addresses in module globals."""
     from playwright.sync_api import sync_playwright
 
     from webrl.errors import BrowserMissing
     from webrl.rollouts.browser import MISSING, find_chromium
 
-    executable = find_chromium()
-    if executable is None:
-        raise BrowserMissing(MISSING)
-    stack.close()
-    playwright = stack.enter_context(sync_playwright())
-    browser = playwright.chromium.launch(
-        executable_path=executable, handle_sigint=False, handle_sigterm=False, handle_sighup=False
-    )
-    stack.callback(_quietly, browser.close)
-    return browser
+    browser: sync_api.Browser | None = None
+    with contextlib.ExitStack() as stack:
+        while (item := queued.get()) is not None:
+            future, state, work = item
+            try:
+                if browser is None or not browser.is_connected():
+                    executable = find_chromium()
+                    if executable is None:
+                        raise BrowserMissing(MISSING)
+                    stack.close()
+                    playwright = stack.enter_context(sync_playwright())
+                    browser = playwright.chromium.launch(
+                        executable_path=executable, handle_sigint=False, handle_sigterm=False, handle_sighup=False
+                    )
+                    stack.callback(_quietly, browser.close)
+                with _copy_page(browser, state) as page:
+                    verdict = work(page=page)
+            except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
+                logger.exception("validation failed")
+                verdict = Score(None, f"{type(error).__name__}: {error}"[:500])
+            with contextlib.suppress(Exception):  # the waiter may have given up
+                future.set_result(verdict)
 
 
 def _quietly(close: Callable[[], None]) -> None:

@@ -44,13 +44,9 @@ class AnswerJudge:
         self._answers: dict[str, str] | None = None
         self._lock = threading.Lock()
         self._model = config.model_name
+        self._url = config.urls[0] if config.urls else SecretUrl(os.environ.get("OPENAI_BASE_URL") or _OPENAI)
         self.calls = 0
         """Questions put to the endpoint."""
-
-    @property
-    def url(self) -> SecretUrl:
-        """Base URL of the endpoint."""
-        return self._config.urls[0] if self._config.urls else SecretUrl(os.environ.get("OPENAI_BASE_URL") or _OPENAI)
 
     def ask(self, messages: list[dict[str, str]]) -> str:
         """The model's answer to a chat, at temperature 0.
@@ -64,7 +60,7 @@ class AnswerJudge:
                 try:
                     self._model = str(data["data"][0]["id"])
                 except (KeyError, IndexError, TypeError):
-                    raise JudgeError(f"judge at {self.url} lists no model: {str(data)[:_SHORT]}") from None
+                    raise JudgeError(f"judge at {self._url} lists no model: {str(data)[:_SHORT]}") from None
             if self._answers is None:
                 lines = read_lines(self._path, on_error=logger.warning) if self._path.exists() else ()
                 self._answers = {line["key"]: line["answer"] for _, line in lines}
@@ -82,18 +78,18 @@ class AnswerJudge:
         try:
             content = data["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
-            raise JudgeError(f"judge at {self.url} answered without a message: {str(data)[:_SHORT]}") from None
+            raise JudgeError(f"judge at {self._url} answered without a message: {str(data)[:_SHORT]}") from None
         if not isinstance(content, str):
-            raise JudgeError(f"judge at {self.url} answered {content!r}")
+            raise JudgeError(f"judge at {self._url} answered {content!r}")
         answer = without_thinking(content)
         self.calls += 1
         # BrowserGym's evaluators look for one of these words.
         words = ("same", "different") if "respond with 'same'" in messages[-1]["content"] else ("correct",)
         if not any(word in answer.lower() for word in words):
-            raise JudgeError(f"judge {model} at {self.url} gave no verdict: {answer[:_SHORT]!r}")
+            raise JudgeError(f"judge {model} at {self._url} gave no verdict: {answer[:_SHORT]!r}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         call = {
-            "key": key, "model": model, "url": str(self.url), "messages": messages, "answer": answer,
+            "key": key, "model": model, "url": str(self._url), "messages": messages, "answer": answer,
             "seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }  # fmt: skip
         with self._path.open("a", encoding="utf-8") as file:  # one write: workers share the file
@@ -114,7 +110,7 @@ class AnswerJudge:
             try:
                 answer = httpx.request(
                     method,
-                    with_path(self.url.reveal(), path),
+                    with_path(self._url.reveal(), path),
                     json=body,
                     headers=headers,
                     timeout=self._config.timeout_s,
@@ -131,4 +127,4 @@ class AnswerJudge:
                 return answer.json()
             except ValueError:
                 problem = f"not JSON: {answer.text[:_SHORT]!r}"
-        raise JudgeError(f"judge at {self.url} does not answer ({redact(problem)})")
+        raise JudgeError(f"judge at {self._url} does not answer ({redact(problem)})")

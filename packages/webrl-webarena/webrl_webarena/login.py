@@ -27,8 +27,6 @@ from webrl_site.sites import SiteError, shows_proof
 from webrl_webarena.sites import Sites
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
-
     from webrl.rollouts.browser import Browser
 
 logger = logging.getLogger(__name__)
@@ -81,12 +79,24 @@ class LoginStore:
         """
         merged: State = {"cookies": [], "origins": []}
         for name, url in urls.items():
-            if name in FORMS:
-                _merge(merged, await self._one(name, url, browser), name)
+            if name not in FORMS:
+                continue
+            state = await self._one(name, url, browser)
+            seen = {(c["name"], c["domain"], c["path"]): c["value"] for c in merged["cookies"]}
+            for cookie in state.get("cookies", ()):
+                key = (cookie["name"], cookie["domain"], cookie["path"])
+                if seen.get(key, cookie["value"]) != cookie["value"]:  # two sites cannot both have it
+                    logger.warning("cookie %r of %s replaces another's: give the sites different host names", key, name)
+                    merged["cookies"] = [c for c in merged["cookies"] if (c["name"], c["domain"], c["path"]) != key]
+                if seen.get(key) != cookie["value"]:
+                    merged["cookies"].append(cookie)
+            merged["origins"] += state.get("origins", ())
         return merged
 
     async def _one(self, name: str, url: str, browser: Browser) -> State:
-        account = self._account(name)
+        if name not in self._accounts:
+            raise SiteError(f"no log-in for {name}: set rollout.webarena.accounts.{name}")
+        account = self._accounts[name]
         key = hashlib.sha256(f"{url} {account.username}".encode()).hexdigest()[:12]
         path = self._config.state_dir / "logins" / f"{name}-{key}.json"
         if time.monotonic() - self._checked.get(path, -1e9) < self._config.login_check_s:
@@ -101,11 +111,6 @@ class LoginStore:
             self._checked[path] = time.monotonic()
             return state
 
-    def _account(self, name: str) -> Account:
-        if name not in self._accounts:
-            raise SiteError(f"no log-in for {name}: set rollout.webarena.accounts.{name}")
-        return self._accounts[name]
-
 
 async def mint_state(name: str, url: str, account: Account, browser: Browser) -> State:
     """Log in through the site's form and give the browser's storage state.
@@ -119,7 +124,16 @@ async def mint_state(name: str, url: str, account: Account, browser: Browser) ->
     try:
         page = await context.new_page()
         page.set_default_timeout(FORM_TIMEOUT_MS)
-        await _fill_form(page, FORMS[name], url, account)
+        form = FORMS[name]
+        answer = await page.goto(url + form.path)
+        if answer is not None and answer.status >= 400:
+            raise SiteError(f"the form answers {answer.status}")
+        if form.link:
+            await page.get_by_role("link", name=form.link).first.click()
+        await page.get_by_label(form.user, exact=form.exact).fill(account.username)
+        await page.get_by_label("Password", exact=form.exact).fill(account.password.reveal())
+        async with page.expect_navigation():
+            await page.get_by_role("button", name=form.submit).click()
         state: State = dict(await context.storage_state())
     except (Error, SiteError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -135,18 +149,6 @@ async def mint_state(name: str, url: str, account: Account, browser: Browser) ->
     return state
 
 
-async def _fill_form(page: Page, form: Form, url: str, account: Account) -> None:
-    answer = await page.goto(url + form.path)
-    if answer is not None and answer.status >= 400:
-        raise SiteError(f"the form answers {answer.status}")
-    if form.link:
-        await page.get_by_role("link", name=form.link).first.click()
-    await page.get_by_label(form.user, exact=form.exact).fill(account.username)
-    await page.get_by_label("Password", exact=form.exact).fill(account.password.reveal())
-    async with page.expect_navigation():
-        await page.get_by_role("button", name=form.submit).click()
-
-
 async def probe_login(name: str, url: str, state: State, account: Account) -> bool:
     """Whether `state` is logged in, by asking for a page that only the user sees.
 
@@ -157,30 +159,14 @@ async def probe_login(name: str, url: str, state: State, account: Account) -> bo
 
     form = FORMS[name]
     target = url + form.proof_path.format(user=account.username)
-    async with httpx.AsyncClient(cookies=_jar(state, url), follow_redirects=True, timeout=30) as client:
-        return await shows_proof(client, target, form.proof_text, site=f"{name} at {url}", page=target)
-
-
-def _jar(state: State, url: str) -> dict[str, str]:
     host = urlsplit(url).hostname or ""
-    return {
+    cookies = {
         cookie["name"]: cookie["value"]
         for cookie in state.get("cookies", ())
-        if host == cookie["domain"].lstrip(".") or host.endswith("." + cookie["domain"].lstrip("."))
+        if f".{host}".endswith("." + cookie["domain"].lstrip("."))
     }
-
-
-def _merge(merged: State, state: State, name: str) -> None:
-    """Add a site's cookies and local storage; warn about cookies that two sites cannot both have."""
-    seen = {(c["name"], c["domain"], c["path"]): c["value"] for c in merged["cookies"]}
-    for cookie in state.get("cookies", ()):
-        key = (cookie["name"], cookie["domain"], cookie["path"])
-        if seen.get(key, cookie["value"]) != cookie["value"]:
-            logger.warning("cookie %r of %s replaces another site's: give the sites different host names", key, name)
-            merged["cookies"] = [c for c in merged["cookies"] if (c["name"], c["domain"], c["path"]) != key]
-        if seen.get(key) != cookie["value"]:
-            merged["cookies"].append(cookie)
-    merged["origins"] += state.get("origins", ())
+    async with httpx.AsyncClient(cookies=cookies, follow_redirects=True, timeout=30) as client:
+        return await shows_proof(client, target, form.proof_text, site=f"{name} at {url}", page=target)
 
 
 def _read(path: Path) -> State | None:
@@ -189,9 +175,3 @@ def _read(path: Path) -> State | None:
     except (OSError, ValueError):
         return None
     return state if isinstance(state, dict) else None
-
-
-def purge_logins(config: WebArenaConfig) -> None:
-    """Forget all minted states: a reset ends their sessions."""
-    for path in (config.state_dir / "logins").glob("*.json"):
-        path.unlink(missing_ok=True)

@@ -80,7 +80,17 @@ def score(
     if not all(host_of(tab) in allowed for tab in state.tabs):
         return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
-    browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}", SITES), urls)
+    # BrowserGym's task over a config of ours instead of one of its lists; only what its `validate` reads.
+    config = resolve(config_of(task), urls, f"task {task.task_id!r}", SITES)
+    handle, path = tempfile.mkstemp(suffix=".json")
+    with os.fdopen(handle, "w") as file:
+        json.dump(config, file)
+    instance = object.__new__(modules.task.WebArenaInstance)
+    instance.urls, instance.home_url = dict(urls), ""
+    browser_task = object.__new__(modules.task.GenericWebArenaTask)
+    browser_task.webarena_instance, browser_task.config, browser_task.config_file = instance, config, path
+    evaluators = modules.full if task.task_id.startswith("webarena.") else modules.lite
+    browser_task.evaluator = evaluators.evaluator_router(path)
     chat = [] if state.answer is None else [{"role": "assistant", "message": state.answer}]
     if state.infeasible:
         chat = [{"role": "infeasible", "message": state.answer or ""}]
@@ -95,7 +105,7 @@ def score(
         # What the evaluator looks for is not there (no order, no such element): it has not been achieved.
         return Score(0.0, f"the evaluator found nothing to read: {type(error).__name__}: {error}"[:500])
     finally:
-        Path(browser_task.config_file).unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
     return Score(float(reward))
 
 
@@ -103,6 +113,8 @@ def _browsergym(
     urls: Mapping[str, str], accounts: Mapping[str, Mapping[str, str]], page: Page, judge: AnswerJudge
 ) -> types.SimpleNamespace:
     """BrowserGym's modules with sites, judge and pauses of ours."""
+    from playwright.sync_api import Error
+
     addresses = {name: urls.get(name.lower(), _NO_SITE.format(name.lower().replace("_", "-"))) for name in _VARIABLES}
     modules = _import(addresses)
     for module in modules.holding_addresses:
@@ -113,22 +125,16 @@ def _browsergym(
             module.ACCOUNTS["shopping_site_admin"] = accounts["shopping_admin"]
     for module in modules.asking:
         module.generate_from_openai_chat_completion = lambda messages, **_: judge.ask(messages)
+
+    def sleep(seconds: float) -> None:
+        """Wait at most `seconds`, until the newest page's network is idle."""
+        with contextlib.suppress(Error):
+            newest = page.context.pages[-1]
+            newest.wait_for_load_state("networkidle", timeout=min(seconds * 1000, SETTLE_MS))
+
     for module in modules.sleeping:
-        module.time = _Clock(page)
+        module.time = types.SimpleNamespace(**vars(time) | {"sleep": sleep})
     return modules
-
-
-def _make_task(modules: types.SimpleNamespace, task: Task, config: dict[str, Any], urls: Mapping[str, str]) -> Any:
-    """BrowserGym's task over a config of ours instead of one of its lists; only what its `validate` reads."""
-    handle, path = tempfile.mkstemp(suffix=".json")
-    with os.fdopen(handle, "w") as file:
-        json.dump(config, file)
-    instance = object.__new__(modules.task.WebArenaInstance)
-    instance.urls, instance.home_url = dict(urls), ""
-    made = object.__new__(modules.task.GenericWebArenaTask)
-    made.webarena_instance, made.config, made.config_file = instance, config, path
-    made.evaluator = (modules.full if task.task_id.startswith("webarena.") else modules.lite).evaluator_router(path)
-    return made
 
 
 def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
@@ -168,21 +174,3 @@ def _environment(addresses: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-class _Clock:
-    """Stands in for `time` in the evaluators: `sleep` ends early once the newest page's network is idle."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-
-    def sleep(self, seconds: float) -> None:
-        """Wait at most `seconds`."""
-        from playwright.sync_api import Error
-
-        page = self._page.context.pages[-1]
-        with contextlib.suppress(Error):
-            page.wait_for_load_state("networkidle", timeout=min(seconds * 1000, SETTLE_MS))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)

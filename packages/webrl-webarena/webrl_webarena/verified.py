@@ -161,31 +161,27 @@ class Evidence:
             done = await asyncio.to_thread(
                 subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
             )
-            said = (done.stderr or done.stdout).strip()[-300:] or "it said nothing"
-            problem = f"it ended with {done.returncode}: {said}"
+            printed = (done.stderr or done.stdout).strip()[-300:] or "it said nothing"
+            problem = f"it ended with {done.returncode}: {printed}"
         except (OSError, subprocess.SubprocessError) as error:
             problem = str(error)
         if not verdict.is_file():
             return Score(None, f"{' '.join(command[:2])} wrote no verdict: {problem}")
-        score = _read_verdict(verdict, self._task_id)
+        found = read_json(verdict)
         kept = self._folder.parent / str(self._number)
         shutil.rmtree(kept, ignore_errors=True)
         self._files.rename(kept)
-        return score
+        status = found.get("status") if isinstance(found, dict) else None
+        if status == "error":
+            return Score(None, f"{self._task_id}: webarena-verified: {found.get('error_msg')}"[:500])
+        if status not in _VERDICTS:
+            known = f"known: error, {', '.join(_VERDICTS)}"
+            return Score(None, f"{kept / verdict.name}: status {status!r} is not understood; {known}")
+        failed = [e for e in found.get("evaluators_results", ()) if e.get("status") != "success"]
+        said = [" ".join(a.get("assertion_msgs") or ()) for e in failed for a in e.get("assertions") or ()]
+        names = ", ".join(str(e.get("evaluator_name")) for e in failed)
+        return Score(_VERDICTS[status], f"{names}: {'; '.join(said)}"[:500] if failed else "")
 
     def drop(self) -> None:
         """Remove what was not kept."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _read_verdict(path: Path, task_id: str) -> Score:
-    data = read_json(path)
-    status = data.get("status") if isinstance(data, dict) else None
-    if status == "error":
-        return Score(None, f"{task_id}: webarena-verified: {data.get('error_msg')}"[:500])
-    if status not in _VERDICTS:
-        return Score(None, f"{path}: status {status!r} is not understood; known: error, {', '.join(_VERDICTS)}")
-    failed = [e for e in data.get("evaluators_results", ()) if e.get("status") != "success"]
-    said = [" ".join(a.get("assertion_msgs") or ()) for e in failed for a in e.get("assertions") or ()]
-    names = ", ".join(str(e.get("evaluator_name")) for e in failed)
-    return Score(_VERDICTS[status], f"{names}: {'; '.join(said)}"[:500] if failed else "")

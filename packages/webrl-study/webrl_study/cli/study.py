@@ -58,15 +58,16 @@ def main(args: argparse.Namespace) -> int:
     study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
-    from webrl_study.cells import default_parallel, is_finished, read_failures, run_cells
+    from webrl_study.cells import is_finished, num_cores, read_failures, run_cells
     from webrl_study.report import record_machine, write_report
     from webrl_study.results import read_results
 
     failures = read_failures(study.folder)
     if not args.report:
         from webrl.runs.lock import hold_run
+        from webrl.runs.machine import visible_gpus
 
-        parallel = args.parallel or default_parallel()
+        parallel = args.parallel or len(visible_gpus()) or max(1, num_cores() // 2)
         print(f"study folder {study.folder}, {len(study.cells)} cells, {parallel} at once", flush=True)
         with hold_run(study.folder):
             _check(study)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts import choices, texts
+from webrl.suites.miniwob.experts import intents
 from webrl.suites.miniwob.experts.goal import Intent, Slots
 from webrl.suites.miniwob.experts.page import read_page
 
@@ -36,11 +36,6 @@ class Expert:
     """The page's own intent first, then what else it can be used for."""
     popup: bool = False
     """True if a pop-up may come up; it is closed with its Cancel button first."""
-
-    def parse(self, instruction: str) -> Slots | None:
-        """Slots of an instruction in one of this page's wordings, or None."""
-        found = self._match(instruction)
-        return found[1] if found else None
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
         """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
@@ -108,31 +103,31 @@ class Expert:
 
 
 _INTENTS: dict[str, tuple[Intent, ...]] = {
-    "click-button": (choices.BUTTON,),
-    "click-dialog-2": (choices.DIALOG_BUTTON,),
-    "click-tab": (choices.TAB,),
-    "focus-text-2": (choices.FOCUS,),
-    "click-collapsible": (choices.EXPAND, choices.EXPAND_ONLY),
-    "click-option": (choices.RADIO, choices.RADIO_ONLY),
-    "click-checkboxes": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
-    "choose-list": (choices.DROPDOWN, choices.DROPDOWN_ONLY),
-    "enter-text": (texts.TEXT, texts.TEXT_ONLY),
-    "enter-password": (texts.PASSWORD, texts.PASSWORD_ONLY),
-    "login-user": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
-    "form-sequence-2": (choices.RADIO_NUMBER, choices.RADIO_POSITION),
-    "form-sequence-3": (choices.DROPDOWN_BUTTON, choices.DROPDOWN_BUTTON_ONLY),
-    "read-table": (texts.TABLE_VALUE, texts.TABLE_VALUE_ONLY, texts.TEXT),
-    "read-table-2": (texts.TABLE_FORM, texts.TABLE_FIELD),
-    "text-transform": (texts.SPELLED, texts.SPELLED_PART, texts.TEXT),
-    "find-word": (texts.WORD, texts.TEXT),
-    "enter-date": (texts.DATE, texts.DATE_ONLY),
-    "enter-time": (texts.TIME, texts.TIME_ONLY),
-    "phone-book": (choices.CONTACT, choices.NEXT_CONTACT),
-    "click-dialog": (choices.CLOSE_DIALOG,),
-    "click-scroll-list": (choices.SCROLL_LIST,),
-    "enter-text-dynamic": (texts.TEXT, texts.TEXT_ONLY),
-    "login-user-popup": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
-    "unicode-test": (choices.BUTTON,),
+    "click-button": (intents.BUTTON,),
+    "click-dialog-2": (intents.DIALOG_BUTTON,),
+    "click-tab": (intents.TAB,),
+    "focus-text-2": (intents.FOCUS,),
+    "click-collapsible": (intents.EXPAND, intents.EXPAND_ONLY),
+    "click-option": (intents.RADIO, intents.RADIO_ONLY),
+    "click-checkboxes": (intents.CHECKBOXES, intents.CHECKBOXES_ONLY),
+    "choose-list": (intents.DROPDOWN, intents.DROPDOWN_ONLY),
+    "enter-text": (intents.TEXT, intents.TEXT_ONLY),
+    "enter-password": (intents.PASSWORD, intents.PASSWORD_ONLY),
+    "login-user": (intents.LOGIN, intents.LOGIN_FIELDS, intents.USERNAME_ONLY),
+    "form-sequence-2": (intents.RADIO_NUMBER, intents.RADIO_POSITION),
+    "form-sequence-3": (intents.DROPDOWN_BUTTON, intents.DROPDOWN_BUTTON_ONLY),
+    "read-table": (intents.TABLE_VALUE, intents.TABLE_VALUE_ONLY, intents.TEXT),
+    "read-table-2": (intents.TABLE_FORM, intents.TABLE_FIELD),
+    "text-transform": (intents.SPELLED, intents.SPELLED_PART, intents.TEXT),
+    "find-word": (intents.WORD, intents.TEXT),
+    "enter-date": (intents.DATE, intents.DATE_ONLY),
+    "enter-time": (intents.TIME, intents.TIME_ONLY),
+    "phone-book": (intents.CONTACT, intents.NEXT_CONTACT),
+    "click-dialog": (intents.CLOSE_DIALOG,),
+    "click-scroll-list": (intents.SCROLL_LIST,),
+    "enter-text-dynamic": (intents.TEXT, intents.TEXT_ONLY),
+    "login-user-popup": (intents.LOGIN, intents.LOGIN_FIELDS, intents.USERNAME_ONLY),
+    "unicode-test": (intents.BUTTON,),
 }
 
 EXPERTS: dict[str, Expert] = {
@@ -151,24 +146,3 @@ def expert_for(site: str) -> Expert:
         nearest = difflib.get_close_matches(site, EXPERTS, n=1, cutoff=0)
         raise UsageError(f"no scripted expert for {site!r}; the nearest is {nearest[0]!r}")
     return EXPERTS[site]
-
-
-def is_valid(site: str, instruction: str, observation: str) -> bool:
-    """Whether an instruction can be done on this page, as far as its first observation shows."""
-    return expert_for(site).is_valid(instruction, observation)
-
-
-def accomplished(
-    site: str,
-    instruction: str,
-    initial_observation: str,
-    actions: Sequence[str],
-    observations: Sequence[str],
-    final_observation: str,
-) -> bool:
-    """Ground truth for an instruction: `observations[i]` was shown before `actions[i]`.
-
-    `initial_observation` stands in where there were no actions.
-    """
-    shown = [initial_observation, *observations[1:]] if observations else []
-    return expert_for(site).accomplished(instruction, actions, shown, final_observation)

@@ -19,10 +19,10 @@ help: ## this list
 demo: setup ## the whole loop in a real browser: three phases, held-out success at the end
 	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
 
-test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
-	@$(PYTEST) -n 3 -m "not slow" $(ARGS)
+test: setup ## the core's tests, without the slow ones, and one of each companion
+	@$(PYTEST) -n 3 -m quick $(ARGS)
 
-test-all: setup engines $(VENV)/.webarena-done ## all tests, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
+test-all: setup engines $(VENV)/.webarena-done ## all tests, the companions' too, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
 	@$(PYTEST) -n 2 $(ARGS)
 
 test-browsers: setup ## the browser's tests on several Chromium versions

@@ -297,6 +297,7 @@ def test_the_database_is_only_read(site):
     assert "readonly" in score.note or "read-only" in score.note
 
 
+@pytest.mark.quick
 @pytest.mark.browser
 def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_processes(fresh, tmp_path):
     config = fresh.config()

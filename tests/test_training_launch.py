@@ -135,9 +135,8 @@ def test_the_launcher_runs_by_sh_and_by_a_link_from_elsewhere(tmp_path: Path, mo
     link = tmp_path / "train.sh"
     link.symlink_to(ROOT / "run_multinode.sh")
     monkeypatch.chdir(tmp_path)
-    for shell, script in (("sh", ROOT / "run_multinode.sh"), ("bash", link)):
-        code, said = launch(shell, script, "demo", "--dry-run", f"runs_dir={tmp_path}")
-        assert (code, "phase 3: train        to do" in said) == (0, True), said
+    code, said = launch("sh", link, "demo", "--dry-run", f"runs_dir={tmp_path}")
+    assert (code, "phase 3: train        to do" in said) == (0, True), said
 
 
 def test_a_python_without_the_packages_is_named_with_what_makes_one(tmp_path: Path) -> None:
@@ -289,12 +288,12 @@ def test_a_dead_rank_ends_the_job_and_its_log_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_dead_rank_is_restarted_from_the_last_checkpoint(tmp_path: Path) -> None:
-    run = make_run(tmp_path, epochs=30.0, save_every=5)
+    run = make_run(tmp_path, epochs=10.0, save_every=5)
     with two_nodes(run, MAX_RESTARTS="2") as nodes:
         kill_a_worker(nodes[1], run, after_step=12)
         codes, outputs = finish(nodes)
     assert codes == [0, 0], outputs
-    assert [line["step"] for line in actor_lines(run)] == list(range(1, 271))
+    assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]
 
 

@@ -287,23 +287,16 @@ def test_a_dead_rank_ends_the_job_and_its_log_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dead_rank_is_restarted_from_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_nodes", "num_workers"), [(2, 1), (1, 2)])
+def test_a_dead_rank_is_restarted_with_the_others_from_the_last_checkpoint(
+    tmp_path: Path, num_nodes: int, num_workers: int
+) -> None:
     run = make_run(tmp_path, epochs=10.0, save_every=5)
-    with two_nodes(run, MAX_RESTARTS="2") as nodes:
-        kill_a_worker(nodes[1], run, after_step=12)
+    sizes = {"NNODES": str(num_nodes), "NPROC_PER_NODE": str(num_workers)}
+    with two_nodes(run, count=num_nodes, MAX_RESTARTS="2", **sizes) as nodes:
+        kill_a_worker(nodes[-1], run, after_step=12, num_workers=num_workers)
         codes, outputs = finish(nodes)
-    assert codes == [0, 0], outputs
-    assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
-    assert "resumed from" in outputs[0]
-
-
-@pytest.mark.slow
-def test_a_dead_rank_beside_others_on_its_machine_is_restarted_with_them(tmp_path: Path) -> None:
-    run = make_run(tmp_path, epochs=10.0, save_every=5)
-    with two_nodes(run, count=1, NNODES="1", NPROC_PER_NODE="2", MAX_RESTARTS="1") as nodes:
-        kill_a_worker(nodes[0], run, after_step=12, num_workers=2)
-        codes, outputs = finish(nodes)
-    assert codes == [0], outputs
+    assert codes == [0] * num_nodes, outputs
     assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]
 

@@ -126,7 +126,7 @@ def launch(*command: str | Path, **environment: str) -> tuple[int, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     done = subprocess.run(
         [*map(str, command)], env=plain | {"PYTHON": sys.executable} | environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False, timeout=120,
+        stdin=subprocess.DEVNULL, check=False, timeout=300,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

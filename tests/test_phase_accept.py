@@ -80,7 +80,7 @@ def test_a_ruined_actor_is_not_accepted_and_the_next_rate_is_half(
 
 @pytest.mark.browser
 def test_the_same_weights_do_the_same_on_the_probe_and_are_accepted(tmp_path: Path) -> None:
-    config = make_config(tmp_path, "accept.tasks=6")
+    config = make_config(tmp_path, "accept.tasks=13")
     context = after_training(config, TINY)
     counts = run_stage(config, "accept", 1)
     assert counts["accepted"]

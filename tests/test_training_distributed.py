@@ -139,6 +139,6 @@ def test_deepspeed_on_one_process_gives_the_same_curve(alone: Alone) -> None:
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-@pytest.mark.parametrize("engine", ["zero2", "zero3"])
+@pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "zero3_offload"])
 def test_two_deepspeed_processes_give_the_curve_of_one(alone: Alone, engine: str) -> None:
     check_same_curve(alone, make_settings(engine=engine), engine)

@@ -247,13 +247,15 @@ def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, 
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.timeout(1200)
-def test_servers_of_our_own_play_with_what_is_handed_over_and_end_with_the_training(tmp_path):
+@pytest.mark.parametrize(("whole", "max_staleness"), [(True, 0), (False, 1)])
+def test_servers_of_our_own_play_with_what_is_handed_over_and_end_with_the_training(tmp_path, whole, max_staleness):
     out = tmp_path / "out"
     before = set(psutil.Process().children(recursive=True))  # browsers that tests share
     servers = [f"vllm_python={VLLM_PYTHON}"] if VLLM_PYTHON else []
-    servers += ["use_vllm=true", "vllm_mode=own"]
-    report, episodes = grpo(out, *AHEAD, *ADAPTER, "save_interval=2", *servers)
-    assert report["staleness"] == [0, 1, 1]
-    assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
+    servers += ["use_vllm=true", "vllm_mode=own", f"max_staleness={max_staleness}"]
+    report, episodes = grpo(out, *AHEAD, *(() if whole else ADAPTER), "save_interval=2", *servers)
+    assert report["staleness"] == [0, max_staleness, max_staleness]
+    checkpoint = out / f"checkpoint-{4 - 2 * max_staleness}"
+    assert_played_by(checkpoint if whole else merged(checkpoint, tmp_path), episodes[16:])
     assert not list(out.glob(".*"))
     assert set(psutil.Process().children(recursive=True)) <= before

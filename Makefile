@@ -5,8 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all chaos test-browsers setup engines lint types docs doctor webarena clean
 # Several tests at a time, in the order of the files, which share servers; whoever is done first takes from the others'
-# rest, so that no core idles at the end. About a third of the quick tests' time is waiting (for pages, deadlines, stock
-# BrowserGym): three at a time keep two cores busy. The slow ones' engines take both. ARGS="-n 0": one at a time.
+# rest, so that no core idles at the end. About a third of the quick tests' time is waiting (for pages and deadlines):
+# three at a time keep two cores busy. The slow ones' engines take both. ARGS="-n 0": one at a time.
 PYTEST := $(RUN)/python -m pytest -q --dist worksteal
 export VENV
 # Containers set it, and `scripts/setup.sh` installs without bytecode: every process of the tests would compile
@@ -19,10 +19,10 @@ help: ## this list
 demo: setup ## the whole loop in a real browser: three phases, held-out success at the end
 	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
 
-test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
-	@$(PYTEST) -n 3 -m "not slow" $(ARGS)
+test: setup ## the core's tests, without the slow ones, and one of each companion
+	@$(PYTEST) -n 3 -m quick $(ARGS)
 
-test-all: setup engines $(VENV)/.webarena-done ## all tests, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
+test-all: setup engines $(VENV)/.webarena-done ## all tests, the companions' too, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
 	@$(PYTEST) -n 2 $(ARGS)
 
 test-browsers: setup ## the browser's tests on several Chromium versions

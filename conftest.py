@@ -26,8 +26,9 @@ _VLLM_PYTHON = Path(f"{sys.prefix}-vllm/bin/python")
 if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
     os.environ.setdefault("WEBRL_VLLM_PYTHON", str(_VLLM_PYTHON))
 
-_MAY_SKIP = {"true": ("gpu",), "before-engines": ("gpu", "arena", "deepspeed", "ray", "vllm")}
-"""By what `CI` says: the markers whose tests may be skipped. The second is for a run before `make engines`."""
+_CORE = Path(__file__).parent / "tests"
+_NOT_QUICK = ("slow", "arena", "deepspeed", "ray", "vllm", "webarena")
+"""Markers of tests that take long, or that need what `make engines` installs."""
 _SLOW_S = 1800
 """Deadline of a slow test; the others have `timeout` of pyproject.toml."""
 
@@ -63,6 +64,12 @@ def pytest_sessionfinish() -> None:
         sys.modules["browsers"].close()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the core's tests `quick`, which is what `make test` runs; one of each companion bears the marker itself."""
+    if item.path.is_relative_to(_CORE) and not any(item.get_closest_marker(name) for name in _NOT_QUICK):
+        item.add_marker("quick")
+
+
 @pytest.hookimpl(trylast=True)  # after what `-m` and `-k` leave out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` or with the name of an extra where there is none; a missing browser is an error."""
@@ -89,13 +96,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI everything runs but what needs a GPU, or engines before they are there: any other skip is an error."""
+    """In CI everything runs but what needs a GPU: any other skip is an error."""
     report = yield
     skipped = report.skipped and not hasattr(report, "wasxfail")
-    allowed = _MAY_SKIP.get(os.environ.get("CI", ""))
-    if skipped and allowed is not None and not any(item.get_closest_marker(name) for name in allowed):
+    if skipped and os.environ.get("CI") and not item.get_closest_marker("gpu"):
         report.outcome = "failed"
-        report.longrepr = f"skipped, and CI={os.environ['CI']}: {report.longrepr}"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
     return report
 
 

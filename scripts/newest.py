@@ -1,7 +1,7 @@
 """Run the tests with the newest version of everything: `python scripts/newest.py`, a weekly look at what is to come.
 
 Installs what `pyproject.toml` allows, newest first and without `constraints.txt`, in an environment of its own
-(`build/newest`), runs the tests of `make test` there, and prints the versions as the last section of a page:
+(`build/newest`), runs all tests but the slow ones there, and prints the versions as the last section of a page:
 `--out docs/versions.md` replaces it. BrowserGym's packages go in without their dependencies: they pin Playwright 1.44,
 and run with the newest. `--dry-run` installs nothing and prints what it would take.
 """

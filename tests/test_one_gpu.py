@@ -46,10 +46,6 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
         f"train-orm {same} models.actor=some/base --data {run}/judge/phase_00/trajectories.jsonl "
         f"{run}/judge/demos --init {run}/sft --out {run}/orm",
     ]
-    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")
-    assert "train-orm" not in shown.stdout
-    assert "models.orm" not in shown.stdout.partition("4 of 4")[2]
-    assert f"tar -czf {run}.tar.gz.part" in shown.stdout
     shown = one_gpu("--dry-run", "gemma3_270m_arena", f"runs_dir={tmp_path}")
     assert "train-orm" not in shown.stdout  # label.judge: environment
     assert "models.orm" not in shown.stdout
@@ -62,23 +58,25 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
         refused = one_gpu("--dry-run", **{variable: value})
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr == f"one_gpu: {variable}={value} is not a number from {least} up\n"
-    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE_DEMOS="0")
+    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", "replay.demos=[]", JUDGE_DEMOS="0")
     assert shown.stdout.count(" record-demos ") == 1
     assert f"--data {run}/judge/phase_00/trajectories.jsonl --init" in shown.stdout
+    assert f"{run}/demos" not in shown.stdout.replace("\\", "").partition("4 of 4")[2]
     unknown = one_gpu("gemma")
     assert unknown.returncode == 2
     assert "no config 'gemma'" in unknown.stderr
 
 
-def test_an_evenings_buffer_begins_with_its_demonstrations_unless_told_otherwise_or_there_are_none(tmp_path):
-    def begins(*words: str) -> bool:
-        shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", *words, JUDGE="no", PACK="no")
+def test_an_evenings_buffer_begins_with_its_demonstrations_unless_there_are_none(tmp_path):
+    def begins() -> bool:
+        shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")
         assert (shown.returncode, shown.stderr) == (0, "")
+        assert "train-orm" not in shown.stdout
+        assert f"tar -czf {tmp_path}/gemma3_270m.tar.gz.part" in shown.stdout
         loop = shown.stdout.partition("4 of 4")[2].replace("\\", "")
+        assert "models.orm" not in loop
         return f'replay.demos=["{tmp_path}/gemma3_270m/demos"]' in loop
 
-    assert begins()
-    assert not begins("replay.demos=[]")
     start = tmp_path / "gemma3_270m" / "sft"
     start.mkdir(parents=True)
     (start / "config.json").touch()  # brought from elsewhere, without what it was trained on

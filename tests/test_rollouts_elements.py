@@ -335,7 +335,7 @@ srcdoc="<select aria-label=in><option>&amp;nbsp;Yes<option>&amp;nbsp;No</select>
 </main><footer>foot</footer>"""
 
 
-@pytest.mark.parametrize("action", ["click", "hover"])
+@pytest.mark.parametrize("action", ["click", pytest.param("hover", marks=pytest.mark.slow)])
 def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
     async def play(env):
         async with serve({"/": ROLES}) as url:

@@ -208,7 +208,10 @@ def test_a_click_holds_no_key_that_was_let_go_of_by_another_name(released):
     assert keys == [["a", False, False, False]]
 
 
-@pytest.mark.parametrize(("name", "why"), [("Off", "not enabled"), ("Under", "intercepts pointer events")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [pytest.param("Off", "not enabled", marks=pytest.mark.slow), ("Under", "intercepts pointer events")],
+)
 def test_what_a_busy_page_refuses_is_the_agent_s_error_and_voids_no_episode(name, why):
     async def play(env):
         async with serve({"/": BUSY}) as url:

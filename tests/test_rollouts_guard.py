@@ -104,33 +104,26 @@ def test_nothing_is_reached(world, attempt):
     assert not any(SECRET in result.observation.text + result.observation.url for result in results)
 
 
+CUT = {
+    "too many elements": "Not shown: more than 50000 elements",
+    "long text": r"Cut: the page has 30000\d\d characters\.'$",
+}
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("attempt", each(ENDLESS))
 def test_no_page_keeps_the_environment(world, attempt):
     # these leave a browser busy, which the ordinary episode after them has to wait for on two shared cores
-    lasting = attempt.name in ("endless history", "too many elements", "long text")
-    attack(world, attempt, then_play=True, step_timeout_s=20 if lasting else 4)
+    lasting = attempt.name in ("endless history", *CUT)
+    results = attack(world, attempt, then_play=True, step_timeout_s=60 if lasting else 4)
+    if attempt.name in CUT:
+        assert re.search(CUT[attempt.name], results[-1].observation.text)
 
 
 @pytest.mark.browser
 def test_a_frame_that_the_browser_refuses_does_not_hold_the_step_up(world):
     attempt = next(a for a in FILES if a.name == "data page with a file frame")
     assert [r.error for r in attack(world, attempt, step_timeout_s=10)] == ["", ""]
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_a_page_with_too_many_elements_is_named_instead_of_shown(world):
-    attempt = next(a for a in ENDLESS if a.name == "too many elements")
-    results = attack(world, attempt, step_timeout_s=60)
-    assert "Not shown: more than 50000 elements" in results[-1].observation.text
-
-
-@pytest.mark.browser
-def test_long_text_is_cut_and_says_so(world):
-    attempt = next(a for a in ENDLESS if a.name == "long text")
-    results = attack(world, attempt, step_timeout_s=60)
-    assert re.search(r"Cut: the page has 30000\d\d characters\.'$", results[-1].observation.text)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def launch(*command: str | Path, **environment: str) -> tuple[int, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     done = subprocess.run(
         [*map(str, command)], env=plain | {"PYTHON": sys.executable} | environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False, timeout=120,
+        stdin=subprocess.DEVNULL, check=False, timeout=300,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -135,9 +135,8 @@ def test_the_launcher_runs_by_sh_and_by_a_link_from_elsewhere(tmp_path: Path, mo
     link = tmp_path / "train.sh"
     link.symlink_to(ROOT / "run_multinode.sh")
     monkeypatch.chdir(tmp_path)
-    for shell, script in (("sh", ROOT / "run_multinode.sh"), ("bash", link)):
-        code, said = launch(shell, script, "demo", "--dry-run", f"runs_dir={tmp_path}")
-        assert (code, "phase 3: train        to do" in said) == (0, True), said
+    code, said = launch("sh", link, "demo", "--dry-run", f"runs_dir={tmp_path}")
+    assert (code, "phase 3: train        to do" in said) == (0, True), said
 
 
 def test_a_python_without_the_packages_is_named_with_what_makes_one(tmp_path: Path) -> None:
@@ -288,23 +287,16 @@ def test_a_dead_rank_ends_the_job_and_its_log_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dead_rank_is_restarted_from_the_last_checkpoint(tmp_path: Path) -> None:
-    run = make_run(tmp_path, epochs=30.0, save_every=5)
-    with two_nodes(run, MAX_RESTARTS="2") as nodes:
-        kill_a_worker(nodes[1], run, after_step=12)
-        codes, outputs = finish(nodes)
-    assert codes == [0, 0], outputs
-    assert [line["step"] for line in actor_lines(run)] == list(range(1, 271))
-    assert "resumed from" in outputs[0]
-
-
-@pytest.mark.slow
-def test_a_dead_rank_beside_others_on_its_machine_is_restarted_with_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_nodes", "num_workers"), [(2, 1), (1, 2)])
+def test_a_dead_rank_is_restarted_with_the_others_from_the_last_checkpoint(
+    tmp_path: Path, num_nodes: int, num_workers: int
+) -> None:
     run = make_run(tmp_path, epochs=10.0, save_every=5)
-    with two_nodes(run, count=1, NNODES="1", NPROC_PER_NODE="2", MAX_RESTARTS="1") as nodes:
-        kill_a_worker(nodes[0], run, after_step=12, num_workers=2)
+    sizes = {"NNODES": str(num_nodes), "NPROC_PER_NODE": str(num_workers)}
+    with two_nodes(run, count=num_nodes, MAX_RESTARTS="2", **sizes) as nodes:
+        kill_a_worker(nodes[-1], run, after_step=12, num_workers=num_workers)
         codes, outputs = finish(nodes)
-    assert codes == [0], outputs
+    assert codes == [0] * num_nodes, outputs
     assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]
 

@@ -50,7 +50,6 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Pat
 @pytest.mark.parametrize(
     ("engine", "precision"),
     [
-        ("ddp", "fp32"),
         ("ddp", "bf16"),
         ("fsdp2", "fp32"),
         pytest.param("zero2", "fp32", marks=pytest.mark.deepspeed),

@@ -1,11 +1,11 @@
 """The documentation: the reference says what the code has, links lead somewhere, nothing is fetched from elsewhere."""
 
-import subprocess
+import html
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import lxml.html
 import pytest
 from mkdocs.exceptions import PluginError
 
@@ -22,31 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
 
 
-def run_mkdocs(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What `make docs` runs."""
-    recipe = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs" in line)
-    command = [sys.executable, "-m", *recipe.split("$(RUN)/")[1].split(), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """The built site."""
-    folder = tmp_path_factory.mktemp("site")
-    done = run_mkdocs(ROOT, "--site-dir", str(folder))
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def options(site) -> dict[str, tuple[str, str]]:
-    """What the page of options shows a reader: option -> (type and default, description)."""
-    page = lxml.html.parse(site / "options.html").getroot()
-    found = {}
-    for term in page.iterfind(".//dl/dt"):
-        key, _, about = term.text_content().partition(" · ")
-        found[key] = (about, term.getnext().text_content().strip())
-    return found
+def options() -> dict[str, tuple[str, str]]:
+    """What the page of options holds: option -> (type and default, description)."""
+    entries = re.findall(r"^`([\w.]+)` · (.*)\n: {3}(.*)$", docs_reference.options_page(), re.M)
+    plain = str.maketrans("", "", "`\\")
+    return {key: (about.translate(plain), html.unescape(text).translate(plain)) for key, about, text in entries}
 
 
 def test_every_option_has_an_entry_with_its_type_default_and_description(options):
@@ -93,27 +74,6 @@ def test_a_command_that_no_longer_parses_is_found():
     assert "--sed" in found[0][1]
     assert found[1][1] == "no option is called actor.lrr"
     assert [problem for _, problem in found[2:]] == ["", ""]
-
-
-def test_the_pages_are_short_plain_and_their_commands_parse():
-    assert list(words.length_problems()) == []
-    assert list(words.phrase_problems()) == []
-    assert list(words.command_problems()) == []
-    assert list(words.option_problems()) == []
-
-
-def test_words_are_counted_and_judged_as_a_reader_sees_them():
-    page = "# Head\n\nThe cat sat on a mat. `anew` [link](beside.md)\n\n```bash\nwhoever\n```\n| a | b |\n"
-    assert list(words.found_phrases(words.blank_code(page))) == []
-    assert [phrase for _, phrase, _ in words.found_phrases("Done anew\nbeside Whoever")] == [
-        "anew",
-        "Whoever",
-        "beside",
-    ]
-    assert words.num_words("one, two\n| three | – |") == 3
-    assert words.syllables("table") == 2
-    assert words.syllables("made") == 1
-    assert words.reading_ease("The cat sat on the mat.\n") == pytest.approx(206.835 - 1.015 * 6 - 84.6)
 
 
 @pytest.mark.parametrize(

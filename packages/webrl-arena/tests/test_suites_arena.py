@@ -46,6 +46,7 @@ def _all(split: str, held_out: bool, count: int) -> list[dict]:
     return [task for t in TEMPLATES if t.held_out == held_out for task in draw(t, split, count)]
 
 
+@pytest.mark.quick
 def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     assert len(TEMPLATES) >= 24
     assert len({template.key for template in TEMPLATES}) == len(TEMPLATES)

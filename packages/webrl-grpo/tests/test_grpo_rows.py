@@ -28,6 +28,7 @@ def episode(
     return Episode(trajectory, rewards, unreadable)
 
 
+@pytest.mark.quick
 def test_a_row_is_a_steps_prompt_and_the_tokens_that_were_sampled_for_it():
     two = episode(step(0, [1, 2, 3], [4, 5]), step(1, [6], [7, 8, 2]))
     one = episode(step(0, [3, 3], [1]))

@@ -258,6 +258,7 @@ def test_folders_that_are_no_run_are_refused(tmp_path: Path, capsys: pytest.Capt
         write_report([run, run / "."], tmp_path / "x.html")
 
 
+@pytest.mark.quick
 def test_the_command_writes_into_the_run_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = build_run(tmp_path / "run", num_phases=1)
     assert cli.main(["report", str(run.path)]) == 0

@@ -26,7 +26,7 @@ from webrl.errors import BrowserError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 STOCK = ROOT / "benchmarks" / "stock_browsergym.py"
-PAGES = ["click-test", "login-user", "click-checkboxes"]
+PAGES = ["click-test", "click-checkboxes"]
 ACTIONS = [
     "I press it: ```click('13')```",
     "hover('13') focus('13')",

@@ -99,6 +99,7 @@ def test_an_answer_ends_before_a_stop_text(client):
     assert answer.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.quick
 def test_an_action_comes_from_the_prompt_of_training(client, model):
     page = PAGE + "\n".join(f"\t[{i}] StaticText 'line {i} of a page that does not fit'" for i in range(20, 400))
     past = {"response": "click('99')", "action": "click('99')", "error": "ValueError: no element 99"}

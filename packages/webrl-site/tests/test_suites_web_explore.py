@@ -145,12 +145,12 @@ def test_what_links_and_forms_look_as_if_they_changed_is_not_asked_for_while_loo
 
 def test_a_menu_whose_links_all_lead_back_does_not_use_up_the_look_around_and_what_is_left_is_said(capsys):
     menu = "".join(f"<a href=/lang/l{letter}>{letter}</a>" for letter in "abcdefghijklmnopqrstuvwxyzäöüßéè")
-    links = "".join(f"<a href=/part/{letter}>Part {letter}</a>" for letter in "abcdefghijk")
+    links = "".join(f"<a href=/part/{letter}>Part {letter}</a>" for letter in "abcd")
     pages = {"/": page("home", menu + links)}
     pages |= {f"/lang/l{letter}": "-> /" for letter in "abcdefghijklmnopqrstuvwxyzäöüßéè"}
-    pages |= {f"/part/{letter}": page(f"part {letter}", "") for letter in "abcdefghijk"}
-    url, found, _ = look_around(pages)
-    assert paths_of(url, found) == ["/", *(f"/part/{letter}" for letter in "abcdefghijk")]
+    pages |= {f"/part/{letter}": page(f"part {letter}", "") for letter in "abcd"}
+    url, found, _ = look_around(pages, 5)
+    assert paths_of(url, found) == ["/", *(f"/part/{letter}" for letter in "abcd")]
     assert found.skipped == ("28 links like /lang/*: those before brought no new page",)
     assert found.left == ()
     url, _, _ = written(pages, "--pages", "3")

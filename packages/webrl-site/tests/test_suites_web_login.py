@@ -69,8 +69,7 @@ def logged_in(tmp_path, then, *, keep="localStorage", after="", password="open-s
     return run(work())
 
 
-@pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("text", [None, "hello"])
+@pytest.mark.parametrize(("after", "text"), [*((after, None) for after in AFTER), ("asks for ever", "hello")])
 def test_a_program_s_log_in_is_waited_for_and_its_proof_opened_as_the_program_does(tmp_path, after, text):
     async def twice(logins, browser, config):
         first = await logins.state(browser)

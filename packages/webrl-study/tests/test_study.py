@@ -93,6 +93,7 @@ def by_name(results: Sequence[CellResult]) -> dict[str, CellResult]:
     return {result.cell.name: result for result in results}
 
 
+@pytest.mark.quick
 def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     assert [cell.name for cell in study.starts] == ["start-seed0", "start-seed1"]

@@ -71,6 +71,7 @@ def test_observations_of_a_trace_equal_the_released_tool_byte_for_byte():
         assert text == step["html"], f"step {step['index']}"
 
 
+@pytest.mark.quick
 def test_prompts_of_a_trace_equal_the_released_constructor_byte_for_byte():
     trace = read("trace.jsonl")
     history: list[Step] = []

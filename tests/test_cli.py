@@ -264,6 +264,24 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
     assert capsys.readouterr().err == "webrl: interrupted; the same command resumes from here\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("doctor", "interrupted"),
+        ("record-demos", "interrupted; the same command resumes from here"),
+        ("sft", "interrupted; the same command resumes from the last training state that sft.save_every wrote, or"
+         " starts again"),
+    ],
+)  # fmt: skip
+def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monkeypatch, capsys):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"webrl.cli.{name.replace('-', '_')}.main", interrupted)
+    assert cli.main([name]) == 130
+    assert capsys.readouterr().err == f"webrl: {said}\n"
+
+
 def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
     code = (
         "import json, os, resource\nfrom webrl.training.cpu_variables import use_cpu_settings\n"

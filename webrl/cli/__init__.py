@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import webrl
-from webrl.cli.command import GROUPS, Command, Parser, end_clearly
+from webrl.cli.command import GROUPS, RESUMES, Command, Parser, end_clearly
 from webrl.cli.options import add_config_arguments, parse_around_options, resolve_config
 from webrl.config import plugins
 from webrl.config.redaction import redact_argument, require_secrets
@@ -49,9 +49,24 @@ EXTRA: dict[str, Command] = {
     "constraints": Command(
         "print the versions that this release was tested with, for pip -c", "webrl.cli.constraints", "look", False
     ),
-    "record-demos": Command("record demonstrations, by scripted experts or by hand", "webrl.cli.record_demos", "make"),
-    "sft": Command("train the supervised start on demonstrations", "webrl.cli.sft", "make"),
-    "train-orm": Command("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm", "make"),
+    "record-demos": Command(
+        "record demonstrations, by scripted experts or by hand",
+        "webrl.cli.record_demos",
+        "make",
+        after_ctrl_c=RESUMES,
+    ),
+    "sft": Command(
+        "train the supervised start on demonstrations",
+        "webrl.cli.sft",
+        "make",
+        after_ctrl_c="the same command resumes from the last training state that sft.save_every wrote, or starts again",
+    ),
+    "train-orm": Command(
+        "train the outcome reward model on labelled trajectories",
+        "webrl.cli.train_orm",
+        "make",
+        after_ctrl_c="the same command resumes from the last training state that orm.save_every wrote, or starts again",
+    ),
     "orm-prompt": Command(
         "copy the released outcome model's system text from its code", "webrl.cli.orm_prompt", "make"
     ),
@@ -71,10 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = None if args.command in STAGES else find_command(args.command)
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
-        if command is None:
-            return _run_stages(args)
-        code: int = importlib.import_module(command.module).main(args)
-        return code
+        try:
+            if command is None:
+                return _run_stages(args)
+            code: int = importlib.import_module(command.module).main(args)
+            return code
+        except KeyboardInterrupt as stop:
+            advice = RESUMES if command is None else command.after_ctrl_c
+            if stop.args or not advice:
+                raise
+            raise KeyboardInterrupt(advice) from None
 
     return end_clearly("webrl", work)
 

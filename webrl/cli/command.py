@@ -24,6 +24,9 @@ Group = Literal["run", "look", "serve", "make"]
 GROUPS: tuple[Group, ...] = ("run", "look", "serve", "make")
 """How `webrl --help` groups the commands, in this order."""
 
+RESUMES = "the same command resumes from here"
+"""After Ctrl-C, of a command that keeps all that it has finished."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -40,11 +43,14 @@ class Command:
     """Where `webrl --help` lists it."""
     uses_torch: bool = True
     """Whether it computes with torch, which then gets the settings for this machine's CPU."""
+    after_ctrl_c: str = ""
+    """Printed after Ctrl-C: how to continue. Empty if there is nothing to continue, or the module says it itself."""
 
 
 def end_clearly(name: str, work: Callable[[], int | None]) -> int:
     """Do a command's work; gives its exit code: 2 for usage errors, 1 for failures, 130 after Ctrl-C.
 
+    A `KeyboardInterrupt` with a text says how to continue what was interrupted; without one there is nothing to say.
     What the system refuses (a full disk, a name that is too long) is an error of the user's, too, as long as it names
     the file. Anything else is a defect of ours and keeps its traceback.
     """
@@ -58,8 +64,8 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; the same command resumes from here", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("; ".join([f"{name}: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.

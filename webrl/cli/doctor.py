@@ -72,7 +72,7 @@ def _site_checks(config: str | None) -> list[Check]:
 
 
 OK, OPTIONAL, WARNING, MISSING = "ok", "optional", "warning", "missing"
-DEMO_MEMORY_GIB = 6
+DEMO_MEMORY_GIB = 3
 DEMO_DISK_GIB = 2
 
 
@@ -218,7 +218,7 @@ def check_memory() -> Check:
     free = memory.available / 2**30
     detail = f"{free:.1f} of {memory.total / 2**30:.1f} GiB free, {os.cpu_count()} CPUs"
     if free < DEMO_MEMORY_GIB:
-        fix = f"the demo may take {DEMO_MEMORY_GIB} GiB; lower rollout.envs_per_worker"
+        fix = f"the demo needs {DEMO_MEMORY_GIB} GiB; close other programs, or lower rollout.envs_per_worker"
         return Check("memory", WARNING, detail, fix)
     return Check("memory", OK, detail)
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from grpo_builders import refused
 from llm_builders import save_tiny_model
+from processes import interrupt
 
 from webrl import cli
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
-from webrl_grpo.cli.grpo import _new_folder, add_arguments, resolve
+from webrl_grpo.cli.grpo import _new_folder, add_arguments, how_to_continue, resolve
 from webrl_grpo.settings import VARIABLES, GrpoSettings, load_settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -230,6 +231,27 @@ def test_a_new_folder_is_named_after_the_models_own_name(model, name, tmp_path):
     (tmp_path / "models" / "mine").mkdir(parents=True)
     model = str(tmp_path / model) if model.startswith("models") else model
     assert _new_folder(load_settings(None, {}, {"model_name": model})).name.startswith(name)
+
+
+def test_after_ctrl_c_the_newest_whole_checkpoint_is_named(tmp_path):
+    assert how_to_continue(tmp_path).startswith("no checkpoint was saved")
+    for number in (8, 16):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        (tmp_path / f"checkpoint-{number}" / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-24").mkdir()  # cut off while it was written
+    assert f"--resume-from-checkpoint {tmp_path / 'checkpoint-16'} resume" in how_to_continue(tmp_path)
+
+
+@pytest.mark.browser
+@pytest.mark.grpo
+@pytest.mark.slow
+def test_ctrl_c_promises_no_resumption_without_a_checkpoint(tmp_path):
+    played = tmp_path / "out" / "trajectories.jsonl"
+    code, said = interrupt(
+        ["grpo", "--output-dir", str(played.parent)], lambda _: played.is_file() and played.stat().st_size > 0
+    )
+    assert code == 130
+    assert said[-1].startswith("webrl: interrupted; no checkpoint was saved (--save-interval N saves them)")
 
 
 def test_the_script_has_the_commands_options():

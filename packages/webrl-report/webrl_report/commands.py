@@ -1,6 +1,6 @@
 """The commands that show runs and publish their models."""
 
-from webrl.cli.command import Command
+from webrl.cli.command import RESUMES, Command
 
 REPORT = Command(
     "write runs as one HTML page: charts, curriculum, judge, time, settings",
@@ -9,4 +9,9 @@ REPORT = Command(
     uses_torch=False,
 )
 VIEW = Command("browse a run's trajectories, and label them by hand", "webrl_report.cli.view", "look", uses_torch=False)
-PUSH = Command("upload a run's model to the Hugging Face Hub, with card and report", "webrl_report.cli.push", "serve")
+PUSH = Command(
+    "upload a run's model to the Hugging Face Hub, with card and report",
+    "webrl_report.cli.push",
+    "serve",
+    after_ctrl_c=RESUMES,
+)

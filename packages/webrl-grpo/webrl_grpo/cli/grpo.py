@@ -78,11 +78,25 @@ def main(args: argparse.Namespace) -> int:
         f"{', '.join(settings.task_name)}, in {where}\noutput {out}",
         flush=True,
     )
-    with hold_output(out):
-        report = train(settings, out)
+    if not settings.save_interval:
+        print("no checkpoints: Ctrl-C loses what was learned; --save-interval N saves it every N steps", flush=True)
+    try:
+        with hold_output(out):
+            report = train(settings, out)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
     print(f"saved {out}, trained on its last episodes since it played them: try it with `webrl eval` (models.actor=…)")
     return 0
+
+
+def how_to_continue(out: Path) -> str:
+    """Says after Ctrl-C which options continue the training that was to end in `out`."""
+    saved = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+    if not saved:
+        return "no checkpoint was saved (--save-interval N saves them): start again, in another --output-dir"
+    newest = max(saved, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    return f"the same options with --output-dir {out} --resume-from-checkpoint {newest} resume"
 
 
 def resolve(args: argparse.Namespace) -> GrpoSettings:

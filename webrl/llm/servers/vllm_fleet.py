@@ -32,8 +32,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
@@ -98,6 +96,8 @@ class ServerProcess:
         Raises:
             ModelError: the command ended, or the time is up (the end of its log is quoted).
         """
+        import httpx  # `import webrl` needs no HTTP client
+
         deadline = time.monotonic() + timeout_s
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while time.monotonic() < deadline:
@@ -115,6 +115,8 @@ class ServerProcess:
         Raises:
             ModelError: anything but 200, or no answer.
         """
+        import httpx
+
         headers = {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(timeout=timeout_s, trust_env=False, headers=headers) as client:
             try:

@@ -59,7 +59,9 @@ def test_a_playwright_with_which_the_cache_would_be_off_is_refused_and_leaves_no
     blind = tmp_path_factory.mktemp("hook") / "sees_no_message.cjs"
     blind.write_text("")
     monkeypatch.setattr("webrl.rollouts.browser._KEEP_CACHE", blind)
-    with pytest.raises(BrowserError, match=r"what Playwright 1\.\S+ tells the browser, .* `pip install -c constraints\.txt playwright`"):
+    with pytest.raises(
+        BrowserError, match=r"what Playwright 1\.\S+ tells the browser, .* `pip install -c constraints\.txt playwright`"
+    ):
         asyncio.run(Browser().start())
     psutil.wait_procs(descendants(os.getpid()), timeout=20)
     assert list(temporary.iterdir()) == []

@@ -197,11 +197,12 @@ class Scorer(ScoreCache):
     """
 
     def __init__(self, actor: str, config: RunConfig, cache: Path) -> None:
+        fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor  # raises, so before a file is made
         super().__init__(cache)
         self.counts = ScoreCounts()
         self._actor = actor
         self._config = config
-        self._fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor
+        self._fingerprint = fingerprint
 
     def stream(self, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
         """Yield the records in order, with `ref_logprobs` under this actor; stale ones are replaced."""

@@ -92,7 +92,7 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
     folder = require_run(run)
     last = folder.last_phase()
     if phase is None:
-        planned = read_yaml(folder.config, "the run's config").get("num_phases")
+        planned = read_run(run).option("num_phases")
         done = [k for k in range(last + 1) if is_phase_done(folder.phase(k))]
         if not done or done[-1] != planned:
             known = f"its last finished phase is {done[-1]}: --phase {done[-1]}" if done else "none of its phases has"

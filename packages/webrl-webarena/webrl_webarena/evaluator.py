@@ -129,17 +129,17 @@ class Evaluator:
 
 def _serve(queued: queue.SimpleQueue[_Work | None]) -> None:
     """Run validations one after another until None comes: BrowserGym keeps site addresses in module globals."""
-    from playwright.sync_api import sync_playwright
-
-    from webrl.errors import BrowserMissing
-    from webrl.rollouts.browser import MISSING, find_chromium
-
     browser: sync_api.Browser | None = None
     with contextlib.ExitStack() as stack:
         while (item := queued.get()) is not None:
             future, state, work = item
             try:
                 if browser is None or not browser.is_connected():
+                    from playwright.sync_api import sync_playwright
+
+                    from webrl.errors import BrowserMissing
+                    from webrl.rollouts.browser import MISSING, find_chromium
+
                     executable = find_chromium()
                     if executable is None:
                         raise BrowserMissing(MISSING)

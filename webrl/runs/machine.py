@@ -43,11 +43,11 @@ def visible_gpus() -> list[str]:
 def free_port() -> int:
     """Return a TCP port of the loopback interface that nobody listens on now.
 
-    It is below the ports that systems choose for outgoing connections: a browser would take one of those in the minute
-    that a model server needs before it listens.
+    It is below the ports that systems choose for outgoing connections, and above those of Ray's workers: either would
+    take one in the minute that a model server needs before it listens.
     """
     draw = random.SystemRandom()
-    for port in draw.sample(range(10_240, 32_768), 1000):
+    for port in draw.sample(range(20_000, 32_768), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -126,7 +126,9 @@ def sent(asked):
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["form", "beacon", "past its page", "beacon past its page", "frame", "socket", "service worker"])
+@pytest.mark.parametrize(
+    "way", ["form", "beacon", "past its page", "beacon past its page", "frame", "socket", "service worker"]
+)
 def test_without_limits_the_same_pages_do_send(way):
     """The attempts are attempts."""
     asked, guard, _ = attempt(TRIES[way], NO_LIMITS, until=lambda asked, _: sent(asked))

@@ -1,10 +1,19 @@
-"""The notebook runs from top to bottom."""
+"""The notebook: it runs from top to bottom, and what is committed holds small outputs."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "first_hour.ipynb"
+
+
+def test_the_notebook_is_committed_with_small_outputs():
+    assert NOTEBOOK.stat().st_size < 1_000_000
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    kinds = [{output["output_type"] for output in cell["outputs"]} for cell in cells]
+    assert not any("error" in kind for kind in kinds)
+    assert sum("display_data" in kind or "execute_result" in kind for kind in kinds) >= 3
 
 
 @pytest.mark.browser

@@ -231,3 +231,12 @@ def test_run_information_names_versions_seed_commit_and_config():
     assert dict(package_versions())["python"].startswith("3.")
     if (ROOT / ".git").exists():
         assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", git_commit() or "")
+
+
+def test_commands_of_the_documents_exist():
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make ([a-z-]+)", text)):
+        assert re.search(rf"^{target}:", makefile, re.M), f"make {target}"
+    for script in set(re.findall(r"^(?:python|bash) (\S+)", text, re.M)):
+        assert (ROOT / script).is_file(), script

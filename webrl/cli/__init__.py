@@ -50,10 +50,7 @@ EXTRA: dict[str, Command] = {
         "print the versions that this release was tested with, for pip -c", "webrl.cli.constraints", "look", False
     ),
     "record-demos": Command(
-        "record demonstrations, by scripted experts or by hand",
-        "webrl.cli.record_demos",
-        "make",
-        after_ctrl_c=RESUMES,
+        "record demonstrations, by scripted experts or by hand", "webrl.cli.record_demos", "make", after_ctrl_c=RESUMES
     ),
     "sft": Command(
         "train the supervised start on demonstrations",

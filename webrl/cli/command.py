@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             option = unknown[0].partition("=")[0]
             close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
-            near = f"{option.lstrip('-')}=…" if "." in option else next(iter(close), "")  # the former of the config
+            near = f"{option.lstrip('-')}=…" if "." in option else next(iter(close), "")  # with a dot: of the config
             hint = f"did you mean {near}? " if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}; {hint}`{self.prog} --help` lists the known ones")
         return found, rest

@@ -176,13 +176,15 @@ class Eyes:
         made = self.processor.image_processor(images=[[open_picture(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
         if self._types_name:
-            inputs[self._types_name] = torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device)).long()
+            inputs[self._types_name] = self._are_picture(ids).long()
         return inputs
 
     def without_pictures(self, answers: Tensor) -> Tensor:
         """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
-        pictures = torch.isin(answers, torch.tensor(sorted(self.picture_ids), device=answers.device))
-        return answers.masked_fill(pictures, self.tokenizer.pad_token_id)
+        return answers.masked_fill(self._are_picture(answers), self.tokenizer.pad_token_id)
+
+    def _are_picture(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
     def check_prompt(self, num_tokens: int, num_new: int, image: bytes | None) -> bytes:
         """Return the image of a prompt that the model can be given.

@@ -119,9 +119,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
-        if any(
-            step.screenshot for step in trajectory.steps
-        ):  # absolute: they lie beside the file, whatever run reads it
+        if any(step.screenshot for step in trajectory.steps):  # they lie beside the file, whatever run reads it
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
         if outcomes is not None:

@@ -63,7 +63,7 @@ class ScoreCache:
         row = self._database.execute(
             "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?", (fingerprint, record.step_id)
         ).fetchone()
-        if row is None or row[0] != _digest(record.prompt_ids, record.action_ids, record.screenshot_sha256):
+        if row is None or row[0] != _digest_of(record):
             return None
         return tuple(array.array("d", row[1]))
 
@@ -74,11 +74,11 @@ class ScoreCache:
             DataError: the disk is read-only.
             OSError: it is full.
         """
-        rows = []
-        for r in records:
-            if r.ref_logprobs is not None:
-                digest = _digest(r.prompt_ids, r.action_ids, r.screenshot_sha256)
-                rows.append((fingerprint, r.step_id, digest, array.array("d", r.ref_logprobs).tobytes()))
+        rows = [
+            (fingerprint, r.step_id, _digest_of(r), array.array("d", r.ref_logprobs).tobytes())
+            for r in records
+            if r.ref_logprobs is not None
+        ]
         with full_disk_named(self._path):
             try:
                 with self._database:
@@ -179,6 +179,10 @@ def _score_chunk(
     ]
 
 
+def _digest_of(record: StepRecord) -> bytes:
+    return _digest(record.prompt_ids, record.action_ids, record.screenshot_sha256)
+
+
 def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) -> bytes:
     """Tell a step's tokens and picture from another's under the same step id."""
     data = blake2b(array.array("q", prompt_ids).tobytes(), digest_size=12)
@@ -197,12 +201,12 @@ class Scorer(ScoreCache):
     """
 
     def __init__(self, actor: str, config: RunConfig, cache: Path) -> None:
-        fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor  # raises, so before a file is made
+        # may raise, so before a file is made
+        self._fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor
         super().__init__(cache)
         self.counts = ScoreCounts()
         self._actor = actor
         self._config = config
-        self._fingerprint = fingerprint
 
     def stream(self, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
         """Yield the records in order, with `ref_logprobs` under this actor; stale ones are replaced."""

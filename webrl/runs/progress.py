@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from webrl.runs.clock import duration
 from webrl.runs.machine import latest
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 LINE_S = 30.0
@@ -17,8 +20,8 @@ LINE_S = 30.0
 
 def progress(
     total: int | None, what: str, unit: str, *, initial: int = 0, leave: bool = True, silent: bool = False
-) -> PlainProgress:
-    """Count a loop's way to `total`; on a terminal by a bar of tqdm, which has the same methods.
+) -> PlainProgress | tqdm[Any]:
+    """Count a loop's way to `total`, on a terminal by a bar of tqdm.
 
     Args:
         unit: what is counted, in the plural; "B" is bytes.
@@ -38,10 +41,9 @@ def progress(
                 return shown | {"postfix": ", ".join(filter(None, (shown["postfix"], latest())))}
 
         sizes = {"unit_scale": True} if unit == "B" else {}
-        bar: Any = Bar(
+        return Bar(
             total=total, initial=initial, desc=what, unit=unit, leave=leave, disable=silent, mininterval=0.5, **sizes
         )
-        return cast("PlainProgress", bar)
     return PlainProgress(total, what, unit, initial=initial)
 
 

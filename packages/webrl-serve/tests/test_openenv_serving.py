@@ -218,16 +218,29 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
 
 
-@pytest.mark.parametrize(("sent", "number"), [({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}, 7), ({}, None)])
-def test_who_asks_for_tools_has_the_error_of_openenvs_server_over_http_and_on_a_socket(shared, sent, number):
+TOOLS = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "number", "code"),
+    [
+        (TOOLS, 7, -32603),
+        (TOOLS | {"method": "tools/call", "params": {"name": "click"}}, 7, -32603),
+        (TOOLS | {"method": "initialize"}, 7, -32601),
+        (TOOLS | {"jsonrpc": "1.0"}, None, -32600),
+        (TOOLS | {"params": []}, None, -32600),
+        ({}, None, -32600),
+    ],
+)
+def test_who_asks_for_tools_has_the_error_of_openenvs_server_over_http_and_on_a_socket(shared, sent, number, code):
     for body in (b"{", b"[]"):
-        assert httpx.post(f"{shared}/mcp", content=body, timeout=20).json()["error"]["code"] == -32603
+        assert httpx.post(f"{shared}/mcp", content=body, timeout=20).json()["error"]["code"] == -32700
     over_http = httpx.post(f"{shared}/mcp", json=sent, timeout=20).json()
-    assert (over_http["jsonrpc"], over_http["id"], over_http["error"]["code"]) == ("2.0", number, -32603)
+    assert (over_http["jsonrpc"], over_http["id"], over_http["error"]["code"]) == ("2.0", number, code)
     with connect(f"{shared.replace('http', 'ws')}/ws") as socket_:
         socket_.send(json.dumps({"type": "mcp", "data": sent}))
         assert json.loads(socket_.recv(20)) == {"type": "mcp", "data": over_http}
-        for odd in ({"type": "mcp", "data": []}, {"type": "mcp", "data": sent, "more": 1}):
+        for odd in ({"type": "mcp"}, {"type": "mcp", "data": []}, {"type": "mcp", "data": TOOLS, "more": 1}):
             socket_.send(json.dumps(odd))
             assert json.loads(socket_.recv(20))["data"]["code"] == "VALIDATION_ERROR"
 

@@ -302,7 +302,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
         ),
         ('{"type": "reset", "data": {"upload_dir": "/"}}', "upload_dir = '/'"),
         ('{"type": "reset", "data": {"settle_cap_s": 0}}', "settle_cap_s = 0"),
-        ('{"type": "step"}', "action_str = "),
+        ('{"type": "step"}', "data = "),
         ('{"type": "step", "data": {"action_str": 1}}', "action_str = 1"),
         ('{"type": "step", "data": {"action": "noop()"}}', "action_str = "),
         ('{"type": "step", "data": {"action_str": "noop()"}}', "no episode: reset first"),

@@ -16,7 +16,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import stat
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from typing import IO, Self
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
 from webrl.llm.servers import guard
+from webrl.runs.machine import free_port
 from webrl_site.hooks import await_answer, filled
 from webrl_site.sites import SiteError
 
@@ -164,9 +164,7 @@ def _claim_port() -> _Claim:
     """
     kept = _kept()
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         claimed = kept / str(port)
         with contextlib.suppress(FileExistsError):  # another's, or what cannot be removed
             claimed.mkdir(mode=0o700)

@@ -22,6 +22,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import WebArenaConfig
+from webrl.errors import BrowserMissing
+from webrl.rollouts.browser import MISSING, find_chromium
 from webrl.rollouts.interface import Score
 from webrl.types import Task
 from webrl_webarena.judge import AnswerJudge
@@ -37,8 +39,6 @@ logger = logging.getLogger(__name__)
 NAVIGATION_TIMEOUT_MS = 30_000
 # The copy shows what was there; it must not run, send or fetch anything but style sheets (texts depend on them).
 _COPY_POLICY = "default-src 'none'; style-src * 'unsafe-inline'; font-src *; script-src 'unsafe-eval'"
-
-
 _TRIES = 3
 _PAUSE_S = 0.2
 _LOAD_TIMEOUT_MS = 5000
@@ -136,9 +136,6 @@ def _serve(queued: queue.SimpleQueue[_Work | None]) -> None:
             try:
                 if browser is None or not browser.is_connected():
                     from playwright.sync_api import sync_playwright
-
-                    from webrl.errors import BrowserMissing
-                    from webrl.rollouts.browser import MISSING, find_chromium
 
                     executable = find_chromium()
                     if executable is None:

@@ -115,15 +115,17 @@ class VllmModel:
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
-        if self.eyes:
-            self.eyes.check_prompt(0, 0, None)
+        self._refuse_blind()
         return await self.ask(lambda client: client.chat(messages, sampling))
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
+        self._refuse_blind()
+        return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
+
+    def _refuse_blind(self) -> None:
         if self.eyes:
             self.eyes.check_prompt(0, 0, None)
-        return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is open."""

@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def how_to_continue(out: Path) -> str:
-    """Says after Ctrl-C which options continue the training that was to end in `out`."""
+    """Say after Ctrl-C which options continue the training that was to end in `out`."""
     saved = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
     if not saved:
         return "no checkpoint was saved (--save-interval N saves them): start again, in another --output-dir"

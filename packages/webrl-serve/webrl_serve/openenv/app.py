@@ -44,12 +44,14 @@ from webrl_serve.openenv.messages import (
     BrowserGymObservation,
     BrowserGymState,
     ClientMessage,
+    DataMessage,
     ResetOptions,
     StepRequest,
     as_json,
     error_answer,
     explain,
     observation_answer,
+    tool_answer,
 )
 from webrl_serve.openenv.session import Session, first_state
 
@@ -194,7 +196,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
     try:
         if kind not in ("reset", "step", "state", "mcp", "close"):
             return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
-        data = ClientMessage.model_validate(message).data
+        data = (DataMessage if kind in ("step", "mcp") else ClientMessage).model_validate(message).data
         if kind == "reset":
             return observation_answer(await session.reset(data))
         if kind == "step":
@@ -202,25 +204,18 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         if kind == "state":
             await session.check_place()
             return {"type": "state", "data": session.state.model_dump()}
-        return {"type": "mcp", "data": no_tools(data)} if kind == "mcp" else None
+        return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
         return explain(error, str(kind))
 
 
-def no_tools(request: Any) -> dict[str, Any]:
-    """Return the answer to a JSON-RPC request for tools: the error of OpenEnv's server where there are none."""
-    number = request.get("id") if isinstance(request, dict) else None
-    error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
-    return {"jsonrpc": "2.0", "id": number if isinstance(number, str | int) else None, "error": error}
-
-
 async def _answer_tools(request: Request) -> Response:
     try:
-        return JSONResponse(no_tools(json.loads(await read_body(request))))
+        return JSONResponse(tool_answer(json.loads(await read_body(request))))
     except BodyError as error:
         return JSONResponse({"detail": str(error)}, error.status)
     except (ValueError, RecursionError):
-        return JSONResponse(no_tools(None))
+        return JSONResponse(tool_answer(None))
 
 
 @dataclass

@@ -142,6 +142,12 @@ class ClientMessage(BaseModel):
     data: dict[str, Any] = {}
 
 
+class DataMessage(ClientMessage):
+    """A message that says nothing without data: a step, or a JSON-RPC request."""
+
+    data: dict[str, Any]
+
+
 class StepRequest(BaseModel):
     """Body of a step over HTTP; only `action` matters here."""
 
@@ -209,3 +215,31 @@ async def as_json(answer: Answer) -> bytes:
         # Lists of pixels are tens of megabytes, which would keep every other session waiting.
         return await asyncio.to_thread(dump_json, answer, options)
     return dump_json(answer, option=options)
+
+
+class _ToolRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+    id: str | int | None = None
+
+
+def tool_answer(request: Any) -> dict[str, Any]:
+    """Return the answer to a JSON-RPC request for tools: an error, as the environment has none.
+
+    Codes and messages are those of OpenEnv's own server for an environment without tools.
+    """
+    number: str | int | None = None
+    code, text = -32700, "Parse error"
+    if isinstance(request, dict):
+        try:
+            call = _ToolRequest.model_validate(request)
+        except ValidationError as error:
+            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        else:
+            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
+            if call.method in ("tools/list", "tools/call"):
+                code, text = -32603, "Environment does not support MCP"
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

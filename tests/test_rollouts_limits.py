@@ -200,7 +200,8 @@ def test_a_program_that_may_only_read_finds_a_socket_s_server_down_and_goes_on()
 @pytest.mark.browser
 @pytest.mark.parametrize("way", ["location.href = '/private/x'", "fetch('/private/x')", "location.href = '/jump'"])
 def test_forbidden_addresses_are_not_asked(way):
-    asked, guard, _ = attempt(way, Limits(forbidden=(re.compile("/private/"),)))
+    forbidden = Limits(forbidden=(re.compile("/private/"),))
+    asked, guard, _ = attempt(way, forbidden, until=lambda _, guard: guard.blocked)
     assert "/private/x" not in {path for _, path in asked}
     assert guard.blocked
     assert "'/private/'" in guard.reason

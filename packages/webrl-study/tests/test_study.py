@@ -193,9 +193,9 @@ def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: p
             tasks = run.filter.max_tasks if run.tasks.source == "curriculum" else run.tasks.num_seed_tasks
             assert tasks, cell.name
             if study.config.name != "study_never_worse":  # each method is held against its own start
-                assert tasks * run.rollout.num_generations == run.tasks.num_seed_tasks, cell.name
+                assert tasks * run.rollout.num_generations == study.starts[0].config.tasks.num_seed_tasks, cell.name
             assert run.actor.steps, cell.name
-            assert run.critic.steps, cell.name
+            assert run.critic.steps or run.critic.epochs, cell.name
         assert cli.main(["study", path.stem, "--dry-run"]) == 0
         assert "webrl run" in capsys.readouterr().out
 
@@ -545,7 +545,7 @@ def test_ctrl_c_ends_the_cells_too(tmp_path: Path) -> None:
 def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> None:
     grpo = {"actor": {"objective": "grpo"}, "rollout": {"num_generations": 2}, "filter": {"max_tasks": 2}}
     grpo["replay"] = {"strategy": "none"}
-    shown = {"actor": {"objective": "sft"}, "rollout": {"policy": "expert"}, "tasks": {"source": "fresh"}}
+    shown = {"actor": {"objective": "sft"}, "rollout": {"policy": "expert"}, "tasks": {"source": "fresh", "num_seed_tasks": 4}}
     methods = {"default": {}, "grpo": grpo, "shown": shown | {"filter": {"max_tasks": None}}}
     overrides = SMALL | {"sft": {"steps": 1, "batch_size": 8, "max_tokens": 2048}}
     demos = [str(ROOT / "data" / "tiny" / "demos.jsonl")]
@@ -581,7 +581,7 @@ def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> 
         assert result.phases[1].actor_steps in (0, 2)  # 0: no group had a mixed outcome
         reads_values = result.cell.method == "default"  # and nobody's filter reads a critic
         assert result.phases[1].critic_steps == int(reads_values)
-        assert result.phases[1].episodes == (8 if result.cell.method == "shown" else 4)
+        assert result.phases[1].episodes == 4
     assert results[2].phases[1].actor_active == 1.0, "an expert failed"
     assert "3 of 3 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -42,7 +42,7 @@ _TRAINED = {ORM: "orm", SFT: "sft"}
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
 _METHOD_KEYS = {
-    "tasks": {"source", "shares"},
+    "tasks": {"source", "shares", "num_seed_tasks"},
     "models": {"orm", "generator"},
     "rollout": {"num_generations", "policy", "refill"},
     "evaluate": set[str](),

@@ -545,7 +545,11 @@ def test_ctrl_c_ends_the_cells_too(tmp_path: Path) -> None:
 def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> None:
     grpo = {"actor": {"objective": "grpo"}, "rollout": {"num_generations": 2}, "filter": {"max_tasks": 2}}
     grpo["replay"] = {"strategy": "none"}
-    shown = {"actor": {"objective": "sft"}, "rollout": {"policy": "expert"}, "tasks": {"source": "fresh", "num_seed_tasks": 4}}
+    shown = {
+        "actor": {"objective": "sft"},
+        "rollout": {"policy": "expert"},
+        "tasks": {"source": "fresh", "num_seed_tasks": 4},
+    }
     methods = {"default": {}, "grpo": grpo, "shown": shown | {"filter": {"max_tasks": None}}}
     overrides = SMALL | {"sft": {"steps": 1, "batch_size": 8, "max_tokens": 2048}}
     demos = [str(ROOT / "data" / "tiny" / "demos.jsonl")]

@@ -116,7 +116,8 @@ def page(versions: Mapping[str, str], result: str) -> str:
     wanted, alone = requirements()
     core = {name_of(r) for r in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]}
     shown = sorted({name_of(r) for r in (*wanted, *alone)} & (core | {"browsergym-core", "openenv", "trl", "datasets"}))
-    rows = [f"| {name} | {pinned.get(name, '')} | {versions.get(name, 'not installed')} |" for name in shown]
+    found = [(name, pinned.get(name, ""), versions.get(name, "not installed")) for name in shown]
+    rows = [f"| {name} | {before} | {now} |" for name, before, now in found if before != now]
     return "\n".join(
         [
             HEADING,
@@ -129,6 +130,8 @@ def page(versions: Mapping[str, str], result: str) -> str:
             "| Package | constraints.txt | newest |",
             "|---|---|---|",
             *rows,
+            "",
+            f"The other {len(found) - len(rows)} are the same in both.",
             "",
         ]
     )

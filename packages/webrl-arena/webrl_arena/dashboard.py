@@ -13,6 +13,7 @@ from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
 from webrl_arena.script import (
+    Read,
     Slots,
     Step,
     below,
@@ -101,9 +102,10 @@ def in_stock_record(upc: str, column: str, value: float) -> Eval:
     return finds(query, value)
 
 
-def _made(table: str, e: Entities, rng: random.Random) -> Instance:
-    name = rng.choice(e.names)
-    return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
+def made(table: str, site: str = "shop") -> Draw:
+    """Draw a name that a new row of a table is to have."""
+    query = f"SELECT count(*) FROM {table} WHERE name = "
+    return about(lambda e: e.names, lambda n: {"name": n}, lambda n: finds(query + quoted(n), 1, site), lambda _: STAFF)
 
 
 def _menu(menu: str, entry: str) -> list[Step]:
@@ -112,12 +114,12 @@ def _menu(menu: str, entry: str) -> list[Step]:
 
 def set_status(status: str) -> list[Step]:
     """Change the status on an order's page."""
+    return [_open_statuses, click(status, "option"), click("Change status")]
 
-    def open_list(page: Page, _: Slots) -> str | None:
-        shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
-        return click_on(shown[-1] if shown else None)
 
-    return [open_list, click(status, "option"), click("Change status")]
+def _open_statuses(page: Page, _: Slots) -> str | None:
+    shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
+    return click_on(shown[-1] if shown else None)
 
 
 def set_stock_record(title: str, field: int, value: str) -> list[Step]:
@@ -129,13 +131,11 @@ def _open_product(title: str) -> list[Step]:
     return [*_menu("Catalogue", "Products"), fill("Product title:", title), click("Search"), click(title, "link")]
 
 
-def _email(page: Page, slots: Slots) -> str | None:
-    return next((e.name for e in row_with(page, slots["customer"]) if "@" in e.name), None)
-
-
-def _score(page: Page, slots: Slots) -> str | None:
-    row = row_with(page, slots["product"], slots["customer"])
-    return next((e.name for e in row if " / 5" in e.name), None)
+def _cell(part: str, *slots_of_row: str) -> Read:
+    """Read the cell that holds a text, in the row that has these slots."""
+    return lambda page, slots: next(
+        (e.name for e in row_with(page, *(slots[name] for name in slots_of_row)) if part in e.name), None
+    )
 
 
 def _make(menu: str, entry: str, new: str) -> list[Step]:
@@ -182,7 +182,7 @@ _held = partial(_task, held_out=True)
 DASHBOARD: tuple[Template, ...] = (
     _task("order-customer", _of_order(lambda o: answers(o.customer)), [*FIND_ORDER, say(below("Name"))]),
     _held("order-total", _of_order(lambda o: answers(f"${o.total}")), [*FIND_ORDER, say(below("Order Total"))]),
-    _task("customer-email", _of_customer(lambda c: answers(c.email)), [*_CUSTOMERS, say(_email)]),
+    _task("customer-email", _of_customer(lambda c: answers(c.email)), [*_CUSTOMERS, say(_cell("@", "customer"))]),
     _held(
         "customer-city",
         _of_customer(lambda c: answers(c.city)),
@@ -191,7 +191,7 @@ DASHBOARD: tuple[Template, ...] = (
     _task(
         "review-score",
         _of_review(lambda _, review: is_answered(str(review.score))),
-        [*_REVIEWS, say(number_in(_score))],
+        [*_REVIEWS, say(number_in(_cell(" / 5", "product", "customer")))],
     ),
     _task("sku", _of_product(lambda p: answers(p.sku)), [*_PRODUCT, click("Stock and pricing"), say(below("SKU"))]),
     _task("open-order", _of_order(lambda o: leads_to(f"/dashboard/orders/{o.number}/")), FIND_ORDER),
@@ -245,7 +245,7 @@ DASHBOARD: tuple[Template, ...] = (
             click("Save"),
         ],
     ),
-    _held("range", partial(_made, "offer_range"), _make("Catalogue", "Ranges", "Create new range")),
-    _task("partner", partial(_made, "partner_partner"), _make("Fulfilment", "Partners", "Create new partner")),
-    _task("option", partial(_made, "catalogue_option"), _make("Catalogue", "Options", "Create new Option")),
+    _held("range", made("offer_range"), _make("Catalogue", "Ranges", "Create new range")),
+    _task("partner", made("partner_partner"), _make("Fulfilment", "Partners", "Create new partner")),
+    _task("option", made("catalogue_option"), _make("Catalogue", "Options", "Create new Option")),
 )

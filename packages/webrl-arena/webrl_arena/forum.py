@@ -45,7 +45,7 @@ from webrl_arena.templates import (
     rows,
 )
 from webrl_arena.world.content import STAFF_EMAIL, catalogue, load_words, shelves
-from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Post, Topic, forum
+from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Topic, forum
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
 
@@ -57,10 +57,6 @@ def talks(e: Entities) -> list[Topic]:
 
 def _of_talk(succeeds: Callable[[Topic], Eval]) -> Draw:
     return about(talks, lambda topic: {"topic": topic.subject}, succeeds)
-
-
-def _num_posts(email: str) -> int:
-    return sum(post.email == email for each in forum().topics for post in each.shown)
 
 
 def _subscriptions(login: str) -> set[str]:
@@ -109,11 +105,6 @@ def replied(topic: Topic, login: str, text: str) -> Eval:
     return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 
-def _reply_in(e: Entities, rng: random.Random) -> tuple[Topic, Post]:
-    topic = rng.choice(talks(e))
-    return topic, rng.choice(topic.posts[1:])
-
-
 def open_topic(topic: str) -> list[Step]:
     """Search for a topic, and open it."""
     return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
@@ -137,19 +128,7 @@ def _writers(page: Page) -> list[Element]:
 
 
 def _writer(place: int) -> Read:
-    def read(page: Page, _: Slots) -> str | None:
-        found = _writers(page)
-        return found[place].name if found else None
-
-    return read
-
-
-def _open_writer(page: Page, _: Slots) -> str | None:
-    return click_on(next(iter(_writers(page)), None))
-
-
-def _num_replies(page: Page, _: Slots) -> str | None:
-    return str(len(_writers(page)) - 1)
+    return lambda page, _: found[place].name if (found := _writers(page)) else None
 
 
 def _recommended(page: Page, slots: Slots) -> str | None:
@@ -180,6 +159,7 @@ def _product_asked_about(page: Page, _: Slots) -> str | None:
 
 
 _OPEN = open_topic("{topic}")
+_OPEN_WRITER: Step = lambda page, _: click_on(next(iter(_writers(page)), None))  # noqa: E731
 _SURE = click("Yes, I'm sure", "button")
 
 
@@ -209,14 +189,16 @@ def _reply(e: Entities, rng: random.Random) -> Instance:
 
 
 def _edit(e: Entities, rng: random.Random) -> Instance:
-    topic, post = _reply_in(e, rng)
+    topic = rng.choice(talks(e))
+    post = rng.choice(topic.posts[1:])
     text = rng.choice(load_words("tasks").posts)
     evaluation = finds(f"SELECT content FROM {_POST} WHERE id = {post.pk}", text)
     return Instance({"topic": topic.subject, "text": text}, evaluation, post.email)
 
 
 def _delete(e: Entities, rng: random.Random) -> Instance:
-    topic, post = _reply_in(e, rng)
+    topic = rng.choice(talks(e))
+    post = rng.choice(topic.posts[1:])
     query = f"SELECT (SELECT count(*) FROM {_POST}) || ' ' || (SELECT count(*) FROM {_POST} WHERE id = {post.pk})"
     return Instance({"topic": topic.subject}, finds(query, f"{forum().num_posts - 1} 0"), post.email)
 
@@ -275,15 +257,21 @@ _held = partial(_task, held_out=True)
 FORUM: tuple[Template, ...] = (
     _task("author", _of_talk(lambda t: is_answered(t.posts[0].author)), [*_OPEN, say(_writer(0))]),
     _held("last-author", _of_talk(lambda t: is_answered(t.posts[-1].author)), [*_OPEN, say(_writer(-1))]),
-    _task("num-replies", _of_talk(lambda t: is_answered(str(len(t.posts) - 1))), [*_OPEN, say(_num_replies)]),
+    _task(
+        "num-replies",
+        _of_talk(lambda t: is_answered(str(len(t.posts) - 1))),
+        [*_OPEN, say(lambda page, _: str(len(_writers(page)) - 1))],
+    ),
     _task("finish", _finish, [*_OPEN, say(_recommended)]),
     _held(
         "num-posts",
-        _of_talk(lambda t: is_answered(str(_num_posts(t.posts[0].email)))),
-        [*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
+        _of_talk(
+            lambda t: is_answered(str(sum(p.email == t.posts[0].email for each in forum().topics for p in each.shown)))
+        ),
+        [*_OPEN, _OPEN_WRITER, say(matched(r"^(\d+)$", "heading"))],
     ),
     _task("open-topic", _of_talk(lambda t: leads_to(t.path)), _OPEN),
-    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _open_writer]),
+    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _OPEN_WRITER]),
     _task(
         "search", search_for_kind("/forum/search/"), [fill("Search", "{words}", "searchbox"), click("Search", "button")]
     ),

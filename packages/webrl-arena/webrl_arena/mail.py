@@ -8,10 +8,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
-from webrl_arena.script import Slots, Step, after, click, click_on, fill, fill_in, first, matched, rows_of, say
+from webrl_arena.script import (
+    Slots,
+    Step,
+    after,
+    click,
+    click_on,
+    click_where,
+    fill,
+    fill_in,
+    first,
+    matched,
+    rows_of,
+    say,
+)
 from webrl_arena.templates import (
     Draw,
     Entities,
@@ -47,12 +60,8 @@ def _to_customer(
 
 
 def _subject_and_sender(found: Conversation) -> dict[str, str]:
-    return {"mail": found.subject, "customer": _names()[found.letters[0].sender]}
-
-
-@cache
-def _names() -> dict[str, str]:
-    return {customer.email: customer.name for customer in catalogue().customers}
+    (customer,) = (c.name for c in catalogue().customers if c.email == found.letters[0].sender)
+    return {"mail": found.subject, "customer": customer}
 
 
 def _is_single(found: Conversation) -> bool:
@@ -110,18 +119,11 @@ def _folder(login: str, name: str) -> set[int]:
     return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
 
 
-def _people(e: Entities, rng: random.Random, count: int) -> list[str]:
-    return [customer.email for customer in rng.sample(e.customers, count)]
-
-
 def open_mail(subject: str) -> Step:
     """Open a message or conversation of a folder; a link also shows how the latest message begins."""
-
-    def step(page: Page, slots: Slots) -> str | None:
-        names = tuple(f"{start}{subject.format(**slots)} - " for start in ("", "Re: "))
-        return click_on(next((link for link in page.all("link") if link.name.startswith(names)), None))
-
-    return step
+    return click_where(
+        lambda name, slots: name.startswith(tuple(f"{start}{subject.format(**slots)} - " for start in ("", "Re: ")))
+    )
 
 
 def write(recipients: str, subject: str, text: str) -> list[Step]:
@@ -132,11 +134,11 @@ def write(recipients: str, subject: str, text: str) -> list[Step]:
 
 def reply(subject: str, text: str) -> list[Step]:
     """Open a message, and reply below it."""
-
-    def answer(page: Page, slots: Slots) -> str | None:
-        return fill_in(first(after(page, "Reply", "heading"), "textbox"), text.format(**slots))
-
-    return [open_mail(subject), answer, click("Reply", "button")]
+    return [
+        open_mail(subject),
+        lambda page, slots: fill_in(first(after(page, "Reply", "heading"), "textbox"), text.format(**slots)),
+        click("Reply", "button"),
+    ]
 
 
 def ticked(subject: str, button: str) -> list[Step]:
@@ -159,12 +161,14 @@ _OPEN = open_mail("{mail}")
 
 
 def _write(e: Entities, rng: random.Random) -> Instance:
-    login, address, name, text = *_people(e, rng, 2), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    login, address = (customer.email for customer in rng.sample(e.customers, 2))
+    name, text = rng.choice(e.names), rng.choice(load_words("tasks").mails)
     return Instance({"address": address, "name": name, "text": text}, sent(login, name, text, address), login)
 
 
 def _write_two(e: Entities, rng: random.Random) -> Instance:
-    login, address, other, name, text = *_people(e, rng, 3), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    login, address, other = (customer.email for customer in rng.sample(e.customers, 3))
+    name, text = rng.choice(e.names), rng.choice(load_words("tasks").mails)
     slots = {"address": address, "other": other, "name": name, "text": text}
     return Instance(slots, sent(login, name, text, address, other), login)
 

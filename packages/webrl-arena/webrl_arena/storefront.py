@@ -13,13 +13,14 @@ from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
 from webrl_arena.script import (
+    Read,
     Slots,
     Step,
     after,
     beside,
     click,
     click_after,
-    click_on,
+    click_where,
     fill,
     fill_nth,
     first,
@@ -48,6 +49,10 @@ from webrl_arena.templates import (
 from webrl_arena.world.content import Order, Product, Review, catalogue, load_words
 
 _QUANTITIES = range(2, 7)
+_WISHES = """wishlists_line l JOIN wishlists_wishlist w ON w.id = l.wishlist_id
+    JOIN auth_user u ON u.id = w.owner_id JOIN catalogue_product p ON p.id = l.product_id"""
+_ALERTS = """customer_productalert a JOIN auth_user u ON u.id = a.user_id
+    JOIN catalogue_product p ON p.id = a.product_id"""
 
 
 def _of_product(succeeds: Callable[[Product], Eval], holds: Callable[[Product], bool] = lambda _: True) -> Draw:
@@ -87,11 +92,6 @@ def search_for_kind(path: str) -> Draw:
     return about(lambda e: e.kinds, lambda k: {"words": k}, lambda k: leads_to(f"{path}?q={k.replace(' ', '+')}"))
 
 
-def _is_plenty(product: Product) -> bool:
-    """Whether there are enough pieces for any quantity that is asked for."""
-    return product.stock >= max(_QUANTITIES)
-
-
 def in_basket(login: str, *lines: str) -> Eval:
     """Require exactly these lines (`QUANTITY UPC`) in a customer's basket."""
     tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
@@ -106,16 +106,8 @@ def open_product(product: str) -> list[Step]:
 
 
 def _by_price(order: str) -> list[Step]:
-    def first_product(page: Page, _: Slots) -> str | None:
-        return name_of(first(after(page, "", "article"), "link"))
-
+    first_product: Read = lambda page, _: name_of(first(after(page, "", "article"), "link"))  # noqa: E731
     return [click("{category}", "link"), select("Sort by", order), say(first_product)]
-
-
-def _all_reviews(page: Page, _: Slots) -> str | None:
-    """Open the page of all reviews: the product's own shows the first three alone."""
-    endings = ("customer review", "customer reviews")
-    return click_on(next((e for e in page.all("link") if e.name.endswith(endings)), None))
 
 
 def _author(page: Page, slots: Slots) -> str | None:
@@ -125,6 +117,8 @@ def _author(page: Page, slots: Slots) -> str | None:
 
 
 _PRODUCT = open_product("{product}")
+_ALL_REVIEWS = click_where(lambda name, _: name.endswith(("customer review", "customer reviews")))
+"""Opens the page of all reviews: the product's own shows the first three alone."""
 OWN_ORDER = [
     click("Account"),
     click("Order History"),
@@ -151,7 +145,7 @@ def _reviewer(e: Entities, rng: random.Random) -> Instance | None:
 
 
 def _basket(e: Entities, rng: random.Random) -> Instance:
-    product, quantity = rng.choice([p for p in e.products if _is_plenty(p)]), rng.choice(_QUANTITIES)
+    product, quantity = rng.choice([p for p in e.products if p.stock >= max(_QUANTITIES)]), rng.choice(_QUANTITIES)
     login = any_customer(e, rng)
     evaluation = in_basket(login, f"{quantity} {product.upc}")
     return Instance({"product": product.title, "quantity": str(quantity)}, evaluation, login)
@@ -164,19 +158,11 @@ def _basket_of_two(e: Entities, rng: random.Random) -> Instance:
     return Instance({"product": first.title, "other": second.title}, evaluation, login)
 
 
-def _wish(e: Entities, rng: random.Random) -> Instance:
-    product, login = rng.choice(e.products), any_customer(e, rng)
-    tables = f"""wishlists_line l JOIN wishlists_wishlist w ON w.id = l.wishlist_id
-        JOIN auth_user u ON u.id = w.owner_id JOIN catalogue_product p ON p.id = l.product_id
-        WHERE u.email = {quoted(login)}"""
-    return Instance({"product": product.title}, rows("p.upc", tables, [product.upc]), login)
-
-
-def _alert(e: Entities, rng: random.Random) -> Instance:
-    product, login = rng.choice([p for p in e.products if not p.stock]), any_customer(e, rng)
-    tables = f"""customer_productalert a JOIN auth_user u ON u.id = a.user_id
-        JOIN catalogue_product p ON p.id = a.product_id WHERE u.email = {quoted(login)}"""
-    return Instance({"product": product.title}, rows("p.upc", tables, [product.upc]), login)
+def _listed(tables: str, holds: Callable[[Product], bool], e: Entities, rng: random.Random) -> Instance:
+    """Draw a product that is to be the only one (`p`) of a customer (`u`) in these tables."""
+    product, login = rng.choice([p for p in e.products if holds(p)]), any_customer(e, rng)
+    evaluation = rows("p.upc", f"{tables} WHERE u.email = {quoted(login)}", [product.upc])
+    return Instance({"product": product.title}, evaluation, login)
 
 
 def _helpful(e: Entities, rng: random.Random) -> Instance | None:
@@ -220,7 +206,11 @@ def _address(e: Entities, rng: random.Random) -> Instance:
 
 def _surname(e: Entities, rng: random.Random) -> Instance:
     customer, last = rng.choice(e.customers), rng.choice(e.surnames)
-    return Instance({"last": last}, shows("/accounts/profile/", f"{customer.first_name} {last}"), customer.email)
+    return Instance(
+        {"last": last},
+        shows("__SHOP__/accounts/profile/", "document.body.innerText", f"{customer.first_name} {last}"),
+        customer.email,
+    )
 
 
 _task = partial(Template, "shop")
@@ -232,11 +222,11 @@ STOREFRONT: tuple[Template, ...] = (
     _held("guarantee", _attribute("Guarantee"), [*_PRODUCT, say(beside("Guarantee"))]),
     _task(
         "stock",
-        _of_product(lambda p: is_answered(str(p.stock)), _is_plenty),
+        _of_product(lambda p: is_answered(str(p.stock)), lambda p: p.stock >= max(_QUANTITIES)),
         [*_PRODUCT, say(number_in(beside("Availability")))],
     ),
     _task("num-reviews", _num_reviews, [*_PRODUCT, say(beside("Number of reviews"))]),
-    _held("reviewer", _reviewer, [*_PRODUCT, _all_reviews, say(_author)]),
+    _held("reviewer", _reviewer, [*_PRODUCT, _ALL_REVIEWS, say(_author)]),
     _task("cheapest", partial(_extreme_price, min), _by_price("Price low to high")),
     _held("dearest", partial(_extreme_price, max), _by_price("Price high to low")),
     _task("order-total", _of_order(lambda o: answers(f"${o.total}")), [*OWN_ORDER, say(beside("Order total"))]),
@@ -267,9 +257,9 @@ STOREFRONT: tuple[Template, ...] = (
         _basket_of_two,
         [*_PRODUCT, click("Add to basket"), *open_product("{other}"), click("Add to basket")],
     ),
-    _task("wish", _wish, [*_PRODUCT, click("Add to wish list")]),
-    _held("alert", _alert, [*_PRODUCT, click("Notify me")]),
-    _task("helpful", _helpful, [*_PRODUCT, _all_reviews, click_after("{title}", "Yes", "button")]),
+    _task("wish", partial(_listed, _WISHES, lambda _: True), [*_PRODUCT, click("Add to wish list")]),
+    _held("alert", partial(_listed, _ALERTS, lambda p: not p.stock), [*_PRODUCT, click("Notify me")]),
+    _task("helpful", _helpful, [*_PRODUCT, _ALL_REVIEWS, click_after("{title}", "Yes", "button")]),
     _task(
         "review",
         _review,

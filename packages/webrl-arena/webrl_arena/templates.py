@@ -1,7 +1,7 @@
 """What a template of the arena's tasks is: words with slots, what fills them, how success is measured, how it is done.
 
-API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`,
-`shows_last`, `finds`, `rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
+API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`, `finds`,
+`rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
 The words are in `world/data/instructions.yaml`.
 """
 
@@ -183,19 +183,15 @@ def leads_to(path: str, site: str = "shop") -> Eval:
     return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
 
 
-def shows(path: str, *must_include: str) -> Eval:
-    """Require these texts on a page of the shop, as the agent's user then sees it."""
-    return _shown(f"__SHOP__{path}", "document.body.innerText", *must_include)
+def shows(url: str, locator: str, *must_include: str) -> Eval:
+    """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the last one."""
+    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
+    return _eval("program_html", program_html=[target])
 
 
 def is_titled(*must_include: str) -> Eval:
     """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
-    return _shown("last", "document.title", *must_include)
-
-
-def shows_last(locator: str, *must_include: str) -> Eval:
-    """Require these texts in what JavaScript finds on the last page."""
-    return _shown("last", locator, *must_include)
+    return shows("last", "document.title", *must_include)
 
 
 def finds(query: str, equals: Any, site: str = "shop") -> Eval:
@@ -212,11 +208,6 @@ def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
 def finds_all(*evals: Eval) -> Eval:
     """Require what several queries find."""
     return _eval("database", database=[check for each in evals for check in each["database"]])
-
-
-def _shown(url: str, locator: str, *must_include: str) -> Eval:
-    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
-    return _eval("program_html", program_html=[target])
 
 
 def _eval(kind: str, **given: Any) -> Eval:

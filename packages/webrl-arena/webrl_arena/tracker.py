@@ -19,6 +19,7 @@ from webrl_arena.dashboard import (
     PRICE,
     in_status,
     in_stock_record,
+    made,
     set_status,
     set_stock_record,
 )
@@ -28,7 +29,7 @@ from webrl_arena.script import (
     after,
     beside,
     click,
-    click_on,
+    click_where,
     fill,
     fill_in,
     fill_nth,
@@ -54,7 +55,7 @@ from webrl_arena.templates import (
     is_titled,
     leads_to,
     quoted,
-    shows_last,
+    shows,
 )
 from webrl_arena.world.content import load_words
 from webrl_arena.world.tracker import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
@@ -99,12 +100,6 @@ def _of_shelf(succeeds: Callable[[ShelfPage], Eval]) -> Draw:
     return about(lambda e: e.shelf_pages, lambda page: {"category": page.category[-1]}, succeeds, lambda _: STAFF)
 
 
-def _commented(ticket: Ticket, comment: str, author: str) -> Eval:
-    query = f"""SELECT newvalue FROM ticket_change WHERE ticket = {ticket.number} AND field = 'comment'
-        AND author = {quoted(author)} ORDER BY time DESC"""
-    return finds(query, comment, "tracker")
-
-
 def reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
     """Require one ticket of this summary."""
     query = f"""SELECT group_concat(component || ', ' || priority || ', ' || reporter) FROM ticket
@@ -124,12 +119,11 @@ def _stock_record(ending: str, column: str) -> Draw:
 
 def find_ticket(summary: str) -> list[Step]:
     """Search for a ticket, and open its page."""
-
-    def open_found(page: Page, slots: Slots) -> str | None:
-        ending = f": {summary.format(**slots)} ("
-        return click_on(next((e for e in page.all("link") if e.name.startswith("#") and ending in e.name), None))
-
-    return [fill_nth("textbox", 0, summary), click("Search", "button"), open_found]
+    return [
+        fill_nth("textbox", 0, summary),
+        click("Search", "button"),
+        click_where(lambda name, slots: name.startswith("#") and f": {summary.format(**slots)} (" in name),
+    ]
 
 
 def new_ticket(summary: str, component: str, *more: Step) -> list[Step]:
@@ -149,11 +143,10 @@ def _change(*steps: Step) -> list[Step]:
 
 def _action(name: str, option: str) -> list[Step]:
     """Choose an action of the workflow, and an option of it."""
-
-    def choose(page: Page, slots: Slots) -> str | None:
-        return select_in(first(after(page, name, "radio"), "combobox"), option.format(**slots))
-
-    return [click(name, "radio"), choose]
+    return [
+        click(name, "radio"),
+        lambda page, slots: select_in(first(after(page, name, "radio"), "combobox"), option.format(**slots)),
+    ]
 
 
 def _filter(field: str, value: str) -> list[Step]:
@@ -202,7 +195,7 @@ def _query(e: Entities, rng: random.Random) -> Instance:
     plan = rng.choice(e.plans)
     listed = leads_to(f"/query?component={plan[0]}&milestone={plan[1]}".replace(" ", "+"), "tracker")
     # Neither fewer, by another filter besides these, nor more.
-    counted = shows_last("document.querySelector('#content h1').innerText", f"({_num_planned(plan)} match")
+    counted = shows("last", "document.querySelector('#content h1').innerText", f"({_num_planned(plan)} match")
     both = {"eval_types": [*listed["eval_types"], *counted["eval_types"]], "program_html": counted["program_html"]}
     return Instance({"component": plan[0], "milestone": plan[1]}, listed | both)
 
@@ -212,15 +205,13 @@ def _close(e: Entities, rng: random.Random) -> Instance:
     return Instance({"ticket": ticket.summary, "resolution": resolution}, _is_closed(ticket, resolution))
 
 
-def _comment(e: Entities, rng: random.Random) -> Instance:
-    ticket, comment = rng.choice(e.tickets), rng.choice(load_words("tasks").comments)
-    return Instance({"ticket": ticket.summary, "comment": comment}, _commented(ticket, comment, "staff"))
-
-
-def _my_comment(e: Entities, rng: random.Random) -> Instance:
-    ticket, comment = rng.choice([t for t in e.tickets if "." in t.reporter]), rng.choice(load_words("tasks").comments)
-    evaluation = _commented(ticket, comment, ticket.reporter)
-    return Instance({"ticket": ticket.summary, "comment": comment}, evaluation, f"{ticket.reporter}@example.com")
+def _comment(mine: bool, e: Entities, rng: random.Random) -> Instance:
+    ticket = rng.choice([t for t in e.tickets if not mine or "." in t.reporter])
+    comment, author = rng.choice(load_words("tasks").comments), ticket.reporter if mine else "staff"
+    query = f"""SELECT newvalue FROM ticket_change WHERE ticket = {ticket.number} AND field = 'comment'
+        AND author = {quoted(author)} ORDER BY time DESC"""
+    slots = {"ticket": ticket.summary, "comment": comment}
+    return Instance(slots, finds(query, comment, "tracker"), f"{author}@example.com" if mine else STAFF)
 
 
 def _new_ticket(e: Entities, rng: random.Random) -> Instance:
@@ -249,11 +240,6 @@ def _component(e: Entities, rng: random.Random) -> Instance:
     name, person = rng.choice(e.names), rng.choice(tracker().team)
     query = f"SELECT owner FROM component WHERE name = {quoted(name)}"
     return Instance({"name": name, "login": person.login}, finds(query, person.login, "tracker"))
-
-
-def _new_milestone(e: Entities, rng: random.Random) -> Instance:
-    name = rng.choice(e.names)
-    return Instance({"name": name}, finds(f"SELECT count(*) FROM milestone WHERE name = {quoted(name)}", 1, "tracker"))
 
 
 def _order_ticket(e: Entities, rng: random.Random) -> Instance:
@@ -339,8 +325,8 @@ TRACKER: tuple[Template, ...] = (
         _changed("cc", "email", lambda _: [(p.email, p.email) for p in tracker().team]),
         _change(fill("Cc:", "{email}")),
     ),
-    _task("comment", _comment, _COMMENT),
-    _held("my-comment", _my_comment, _COMMENT),
+    _task("comment", partial(_comment, False), _COMMENT),
+    _held("my-comment", partial(_comment, True), _COMMENT),
     _task("new-ticket", _new_ticket, new_ticket("{name}", "{component}", select("Priority:", "{priority}"))),
     _task("report", _report, new_ticket("{name}", "{component}")),
     _task(
@@ -355,7 +341,7 @@ TRACKER: tuple[Template, ...] = (
     ),
     _held(
         "new-milestone",
-        _new_milestone,
+        made("milestone", "tracker"),
         [click("ROADMAP"), click("Add new milestone"), fill("Name:", "{name}"), click("Add milestone")],
     ),
     Template(

@@ -131,6 +131,10 @@ def _writer(place: int) -> Read:
     return lambda page, _: found[place].name if (found := _writers(page)) else None
 
 
+def _open_writer(page: Page, _: Slots) -> str | None:
+    return click_on(next(iter(_writers(page)), None))
+
+
 def _recommended(page: Page, slots: Slots) -> str | None:
     finishes = sorted({finish for shelf in shelves() for finish in shelf.finishes}, key=len, reverse=True)
     link = next((link for link in _writers(page) if link.name == slots["customer"]), None)
@@ -159,7 +163,6 @@ def _product_asked_about(page: Page, _: Slots) -> str | None:
 
 
 _OPEN = open_topic("{topic}")
-_OPEN_WRITER: Step = lambda page, _: click_on(next(iter(_writers(page)), None))  # noqa: E731
 _SURE = click("Yes, I'm sure", "button")
 
 
@@ -268,10 +271,10 @@ FORUM: tuple[Template, ...] = (
         _of_talk(
             lambda t: is_answered(str(sum(p.email == t.posts[0].email for each in forum().topics for p in each.shown)))
         ),
-        [*_OPEN, _OPEN_WRITER, say(matched(r"^(\d+)$", "heading"))],
+        [*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
     ),
     _task("open-topic", _of_talk(lambda t: leads_to(t.path)), _OPEN),
-    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _OPEN_WRITER]),
+    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _open_writer]),
     _task(
         "search", search_for_kind("/forum/search/"), [fill("Search", "{words}", "searchbox"), click("Search", "button")]
     ),

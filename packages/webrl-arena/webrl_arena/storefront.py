@@ -13,7 +13,6 @@ from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
 from webrl_arena.script import (
-    Read,
     Slots,
     Step,
     after,
@@ -106,8 +105,12 @@ def open_product(product: str) -> list[Step]:
 
 
 def _by_price(order: str) -> list[Step]:
-    first_product: Read = lambda page, _: name_of(first(after(page, "", "article"), "link"))  # noqa: E731
-    return [click("{category}", "link"), select("Sort by", order), say(first_product)]
+    """Answer with the first product of a category in this order."""
+    return [
+        click("{category}", "link"),
+        select("Sort by", order),
+        say(lambda page, _: name_of(first(after(page, "", "article"), "link"))),
+    ]
 
 
 def _author(page: Page, slots: Slots) -> str | None:

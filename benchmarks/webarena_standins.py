@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "packages" / "webrl-webarena" / "tests"))
 
 from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
-from standins.play import failures, lite_tasks, play  # noqa: E402
+from standins.play import evaluator_kinds, failures, lite_tasks, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
 from webrl.cli.command import end_clearly  # noqa: E402
@@ -111,20 +111,6 @@ def solve(world: World, envs: int) -> dict[str, Any]:
         "sites_run": sites,
         "logins_run": sorted({"shopping", "shopping_admin", "reddit", "gitlab"} & set(sites)),
     }
-
-
-def evaluator_kinds(config: dict[str, Any]) -> list[str]:
-    """What the evaluators of a task do, e.g. `string_match/fuzzy_match` or `program_html/last/exact_match`."""
-    kinds = []
-    if "string_match" in config["eval_types"]:
-        kinds += [f"string_match/{approach}" for approach in config["reference_answers"]]
-    if "url_match" in config["eval_types"]:
-        kinds.append("url_match")
-    for target in config["program_html"] if "program_html" in config["eval_types"] else ():
-        url = "func" if target["url"].startswith("func") else "last" if target["url"] == "last" else "url"
-        locator = "page" if not target["locator"].strip() else "func" if target["locator"].startswith("func:") else "js"
-        kinds += [f"program_html/{url}/{locator}/{approach}" for approach in target["required_contents"]]
-    return kinds
 
 
 def compare(world: World, steps: int) -> dict[str, Any]:

@@ -355,3 +355,13 @@ def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_furt
     assert expert.plan(instruction, page, [WAIT, filled]) == "click('4')"
     assert expert.plan(instruction, empty, [filled, *[WAIT] * (MAX_WAITS - 1)]) == WAIT
     assert expert.plan(instruction, empty, [filled, *[WAIT] * MAX_WAITS]) is None
+
+
+def test_an_expert_types_no_note_that_nobody_has_written_down():
+    expert = BY_TYPE["arena.forum+shop.answer-price"]
+    instruction = next(iter(draw(expert, "train", 1)))["intent"]
+    page = "RootWebArea ''\n\t[3] textbox 'Message'\n\t[4] button 'Submit'"
+    noted = "# Note: $12.50\nclick('9')"
+    worked = [noted, *["click('1')"] * (len(expert.script) - 3)]
+    assert expert.plan(instruction, page, worked) == "fill('3', '$12.50')"
+    assert expert.plan(instruction, page, ["click('9')", *worked[1:]]) is None

@@ -1,6 +1,7 @@
 """Tasks of the shop's dashboard: the staff look up orders and customers, and change what the shop sells.
 
-First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+First what several tasks share and what draws their entities and success, then the table: each template's name, its
+draw, and how it is done.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
 from webrl_arena.script import (
+    Read,
     Slots,
     Step,
     below,
@@ -39,7 +41,6 @@ from webrl_arena.templates import (
     is_titled,
     leads_to,
     quoted,
-    template,
 )
 from webrl_arena.world.content import Customer, Order, Product, Review, load_words
 
@@ -101,9 +102,10 @@ def in_stock_record(upc: str, column: str, value: float) -> Eval:
     return finds(query, value)
 
 
-def _made(table: str, e: Entities, rng: random.Random) -> Instance:
-    name = rng.choice(e.names)
-    return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
+def made(table: str, site: str = "shop") -> Draw:
+    """Draw a name that a new row of a table is to have."""
+    query = f"SELECT count(*) FROM {table} WHERE name = "
+    return about(lambda e: e.names, lambda n: {"name": n}, lambda n: finds(query + quoted(n), 1, site), lambda _: STAFF)
 
 
 def _menu(menu: str, entry: str) -> list[Step]:
@@ -112,12 +114,12 @@ def _menu(menu: str, entry: str) -> list[Step]:
 
 def set_status(status: str) -> list[Step]:
     """Change the status on an order's page."""
+    return [_open_statuses, click(status, "option"), click("Change status")]
 
-    def open_list(page: Page, _: Slots) -> str | None:
-        shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
-        return click_on(shown[-1] if shown else None)
 
-    return [open_list, click(status, "option"), click("Change status")]
+def _open_statuses(page: Page, _: Slots) -> str | None:
+    shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
+    return click_on(shown[-1] if shown else None)
 
 
 def set_stock_record(title: str, field: int, value: str) -> list[Step]:
@@ -129,13 +131,11 @@ def _open_product(title: str) -> list[Step]:
     return [*_menu("Catalogue", "Products"), fill("Product title:", title), click("Search"), click(title, "link")]
 
 
-def _email(page: Page, slots: Slots) -> str | None:
-    return next((e.name for e in row_with(page, slots["customer"]) if "@" in e.name), None)
-
-
-def _score(page: Page, slots: Slots) -> str | None:
-    row = row_with(page, slots["product"], slots["customer"])
-    return next((e.name for e in row if " / 5" in e.name), None)
+def _cell(part: str, *slots_of_row: str) -> Read:
+    """Read the cell that holds a text, in the row that has these slots."""
+    return lambda page, slots: next(
+        (e.name for e in row_with(page, *(slots[name] for name in slots_of_row)) if part in e.name), None
+    )
 
 
 def _make(menu: str, entry: str, new: str) -> list[Step]:
@@ -148,84 +148,14 @@ _PRODUCT = _open_product("{product}")
 _CUSTOMERS = [*_menu("Customers", "Customers"), fill("Name:", "{customer}"), click("Search")]
 _CUSTOMER = [*_CUSTOMERS, click_in_row("link", "{customer}")]
 _REVIEWS = [*_menu("Content", "Reviews"), fill("Customer name:", "{customer}"), click("Search")]
-DASHBOARD: list[Template] = []
-_task = partial(template, DASHBOARD, "shop_admin")
-
-_task(
-    "order-customer",
-    "Who placed order {number}?",
-    "Find out which customer order {number} is from.",
-    script=[*FIND_ORDER, say(below("Name"))],
-)(_of_order(lambda order: answers(order.customer)))
-
-_task(
-    "order-total",
-    "What is the total of order {number}?",
-    "How much did the customer pay for order {number}?",
-    script=[*FIND_ORDER, say(below("Order Total"))],
-    held_out=True,
-)(_of_order(lambda order: answers(f"${order.total}")))
-
-_task(
-    "customer-email",
-    "What is the e-mail address of our customer {customer}?",
-    "Look up the e-mail address of {customer}.",
-    script=[*_CUSTOMERS, say(_email)],
-)(_of_customer(lambda customer: answers(customer.email)))
-
-_task(
-    "customer-city",
-    "In which city does our customer {customer} live?",
-    "Look up the city in the address of {customer}.",
-    script=[*_CUSTOMER, click("Addresses"), say(text_below("Addresses", 2))],
-    held_out=True,
-)(_of_customer(lambda customer: answers(customer.city)))
-
-_task(
-    "review-score",
-    'How many stars did {customer} give "{product}"? Answer with the number alone.',
-    'Look up the score of the review of "{product}" by {customer}. Say the number, nothing else.',
-    script=[*_REVIEWS, say(number_in(_score))],
-)(_of_review(lambda _, review: is_answered(str(review.score))))
-
-_task(
-    "sku",
-    'Under which SKU do we keep "{product}" in stock?',
-    'Look up the SKU of "{product}".',
-    script=[*_PRODUCT, click("Stock and pricing"), say(below("SKU"))],
-)(_of_product(lambda product: answers(product.sku)))
-
-_task(
-    "open-order", "Open order {number} in the dashboard.", "Show me the details of order {number}.", script=FIND_ORDER
-)(_of_order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")))
-
-_task(
-    "open-customer",
-    "Open the page of our customer {customer} in the dashboard.",
-    "Show me all that we know about the customer {customer}.",
-    script=_CUSTOMER,
-    held_out=True,
-)(_of_customer(lambda customer: is_titled(customer.email)))
 
 
-@_task(
-    "order-status",
-    'Change the status of order {number} to "{status}".',
-    'Order {number} is now "{status}": record that.',
-    script=[*FIND_ORDER, *set_status("{status}")],
-)
 def _order_status(e: Entities, rng: random.Random) -> Instance:
     order = rng.choice([order for order in e.orders if order.status in NEXT_STATUSES])
     status = rng.choice(NEXT_STATUSES[order.status])
     return Instance({"number": order.number, "status": status}, in_status(order.number, status))
 
 
-@_task(
-    "order-note",
-    'Add the note "{text}" to order {number}.',
-    'Write down for order {number}: "{text}"',
-    script=[*FIND_ORDER, click("Notes"), fill("Message *", "{text}"), click("Save note")],
-)
 def _order_note(e: Entities, rng: random.Random) -> Instance:
     order, note = rng.choice(e.orders), rng.choice(load_words("tasks").notes)
     query = f"""SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id
@@ -233,84 +163,12 @@ def _order_note(e: Entities, rng: random.Random) -> Instance:
     return Instance({"number": order.number, "text": note}, finds(query, note))
 
 
-_task(
-    "new-price",
-    'Change the price of "{product}" to {value}.',
-    '"{product}" shall cost {value} from now on.',
-    script=set_stock_record("{product}", PRICE, "{value}"),
-)(_stock_record("price", lambda product, rng: product.price + rng.randint(2, 40) + Decimal("0.25")))
-
-_task(
-    "new-stock",
-    'We have counted {value} pieces of "{product}": correct the number in stock.',
-    'Set the number in stock of "{product}" to {value}.',
-    script=set_stock_record("{product}", IN_STOCK, "{value}"),
-    held_out=True,
-)(_stock_record("num_in_stock", lambda product, rng: product.stock + rng.randint(5, 90)))
-
-_task(
-    "threshold",
-    'Set the low stock threshold of "{product}" to {value}.',
-    'Warn us when fewer than {value} of "{product}" are left (low stock threshold).',
-    script=set_stock_record("{product}", THRESHOLD, "{value}"),
-)(_stock_record("low_stock_threshold", lambda _, rng: rng.randint(2, 60)))
-
-
-@_task(
-    "rename",
-    'Change the title of "{product}" to "{name}".',
-    'Rename the product "{product}" to "{name}".',
-    script=[*_PRODUCT, fill("Title", "{name}"), click("Save")],
-    held_out=True,
-)
 def _rename(e: Entities, rng: random.Random) -> Instance:
     product, name = rng.choice(e.products), rng.choice(e.names)
     query = f"SELECT title FROM catalogue_product WHERE upc = {quoted(product.upc)}"
     return Instance({"product": product.title, "name": name}, finds(query, name))
 
 
-_task(
-    "hide",
-    'Make "{product}" non-public, so that the shop does not show it.',
-    'Take "{product}" out of the catalogue listings without deleting it.',
-    script=[*_PRODUCT, click("Is public", "checkbox"), click("Save")],
-)(_of_product(lambda product: finds(_HIDDEN, product.upc)))
-
-_task(
-    "reject",
-    'Reject the review of "{product}" by {customer}.',
-    'Set the status of {customer}\'s review of "{product}" to rejected.',
-    script=[
-        *_REVIEWS,
-        click_in_row("link", "{product}", "{customer}"),
-        click("Approved", "combobox"),
-        click("Rejected", "option"),
-        click("Save"),
-    ],
-)(_of_review(lambda product, review: finds(_REJECTED, f"{review.email} {product.upc}")))
-
-_task(
-    "deactivate",
-    "Make the account of {customer} inactive.",
-    "Block the customer account of {customer} (make it inactive).",
-    script=[*_CUSTOMERS, click_in_row("checkbox", "{customer}"), click("Make inactive", "radio"), click("Go!")],
-    held_out=True,
-)(_of_customer(lambda customer: finds(_INACTIVE, customer.email)))
-
-
-@_task(
-    "category",
-    'Create the category "{name}" below "{parent}".',
-    'Add a category called "{name}" to "{parent}".',
-    script=[
-        *_menu("Catalogue", "Categories"),
-        click("Create new category"),
-        fill("Name *", "{name}"),
-        click("-- root --", "combobox"),
-        click("{parent}", "option"),
-        click("Save"),
-    ],
-)
 def _category(e: Entities, rng: random.Random) -> Instance:
     name, parent = rng.choice(e.names), rng.choice(e.shelves)[0]
     query = f"""SELECT parent.name FROM catalogue_category c JOIN catalogue_category parent
@@ -319,24 +177,75 @@ def _category(e: Entities, rng: random.Random) -> Instance:
     return Instance({"name": name, "parent": parent}, finds(query, parent))
 
 
-_task(
-    "range",
-    'Create a product range called "{name}".',
-    'We need a range "{name}"; create it.',
-    script=_make("Catalogue", "Ranges", "Create new range"),
-    held_out=True,
-)(partial(_made, "offer_range"))
-
-_task(
-    "partner",
-    'Add "{name}" as a fulfilment partner.',
-    'Create the partner "{name}".',
-    script=_make("Fulfilment", "Partners", "Create new partner"),
-)(partial(_made, "partner_partner"))
-
-_task(
-    "option",
-    'Create a product option called "{name}".',
-    'Add the option "{name}" for products.',
-    script=_make("Catalogue", "Options", "Create new Option"),
-)(partial(_made, "catalogue_option"))
+_task = partial(Template, "shop_admin")
+_held = partial(_task, held_out=True)
+DASHBOARD: tuple[Template, ...] = (
+    _task("order-customer", _of_order(lambda o: answers(o.customer)), [*FIND_ORDER, say(below("Name"))]),
+    _held("order-total", _of_order(lambda o: answers(f"${o.total}")), [*FIND_ORDER, say(below("Order Total"))]),
+    _task("customer-email", _of_customer(lambda c: answers(c.email)), [*_CUSTOMERS, say(_cell("@", "customer"))]),
+    _held(
+        "customer-city",
+        _of_customer(lambda c: answers(c.city)),
+        [*_CUSTOMER, click("Addresses"), say(text_below("Addresses", 2))],
+    ),
+    _task(
+        "review-score",
+        _of_review(lambda _, review: is_answered(str(review.score))),
+        [*_REVIEWS, say(number_in(_cell(" / 5", "product", "customer")))],
+    ),
+    _task("sku", _of_product(lambda p: answers(p.sku)), [*_PRODUCT, click("Stock and pricing"), say(below("SKU"))]),
+    _task("open-order", _of_order(lambda o: leads_to(f"/dashboard/orders/{o.number}/")), FIND_ORDER),
+    _held("open-customer", _of_customer(lambda c: is_titled(c.email)), _CUSTOMER),
+    _task("order-status", _order_status, [*FIND_ORDER, *set_status("{status}")]),
+    _task("order-note", _order_note, [*FIND_ORDER, click("Notes"), fill("Message *", "{text}"), click("Save note")]),
+    _task(
+        "new-price",
+        _stock_record("price", lambda product, rng: product.price + rng.randint(2, 40) + Decimal("0.25")),
+        set_stock_record("{product}", PRICE, "{value}"),
+    ),
+    _held(
+        "new-stock",
+        _stock_record("num_in_stock", lambda product, rng: product.stock + rng.randint(5, 90)),
+        set_stock_record("{product}", IN_STOCK, "{value}"),
+    ),
+    _task(
+        "threshold",
+        _stock_record("low_stock_threshold", lambda _, rng: rng.randint(2, 60)),
+        set_stock_record("{product}", THRESHOLD, "{value}"),
+    ),
+    _held("rename", _rename, [*_PRODUCT, fill("Title", "{name}"), click("Save")]),
+    _task(
+        "hide", _of_product(lambda p: finds(_HIDDEN, p.upc)), [*_PRODUCT, click("Is public", "checkbox"), click("Save")]
+    ),
+    _task(
+        "reject",
+        _of_review(lambda product, review: finds(_REJECTED, f"{review.email} {product.upc}")),
+        [
+            *_REVIEWS,
+            click_in_row("link", "{product}", "{customer}"),
+            click("Approved", "combobox"),
+            click("Rejected", "option"),
+            click("Save"),
+        ],
+    ),
+    _held(
+        "deactivate",
+        _of_customer(lambda c: finds(_INACTIVE, c.email)),
+        [*_CUSTOMERS, click_in_row("checkbox", "{customer}"), click("Make inactive", "radio"), click("Go!")],
+    ),
+    _task(
+        "category",
+        _category,
+        [
+            *_menu("Catalogue", "Categories"),
+            click("Create new category"),
+            fill("Name *", "{name}"),
+            click("-- root --", "combobox"),
+            click("{parent}", "option"),
+            click("Save"),
+        ],
+    ),
+    _held("range", made("offer_range"), _make("Catalogue", "Ranges", "Create new range")),
+    _task("partner", made("partner_partner"), _make("Fulfilment", "Partners", "Create new partner")),
+    _task("option", made("catalogue_option"), _make("Catalogue", "Options", "Create new Option")),
+)

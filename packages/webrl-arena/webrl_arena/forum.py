@@ -1,6 +1,7 @@
 """Tasks of the forum, alone and together with the shop: customers read, write and vote, the staff moderate.
 
-First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+First what several tasks share and what draws their entities and success, then the table: each template's name, its
+draw, and how it is done.
 """
 
 from __future__ import annotations
@@ -42,10 +43,9 @@ from webrl_arena.templates import (
     leads_to,
     quoted,
     rows,
-    template,
 )
 from webrl_arena.world.content import STAFF_EMAIL, catalogue, load_words, shelves
-from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Post, Topic, forum
+from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Topic, forum
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
 
@@ -57,10 +57,6 @@ def talks(e: Entities) -> list[Topic]:
 
 def _of_talk(succeeds: Callable[[Topic], Eval]) -> Draw:
     return about(talks, lambda topic: {"topic": topic.subject}, succeeds)
-
-
-def _num_posts(email: str) -> int:
-    return sum(post.email == email for each in forum().topics for post in each.shown)
 
 
 def _subscriptions(login: str) -> set[str]:
@@ -109,11 +105,6 @@ def replied(topic: Topic, login: str, text: str) -> Eval:
     return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 
-def _reply_in(e: Entities, rng: random.Random) -> tuple[Topic, Post]:
-    topic = rng.choice(talks(e))
-    return topic, rng.choice(topic.posts[1:])
-
-
 def open_topic(topic: str) -> list[Step]:
     """Search for a topic, and open it."""
     return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
@@ -137,19 +128,11 @@ def _writers(page: Page) -> list[Element]:
 
 
 def _writer(place: int) -> Read:
-    def read(page: Page, _: Slots) -> str | None:
-        found = _writers(page)
-        return found[place].name if found else None
-
-    return read
+    return lambda page, _: found[place].name if (found := _writers(page)) else None
 
 
 def _open_writer(page: Page, _: Slots) -> str | None:
     return click_on(next(iter(_writers(page)), None))
-
-
-def _num_replies(page: Page, _: Slots) -> str | None:
-    return str(len(_writers(page)) - 1)
 
 
 def _recommended(page: Page, slots: Slots) -> str | None:
@@ -181,38 +164,8 @@ def _product_asked_about(page: Page, _: Slots) -> str | None:
 
 _OPEN = open_topic("{topic}")
 _SURE = click("Yes, I'm sure", "button")
-FORUM: list[Template] = []
-_task = partial(template, FORUM, "forum")
-
-_task(
-    "author",
-    'Who started the forum topic "{topic}"? Answer with the name alone.',
-    'Find out who asked first in the topic "{topic}" of the forum. Say the name, nothing else.',
-    script=[*_OPEN, say(_writer(0))],
-)(_of_talk(lambda topic: is_answered(topic.posts[0].author)))
-
-_task(
-    "last-author",
-    'Who wrote the latest reply to the forum topic "{topic}"? Answer with the name alone.',
-    'Name the writer of the last post in the topic "{topic}" of the forum, nothing else.',
-    script=[*_OPEN, say(_writer(-1))],
-    held_out=True,
-)(_of_talk(lambda topic: is_answered(topic.posts[-1].author)))
-
-_task(
-    "num-replies",
-    'How many replies has the forum topic "{topic}"? Answer with the number alone.',
-    'Count the replies to "{topic}" in the forum. Say the number, nothing else.',
-    script=[*_OPEN, say(_num_replies)],
-)(_of_talk(lambda topic: is_answered(str(len(topic.posts) - 1))))
 
 
-@_task(
-    "finish",
-    'Which finish does {customer} recommend in the forum topic "{topic}"? Answer with its name alone.',
-    'Look up what {customer} says in the topic "{topic}" of the forum: which finish? Name it, nothing else.',
-    script=[*_OPEN, say(_recommended)],
-)
 def _finish(e: Entities, rng: random.Random) -> Instance:
     topic = rng.choice([topic for topic in e.topics if topic.posts[-1].finish])
     post = rng.choice(topic.posts[1:])
@@ -220,43 +173,6 @@ def _finish(e: Entities, rng: random.Random) -> Instance:
     return Instance(slots, is_answered(post.finish), any_customer(e, rng))
 
 
-_task(
-    "num-posts",
-    'How many posts has the person who started the forum topic "{topic}" written in all? Answer with the number alone.',
-    'Look at the profile of whoever began "{topic}" in the forum. How many posts? Say the number, nothing else.',
-    script=[*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
-    held_out=True,
-)(_of_talk(lambda topic: is_answered(str(_num_posts(topic.posts[0].email)))))
-
-_task(
-    "open-topic",
-    'Open the topic "{topic}" in the forum.',
-    'Show me what is said about "{topic}" in the forum.',
-    script=_OPEN,
-)(_of_talk(lambda topic: leads_to(topic.path)))
-
-_task(
-    "open-member",
-    'Open the forum profile of the person who started the topic "{topic}".',
-    'Who began "{topic}" in the forum? Show me their profile.',
-    script=[*_OPEN, _open_writer],
-    held_out=True,
-)(_of_talk(lambda topic: is_titled(f"{topic.posts[0].author} profile")))
-
-_task(
-    "search",
-    'Search the forum for "{words}".',
-    'Use the forum\'s search to find posts about "{words}".',
-    script=[fill("Search", "{words}", "searchbox"), click("Search", "button")],
-)(search_for_kind("/forum/search/"))
-
-
-@_task(
-    "new-topic",
-    'Start a topic in the board "{board}" of the forum: subject "{name}", message "{text}"',
-    'Post in the forum, as a new topic of "{board}" with the subject "{name}", this message: "{text}"',
-    script=start_topic("{board}", "{name}", "{text}"),
-)
 def _new_topic(e: Entities, rng: random.Random) -> Instance:
     board = rng.choice([board for board in forum().boards if board.name not in (ANNOUNCEMENTS, SWAP)])
     login, name, text = any_customer(e, rng), rng.choice(e.names), rng.choice(load_words("tasks").posts)
@@ -264,62 +180,32 @@ def _new_topic(e: Entities, rng: random.Random) -> Instance:
     return Instance({"board": board.name, "name": name, "text": text}, evaluation, login)
 
 
-@_task(
-    "announce",
-    'Start a topic in the forum\'s board "Announcements": subject "{name}", message "{text}"',
-    'Announce in the forum, under the subject "{name}": "{text}"',
-    script=start_topic(ANNOUNCEMENTS, "{name}", "{text}"),
-    held_out=True,
-)
 def _announce(e: Entities, rng: random.Random) -> Instance:
     name, text = rng.choice(e.names), rng.choice(load_words("tasks").news)
     evaluation = written(f"{ANNOUNCEMENTS} / {name} / {STAFF_EMAIL} / {text}")
     return Instance({"name": name, "text": text}, evaluation)
 
 
-@_task(
-    "reply",
-    'Reply to the forum topic "{topic}" with this message: "{text}"',
-    'Write in the topic "{topic}" of the forum: "{text}"',
-    script=[*_OPEN, click("Post reply"), *post("{text}")],
-)
 def _reply(e: Entities, rng: random.Random) -> Instance:
     topic, login, text = rng.choice(talks(e)), any_customer(e, rng), rng.choice(load_words("tasks").posts)
     return Instance({"topic": topic.subject, "text": text}, replied(topic, login, text), login)
 
 
-@_task(
-    "edit",
-    'Change my reply in the forum topic "{topic}": its whole message shall be "{text}"',
-    'I regret what I wrote in the topic "{topic}" of the forum. Replace my message by "{text}"',
-    script=[*_OPEN, click("Edit"), *post("{text}")],
-)
 def _edit(e: Entities, rng: random.Random) -> Instance:
-    topic, post = _reply_in(e, rng)
+    topic = rng.choice(talks(e))
+    post = rng.choice(topic.posts[1:])
     text = rng.choice(load_words("tasks").posts)
     evaluation = finds(f"SELECT content FROM {_POST} WHERE id = {post.pk}", text)
     return Instance({"topic": topic.subject, "text": text}, evaluation, post.email)
 
 
-@_task(
-    "delete",
-    'Delete my reply in the forum topic "{topic}".',
-    'Remove what I wrote in the topic "{topic}" of the forum.',
-    script=[*_OPEN, click("Delete"), _SURE],
-    held_out=True,
-)
 def _delete(e: Entities, rng: random.Random) -> Instance:
-    topic, post = _reply_in(e, rng)
+    topic = rng.choice(talks(e))
+    post = rng.choice(topic.posts[1:])
     query = f"SELECT (SELECT count(*) FROM {_POST}) || ' ' || (SELECT count(*) FROM {_POST} WHERE id = {post.pk})"
     return Instance({"topic": topic.subject}, finds(query, f"{forum().num_posts - 1} 0"), post.email)
 
 
-@_task(
-    "subscribe",
-    'Subscribe to the forum topic "{topic}".',
-    'I want to follow the topic "{topic}" in the forum: subscribe to it.',
-    script=[*_OPEN, click("Subscribe"), _SURE],
-)
 def _subscribe(e: Entities, rng: random.Random) -> Instance | None:
     topic, login = rng.choice(talks(e)), any_customer(e, rng)
     if login in topic.subscribers:
@@ -327,25 +213,12 @@ def _subscribe(e: Entities, rng: random.Random) -> Instance | None:
     return Instance({"topic": topic.subject}, _subscribed(login, {*_subscriptions(login), topic.subject}), login)
 
 
-@_task(
-    "unsubscribe",
-    'Unsubscribe from the forum topic "{topic}".',
-    'End my subscription to the topic "{topic}" in the forum.',
-    script=[*_OPEN, click("Unsubscribe"), _SURE],
-    held_out=True,
-)
 def _unsubscribe(e: Entities, rng: random.Random) -> Instance:
     topic = rng.choice(talks(e))
     login = rng.choice(topic.subscribers)
     return Instance({"topic": topic.subject}, _subscribed(login, _subscriptions(login) - {topic.subject}), login)
 
 
-@_task(
-    "vote",
-    'Vote for "{option}" in the forum topic "{topic}".',
-    'Take part in the forum\'s poll "{topic}": my answer is "{option}".',
-    script=[*_OPEN, click("{option}", "radio"), click("Submit", "button")],
-)
 def _vote(e: Entities, rng: random.Random) -> Instance | None:
     topic, login = rng.choice([topic for topic in e.topics if topic.poll]), any_customer(e, rng)
     polls = [(each.subject, each.poll) for each in forum().topics if each.poll]
@@ -360,17 +233,6 @@ def _vote(e: Entities, rng: random.Random) -> Instance | None:
     return Instance({"topic": topic.subject, "option": option}, evaluation, login)
 
 
-@_task(
-    "signature",
-    'Change my signature in the forum to "{text}".',
-    'Let my forum profile have the signature "{text}".',
-    script=[
-        click_after("Shop", None, "link"),  # to one's own profile
-        click("Edit profile"),
-        fill("Signature (optional)", "{text}"),
-        click("Submit", "button"),
-    ],
-)
 def _signature(e: Entities, rng: random.Random) -> Instance:
     login, text = any_customer(e, rng), f"{rng.choice(load_words('tasks').mottos)}, {rng.choice(e.names)}"
     query = f"""SELECT p.signature FROM forum_member_forumprofile p JOIN auth_user u ON u.id = p.user_id
@@ -378,28 +240,6 @@ def _signature(e: Entities, rng: random.Random) -> Instance:
     return Instance({"text": text}, finds(query, text), login)
 
 
-_task(
-    "lock",
-    'Lock the forum topic "{topic}".',
-    'Nobody is to reply to "{topic}" in the forum any more: lock it.',
-    script=_moderate("Lock topic"),
-)(partial(_marked, "t.status = 1"))
-
-_task(
-    "sticky",
-    'Make the forum topic "{topic}" sticky.',
-    'Keep "{topic}" on top of its board in the forum, as a sticky topic.',
-    script=_moderate("Change to sticky topic"),
-)(partial(_marked, "t.type = 1"))
-
-
-@_task(
-    "move",
-    'Move the forum topic "{topic}" to the board "{board}".',
-    '"{topic}" stands in the wrong board of the forum: move it to "{board}".',
-    script=_moderate("Move topic", select("Select a destination forum", "{board}")),
-    held_out=True,
-)
 def _move(e: Entities, rng: random.Random) -> Instance:
     topic = rng.choice(talks(e))
     board = rng.choice([board for board in forum().boards if board != topic.board])
@@ -409,91 +249,83 @@ def _move(e: Entities, rng: random.Random) -> Instance:
     return Instance({"topic": topic.subject, "board": board.name}, finds(query, f"{board.name} {there + 1}"))
 
 
-_task(
-    "approve",
-    'Approve the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
-    'Let {customer}\'s post in the forum topic "{topic}" appear (moderation queue).',
-    script=_decide("Approve"),
-)(partial(_judge_waiting, True))
-
-_task(
-    "disapprove",
-    'Disapprove the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
-    'Do not let {customer}\'s post in the forum topic "{topic}" appear: disapprove it (moderation queue).',
-    script=_decide("Disapprove"),
-    held_out=True,
-)(partial(_judge_waiting, False))
-
-template(
-    FORUM,
-    "forum+shop",
-    "answer-price",
-    'Somebody asks in the forum topic "{topic}" for the price of "{product}". Look it up in the shop and reply '
-    "with the price alone, written like $12.50.",
-    'Reply to the forum topic "{topic}" with what the shop asks for "{product}": the price alone, like $12.50.',
-    script=_answer_with(beside("Price (incl. tax)")),
-)(partial(_answer, "price"))
-
-template(
-    FORUM,
-    "forum+shop",
-    "answer-weight",
-    'Somebody asks in the forum topic "{topic}" for the weight of "{product}". Look it up in the shop and reply '
-    "with the weight alone, as its page writes it.",
-    'Reply to the forum topic "{topic}" with the weight of "{product}" alone, as the shop writes it.',
-    script=_answer_with(beside("Weight")),
-)(partial(_answer, "weight"))
-
-template(
-    FORUM,
-    "forum+shop",
-    "answer-stock",
-    'Somebody asks in the forum topic "{topic}" how many of "{product}" there are. Look it up in the shop and '
-    "reply with the number alone.",
-    'Reply to the forum topic "{topic}" with how many of "{product}" are available: the number alone.',
-    script=_answer_with(number_in(beside("Availability"))),
-    held_out=True,
-)(partial(_answer, "stock"))
-
-
-@template(
-    FORUM,
-    "forum+shop",
-    "basket-of-topic",
-    'Put one of the product that the forum topic "{topic}" asks about into my basket.',
-    'I want what they ask about in the topic "{topic}" of the forum: add one to my basket.',
-    script=[
-        *_OPEN,
-        noting(_product_asked_about, click("Shop", "link")),
-        *open_product("{note}"),
-        click("Add to basket"),
-    ],
-)
 def _basket(e: Entities, rng: random.Random) -> Instance:
     topic, login = rng.choice([topic for topic in e.topics if topic.product]), any_customer(e, rng)
     assert topic.product is not None
     return Instance({"topic": topic.subject}, in_basket(login, f"1 {topic.product.upc}"), login)
 
 
-template(
-    FORUM,
-    "shop+forum",
-    "report-order",
-    'Start a topic in the forum\'s board "Orders and delivery": the subject is the number of my order {number}, '
-    "alone, the message is that order's status, alone. The shop knows it.",
-    'Look up in the shop how far my order {number} is, then post it in the forum as a new topic of "Orders and '
-    "delivery\": the order's number as the subject, its status as the message, nothing else.",
-    script=[
-        *OWN_ORDER,
-        noting(text_below("Status"), click("Forum", "link")),
-        *start_topic(ORDERS, "{number}", "{note}"),
-    ],
-    held_out=True,
-)(
-    about(
-        lambda e: e.orders,
-        lambda order: {"number": order.number},
-        lambda order: written(f"{ORDERS} / {order.number} / {order.email} / {order.status}"),
-        lambda order: order.email,
-    )
+_task = partial(Template, "forum")
+_held = partial(_task, held_out=True)
+FORUM: tuple[Template, ...] = (
+    _task("author", _of_talk(lambda t: is_answered(t.posts[0].author)), [*_OPEN, say(_writer(0))]),
+    _held("last-author", _of_talk(lambda t: is_answered(t.posts[-1].author)), [*_OPEN, say(_writer(-1))]),
+    _task(
+        "num-replies",
+        _of_talk(lambda t: is_answered(str(len(t.posts) - 1))),
+        [*_OPEN, say(lambda page, _: str(len(_writers(page)) - 1))],
+    ),
+    _task("finish", _finish, [*_OPEN, say(_recommended)]),
+    _held(
+        "num-posts",
+        _of_talk(
+            lambda t: is_answered(str(sum(p.email == t.posts[0].email for each in forum().topics for p in each.shown)))
+        ),
+        [*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
+    ),
+    _task("open-topic", _of_talk(lambda t: leads_to(t.path)), _OPEN),
+    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _open_writer]),
+    _task(
+        "search", search_for_kind("/forum/search/"), [fill("Search", "{words}", "searchbox"), click("Search", "button")]
+    ),
+    _task("new-topic", _new_topic, start_topic("{board}", "{name}", "{text}")),
+    _held("announce", _announce, start_topic(ANNOUNCEMENTS, "{name}", "{text}")),
+    _task("reply", _reply, [*_OPEN, click("Post reply"), *post("{text}")]),
+    _task("edit", _edit, [*_OPEN, click("Edit"), *post("{text}")]),
+    _held("delete", _delete, [*_OPEN, click("Delete"), _SURE]),
+    _task("subscribe", _subscribe, [*_OPEN, click("Subscribe"), _SURE]),
+    _held("unsubscribe", _unsubscribe, [*_OPEN, click("Unsubscribe"), _SURE]),
+    _task("vote", _vote, [*_OPEN, click("{option}", "radio"), click("Submit", "button")]),
+    _task(
+        "signature",
+        _signature,
+        [
+            click_after("Shop", None, "link"),  # to one's own profile
+            click("Edit profile"),
+            fill("Signature (optional)", "{text}"),
+            click("Submit", "button"),
+        ],
+    ),
+    _task("lock", partial(_marked, "t.status = 1"), _moderate("Lock topic")),
+    _task("sticky", partial(_marked, "t.type = 1"), _moderate("Change to sticky topic")),
+    _held("move", _move, _moderate("Move topic", select("Select a destination forum", "{board}"))),
+    _task("approve", partial(_judge_waiting, True), _decide("Approve")),
+    _held("disapprove", partial(_judge_waiting, False), _decide("Disapprove")),
+    Template("forum+shop", "answer-price", partial(_answer, "price"), _answer_with(beside("Price (incl. tax)"))),
+    Template("forum+shop", "answer-weight", partial(_answer, "weight"), _answer_with(beside("Weight"))),
+    Template(
+        "forum+shop",
+        "answer-stock",
+        partial(_answer, "stock"),
+        _answer_with(number_in(beside("Availability"))),
+        held_out=True,
+    ),
+    Template(
+        "forum+shop",
+        "basket-of-topic",
+        _basket,
+        [*_OPEN, noting(_product_asked_about, click("Shop", "link")), *open_product("{note}"), click("Add to basket")],
+    ),
+    Template(
+        "shop+forum",
+        "report-order",
+        about(
+            lambda e: e.orders,
+            lambda o: {"number": o.number},
+            lambda o: written(f"{ORDERS} / {o.number} / {o.email} / {o.status}"),
+            lambda o: o.email,
+        ),
+        [*OWN_ORDER, noting(text_below("Status"), click("Forum", "link")), *start_topic(ORDERS, "{number}", "{note}")],
+        held_out=True,
+    ),
 )

@@ -1,16 +1,30 @@
 """Tasks of the mail: customers look up what was written to them, write, answer, and keep their folders.
 
-First what several tasks share, then each template: its words, its script, and what draws its entities and success.
+First what several tasks share and what draws their entities and success, then the table: each template's name, its
+draw, and how it is done.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from webrl.suites.miniwob.experts.page import Page
-from webrl_arena.script import Slots, Step, after, click, click_on, fill, fill_in, first, matched, rows_of, say
+from webrl_arena.script import (
+    Slots,
+    Step,
+    after,
+    click,
+    click_on,
+    click_where,
+    fill,
+    fill_in,
+    first,
+    matched,
+    rows_of,
+    say,
+)
 from webrl_arena.templates import (
     Draw,
     Entities,
@@ -22,7 +36,6 @@ from webrl_arena.templates import (
     leads_to,
     quoted,
     rows,
-    template,
 )
 from webrl_arena.world.content import catalogue, load_words
 from webrl_arena.world.mail import Conversation, Letter, mail
@@ -47,12 +60,8 @@ def _to_customer(
 
 
 def _subject_and_sender(found: Conversation) -> dict[str, str]:
-    return {"mail": found.subject, "customer": _names()[found.letters[0].sender]}
-
-
-@cache
-def _names() -> dict[str, str]:
-    return {customer.email: customer.name for customer in catalogue().customers}
+    (customer,) = (c.name for c in catalogue().customers if c.email == found.letters[0].sender)
+    return {"mail": found.subject, "customer": customer}
 
 
 def _is_single(found: Conversation) -> bool:
@@ -110,18 +119,11 @@ def _folder(login: str, name: str) -> set[int]:
     return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
 
 
-def _people(e: Entities, rng: random.Random, count: int) -> list[str]:
-    return [customer.email for customer in rng.sample(e.customers, count)]
-
-
 def open_mail(subject: str) -> Step:
     """Open a message or conversation of a folder; a link also shows how the latest message begins."""
-
-    def step(page: Page, slots: Slots) -> str | None:
-        names = tuple(f"{start}{subject.format(**slots)} - " for start in ("", "Re: "))
-        return click_on(next((link for link in page.all("link") if link.name.startswith(names)), None))
-
-    return step
+    return click_where(
+        lambda name, slots: name.startswith(tuple(f"{start}{subject.format(**slots)} - " for start in ("", "Re: ")))
+    )
 
 
 def write(recipients: str, subject: str, text: str) -> list[Step]:
@@ -132,11 +134,11 @@ def write(recipients: str, subject: str, text: str) -> list[Step]:
 
 def reply(subject: str, text: str) -> list[Step]:
     """Open a message, and reply below it."""
-
-    def answer(page: Page, slots: Slots) -> str | None:
-        return fill_in(first(after(page, "Reply", "heading"), "textbox"), text.format(**slots))
-
-    return [open_mail(subject), answer, click("Reply", "button")]
+    return [
+        open_mail(subject),
+        lambda page, slots: fill_in(first(after(page, "Reply", "heading"), "textbox"), text.format(**slots)),
+        click("Reply", "button"),
+    ]
 
 
 def ticked(subject: str, button: str) -> list[Step]:
@@ -156,89 +158,21 @@ def _num_messages(page: Page, slots: Slots) -> str | None:
 
 
 _OPEN = open_mail("{mail}")
-MAIL: list[Template] = []
-_task = partial(template, MAIL, "mail")
-
-_task(
-    "time",
-    'At what time does {customer} want to meet me, by the first message of "{mail}"? Answer with the time alone, '
-    "like 17:30.",
-    '{customer} has written to me about "{mail}". When are we to meet? Say the time, like 17:30, nothing else.',
-    script=[_OPEN, say(matched(r"\bat (\d\d:\d\d)"))],
-)(_to_customer(lambda found: is_answered(found.value), _is_meeting, _subject_and_sender))
-
-_task(
-    "voucher",
-    "Which voucher code has the shop sent me for my order {number}? Answer with the code alone.",
-    "Find the voucher that I got by mail for order {number}. Say its code, nothing else.",
-    script=[open_mail("Order {number}: a voucher"), say(matched(r"voucher code (?:is )?([A-Z]+-\d+)"))],
-    held_out=True,
-)(
-    _to_customer(
-        lambda found: is_answered(found.value),
-        lambda found: found.kind == "voucher",
-        lambda found: {"number": found.order.number if found.order else ""},
-    )
-)
-
-_task(
-    "num-messages",
-    'How many messages are there in my conversation "{mail}" with {customer}, mine among them? Answer with the '
-    "number alone.",
-    'Count the messages that {customer} and I have exchanged under the subject "{mail}". Say the number, nothing else.',
-    script=[_OPEN, say(_num_messages)],
-    held_out=True,
-)(
-    _to_customer(
-        lambda found: is_answered(str(len(found.letters))),
-        lambda found: _is_meeting(found) and not _is_single(found),
-        _subject_and_sender,
-    )
-)
-
-_task("open", 'Open the message "{mail}" in my mail.', 'Show me the mail whose subject is "{mail}".', script=[_OPEN])(
-    _to_customer(_opened, _is_single)
-)
-
-_task(
-    "open-conversation",
-    'Open the whole conversation "{mail}" in my mail.',
-    'Show me all that was written under "{mail}" in my mail, on one page.',
-    script=[_OPEN],
-    held_out=True,
-)(_to_customer(_opened, lambda found: not _is_single(found)))
 
 
-@_task(
-    "write",
-    'Write to {address} in the mail: subject "{name}", text "{text}"',
-    'Send {address} a message with the subject "{name}" that says "{text}"',
-    script=write("{address}", "{name}", "{text}"),
-)
 def _write(e: Entities, rng: random.Random) -> Instance:
-    login, address, name, text = *_people(e, rng, 2), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    login, address = (customer.email for customer in rng.sample(e.customers, 2))
+    name, text = rng.choice(e.names), rng.choice(load_words("tasks").mails)
     return Instance({"address": address, "name": name, "text": text}, sent(login, name, text, address), login)
 
 
-@_task(
-    "write-two",
-    'Send one message to both {address} and {other}: subject "{name}", text "{text}"',
-    'Let {address} and {other} know by mail, under the subject "{name}": "{text}"',
-    script=write("{address}, {other}", "{name}", "{text}"),
-    held_out=True,
-)
 def _write_two(e: Entities, rng: random.Random) -> Instance:
-    login, address, other, name, text = *_people(e, rng, 3), rng.choice(e.names), rng.choice(load_words("tasks").mails)
+    login, address, other = (customer.email for customer in rng.sample(e.customers, 3))
+    name, text = rng.choice(e.names), rng.choice(load_words("tasks").mails)
     slots = {"address": address, "other": other, "name": name, "text": text}
     return Instance(slots, sent(login, name, text, address, other), login)
 
 
-@_task(
-    "reply",
-    'Reply to what {customer} wrote to me under "{mail}" in the mail: "{text}"',
-    'Answer the mail "{mail}" of {customer} with "{text}"',
-    script=reply("{mail}", "{text}"),
-)
 def _reply(e: Entities, rng: random.Random) -> Instance:
     found, text = pick(e, rng, "meeting"), rng.choice(load_words("tasks").mails)
     first = found.letters[0]
@@ -246,32 +180,47 @@ def _reply(e: Entities, rng: random.Random) -> Instance:
     return Instance({**_subject_and_sender(found), "text": text}, evaluation, first.recipient)
 
 
-_task(
-    "archive",
-    'Archive the message "{mail}" in my mail.',
-    'Move the message "{mail}" from my inbox into the archives.',
-    script=ticked("{mail}", "Archive"),
-)(_to_customer(archived, _is_single))
-
-_task(
-    "delete",
-    'Delete the message "{mail}" from my mail.',
-    'Put the message "{mail}" of my inbox into the trash.',
-    script=ticked("{mail}", "Delete"),
-    held_out=True,
-)(_to_customer(lambda found: _in_trash(found.letters[0]), _is_single))
-
-_task(
-    "restore",
-    'Bring the message "{mail}" back from the trash of my mail.',
-    'I should not have deleted the message "{mail}": undelete it.',
-    script=[click("»\xa0Trash"), *ticked("{mail}", "Undelete")],
-)(_to_customer(lambda found: _in_trash(found.letters[0]), lambda _: True, folder="trash"))
-
-_task(
-    "unread",
-    'Mark the message "{mail}" in my inbox as unread.',
-    'Let the message "{mail}" of my inbox count as unread again.',
-    script=ticked("{mail}", "Mark as unread"),
-    held_out=True,
-)(_to_customer(_unread, lambda found: _is_single(found) and found.letters[0].is_read))
+_task = partial(Template, "mail")
+_held = partial(_task, held_out=True)
+MAIL: tuple[Template, ...] = (
+    _task(
+        "time",
+        _to_customer(lambda f: is_answered(f.value), _is_meeting, _subject_and_sender),
+        [_OPEN, say(matched(r"\bat (\d\d:\d\d)"))],
+    ),
+    _held(
+        "voucher",
+        _to_customer(
+            lambda f: is_answered(f.value),
+            lambda f: f.kind == "voucher",
+            lambda f: {"number": f.order.number if f.order else ""},
+        ),
+        [open_mail("Order {number}: a voucher"), say(matched(r"voucher code (?:is )?([A-Z]+-\d+)"))],
+    ),
+    _held(
+        "num-messages",
+        _to_customer(
+            lambda f: is_answered(str(len(f.letters))),
+            lambda f: _is_meeting(f) and not _is_single(f),
+            _subject_and_sender,
+        ),
+        [_OPEN, say(_num_messages)],
+    ),
+    _task("open", _to_customer(_opened, _is_single), [_OPEN]),
+    _held("open-conversation", _to_customer(_opened, lambda f: not _is_single(f)), [_OPEN]),
+    _task("write", _write, write("{address}", "{name}", "{text}")),
+    _held("write-two", _write_two, write("{address}, {other}", "{name}", "{text}")),
+    _task("reply", _reply, reply("{mail}", "{text}")),
+    _task("archive", _to_customer(archived, _is_single), ticked("{mail}", "Archive")),
+    _held("delete", _to_customer(lambda f: _in_trash(f.letters[0]), _is_single), ticked("{mail}", "Delete")),
+    _task(
+        "restore",
+        _to_customer(lambda f: _in_trash(f.letters[0]), lambda _: True, folder="trash"),
+        [click("»\xa0Trash"), *ticked("{mail}", "Undelete")],
+    ),
+    _held(
+        "unread",
+        _to_customer(_unread, lambda f: _is_single(f) and f.letters[0].is_read),
+        ticked("{mail}", "Mark as unread"),
+    ),
+)

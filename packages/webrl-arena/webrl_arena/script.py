@@ -35,6 +35,11 @@ def click_in_row(role: str, *names: str) -> Step:
     return lambda page, slots: click_on(first(row_with(page, *(name.format(**slots) for name in names)), role))
 
 
+def click_where(holds: Callable[[str, Slots], bool]) -> Step:
+    """Click the first link whose name meets a condition."""
+    return lambda page, slots: click_on(next((link for link in page.all("link") if holds(link.name, slots)), None))
+
+
 def fill(name: str, text: str, role: str = "textbox") -> Step:
     """Fill a field by its name."""
     return lambda page, slots: fill_in(find(page, name, role), text.format(**slots))
@@ -52,22 +57,14 @@ def select(name: str, option: str) -> Step:
 
 def say(read: Read) -> Step:
     """Answer with what is read from the page."""
-
-    def step(page: Page, slots: Slots) -> str | None:
-        text = read(page, slots)
-        return f"send_msg_to_user({text!r})" if text else None
-
-    return step
+    return lambda page, slots: f"send_msg_to_user({text!r})" if (text := read(page, slots)) else None
 
 
 def noting(read: Read, then: Step) -> Step:
     """Write what is read from the page above the next action; later steps use it as `{note}`."""
-
-    def step(page: Page, slots: Slots) -> str | None:
-        text, action = read(page, slots), then(page, slots)
-        return f"{NOTE}{text}\n{action}" if text and action else None
-
-    return step
+    return lambda page, slots: (
+        f"{NOTE}{text}\n{action}" if (text := read(page, slots)) and (action := then(page, slots)) else None
+    )
 
 
 def notes_in(text: str) -> list[str]:
@@ -97,33 +94,26 @@ def below(header: str) -> Read:
 
 def text_below(heading: str, index: int = 0) -> Read:
     """Read a line of text below a heading, by its position."""
-
-    def read(page: Page, _: Slots) -> str | None:
-        texts = [e.name for e in after(page, heading, "heading") if e.role == "StaticText"]
-        return texts[index] if index < len(texts) else None
-
-    return read
+    return lambda page, _: next(
+        iter([e.name for e in after(page, heading, "heading") if e.role == "StaticText"][index:]), None
+    )
 
 
 def matched(pattern: str, role: str = "StaticText", heading: str = "") -> Read:
     """Read the first group of a pattern in the first element of a role that matches; below a heading, if named."""
-
-    def read(page: Page, _: Slots) -> str | None:
-        elements = after(page, heading, "heading") if heading else page.elements
-        found = (re.search(pattern, e.name) for e in elements if e.role == role)
-        return next((match[1] for match in found if match), None)
-
-    return read
+    return lambda page, _: next(
+        (
+            match[1]
+            for e in (after(page, heading, "heading") if heading else page.elements)
+            if e.role == role and (match := re.search(pattern, e.name))
+        ),
+        None,
+    )
 
 
 def number_in(read: Read) -> Read:
     """Read the first number in what is read."""
-
-    def found(page: Page, slots: Slots) -> str | None:
-        match = re.search(r"\d+", read(page, slots) or "")
-        return match[0] if match else None
-
-    return found
+    return lambda page, slots: next(iter(re.findall(r"\d+", read(page, slots) or "")), None)
 
 
 def find(page: Page, name: str, *roles: str) -> Element | None:

@@ -37,7 +37,7 @@ from webrl_arena.tracker import TRACKER
 from webrl_arena.world.content import Product, catalogue, for_evaluation, load_words
 from webrl_arena.world.forum import forum
 from webrl_arena.world.mail import mail
-from webrl_arena.world.tracker import Ticket, tracker
+from webrl_arena.world.tracker import tracker
 
 Split = Literal["train", "eval"]
 TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER, *MAIL, *ACROSS)
@@ -104,17 +104,16 @@ def entities(split: Split) -> Entities:
         topics=tuple(topic for topic in forum().topics if topic.evaluation == mine),
         surnames=tuple(name for i, name in enumerate(words.surnames) if for_evaluation(i) == mine),
         names=tuple(name for i, name in enumerate(names) if for_evaluation(i) == mine),
-        tickets=tuple(ticket for ticket in tracker().tickets if _is_of(ticket, upcs, emails)),
+        tickets=tuple(
+            ticket
+            for ticket in tracker().tickets
+            if (ticket.upc in upcs if ticket.upc else f"{ticket.reporter}@example.com" in emails)
+        ),
         shelf_pages=tuple(page for i, page in enumerate(tracker().shelves) if (i % 3 == 0) == mine),
         plans=tuple(plan for i, plan in enumerate(plans) if for_evaluation(i) == mine),
         problems=tuple(" ".join(p) for i, p in enumerate(problems) if for_evaluation(i) == mine),
         mails=tuple(each for each in mail().conversations if each.evaluation == mine),
     )
-
-
-def _is_of(ticket: Ticket, upcs: set[str], emails: set[str]) -> bool:
-    """Whether the ticket's product, or else the customer who reported it, is among these."""
-    return ticket.upc in upcs if ticket.upc else f"{ticket.reporter}@example.com" in emails
 
 
 def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> list[dict[str, Any]]:

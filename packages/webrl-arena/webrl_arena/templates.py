@@ -1,7 +1,8 @@
 """What a template of the arena's tasks is: words with slots, what fills them, how success is measured, how it is done.
 
-API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`,
-`shows_last`, `finds`, `rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
+API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`, `finds`,
+`rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
+The words are in `world/data/instructions.yaml`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from webrl.suites.miniwob.experts.goal import DONE
 from webrl.suites.miniwob.experts.page import read_page
 from webrl_arena.script import Script, notes_in
-from webrl_arena.world.content import Customer, Order, Product
+from webrl_arena.world.content import Customer, Order, Product, load_words
 from webrl_arena.world.forum import Topic
 from webrl_arena.world.mail import Conversation
 from webrl_arena.world.tracker import ShelfPage, Ticket
@@ -86,8 +87,6 @@ class Template:
     """`shop` (the storefront, as a customer), `shop_admin` (the dashboard, as staff) …; across sites, such as
     `forum+shop`, it begins at the first."""
     name: str
-    wordings: tuple[str, ...]
-    """Instructions with `{slot}`s; each says the same."""
     draw: Draw
     script: Script
     """How it is done."""
@@ -98,6 +97,12 @@ class Template:
     def key(self) -> str:
         """The task type: `arena.shop.price`."""
         return f"arena.{self.site}.{self.name}"
+
+    @cached_property
+    def wordings(self) -> tuple[str, ...]:
+        """Return instructions with `{slot}`s; each says the same."""
+        found: tuple[str, ...] = vars(load_words("instructions"))[self.site][self.name]
+        return found
 
     @cached_property
     def _patterns(self) -> tuple[re.Pattern[str], ...]:
@@ -117,6 +122,7 @@ class Template:
 
         The expert is as far in its script as actions have worked; one that failed is tried again. Where a page lacks
         what the next step needs, it may still be loading, on a busy machine: the expert waits, up to `MAX_WAITS` times.
+        It does not wait for a note that none of the actions has written down.
 
         Args:
             history: the actions that have worked, waits included.
@@ -124,24 +130,17 @@ class Template:
         slots = self.read(instruction)
         if slots is None:
             return None
-        notes = [note for text in history for note in notes_in(text)]
-        slots |= {"note": notes[-1] if notes else ""}
+        if notes := [note for text in history for note in notes_in(text)]:
+            slots["note"] = notes[-1]
         done = len(history) - list(history).count(WAIT)
-        action = self.script[done](read_page(observation), slots) if done < len(self.script) else DONE
+        try:
+            action = self.script[done](read_page(observation), slots) if done < len(self.script) else DONE
+        except KeyError as missing:
+            if missing.args != ("note",):
+                raise
+            return None
         waited_out = list(history[-MAX_WAITS:]) == [WAIT] * MAX_WAITS
         return WAIT if action is None and not waited_out else action
-
-
-def template(
-    table: list[Template], site: str, name: str, *wordings: str, script: Script, held_out: bool = False
-) -> Callable[[Draw], Draw]:
-    """Decorate the function that draws a template's entities: add the template to a table."""
-
-    def add(draw: Draw) -> Draw:
-        table.append(Template(site, name, wordings, draw, script, held_out))
-        return draw
-
-    return add
 
 
 def about(
@@ -184,19 +183,15 @@ def leads_to(path: str, site: str = "shop") -> Eval:
     return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
 
 
-def shows(path: str, *must_include: str) -> Eval:
-    """Require these texts on a page of the shop, as the agent's user then sees it."""
-    return _shown(f"__SHOP__{path}", "document.body.innerText", *must_include)
+def shows(url: str, locator: str, *must_include: str) -> Eval:
+    """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the last one."""
+    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
+    return _eval("program_html", program_html=[target])
 
 
 def is_titled(*must_include: str) -> Eval:
     """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
-    return _shown("last", "document.title", *must_include)
-
-
-def shows_last(locator: str, *must_include: str) -> Eval:
-    """Require these texts in what JavaScript finds on the last page."""
-    return _shown("last", locator, *must_include)
+    return shows("last", "document.title", *must_include)
 
 
 def finds(query: str, equals: Any, site: str = "shop") -> Eval:
@@ -213,11 +208,6 @@ def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
 def finds_all(*evals: Eval) -> Eval:
     """Require what several queries find."""
     return _eval("database", database=[check for each in evals for check in each["database"]])
-
-
-def _shown(url: str, locator: str, *must_include: str) -> Eval:
-    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
-    return _eval("program_html", program_html=[target])
 
 
 def _eval(kind: str, **given: Any) -> Eval:

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
 import re
+import time
 from pathlib import Path
 
 import browsers
 import pytest
+from playwright.async_api import Page
 
 from webrl.llm.prompts import released_parts
-from webrl.rollouts.devtools import Tab
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
 from webrl.rollouts.html import hide_scrollbars, simplify
 from webrl.rollouts.observe import load_script, observe_html
 from webrl.types import Step
@@ -32,8 +34,16 @@ _SELECT = """(([label, name]) => {
 })"""
 
 
-async def replay(operations: list[list]) -> list[str]:
-    """Observe, act, observe, … on the fixture's pages, as the recording did."""
+async def observe(page: Page, port: int) -> str:
+    tab = await Tab.open(page, port, SCRIPT)
+    try:
+        return (await observe_html(tab, ()))[0]
+    finally:
+        await tab.close()
+
+
+async def replay(operations: list[list], wanted: list[str]) -> list[str]:
+    """Observe, act, observe, … on the fixture's pages, as the recording did; it waits for what an action brings."""
     texts = []
     async with browsers.shared_browser() as browser:
         context = await browser.new_context(viewport={"width": 1280, "height": 720})
@@ -42,15 +52,18 @@ async def replay(operations: list[list]) -> list[str]:
         await hide_scrollbars(page)
         await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
         await page.evaluate("document.fonts.ready.then(() => 1)")
-        for kind, *rest in operations:
-            await asyncio.sleep(0.3)
-            tab = await Tab.open(page, browser.port, SCRIPT)
-            texts.append((await observe_html(tab, ()))[0])
+        for (kind, *rest), expected in zip(operations, wanted, strict=True):
+            text, deadline = "", time.monotonic() + 10
+            while text != expected and time.monotonic() < deadline:
+                with contextlib.suppress(ChannelError, ChannelClosed):  # it goes to another page
+                    text = await observe(page, browser.port)
+            texts.append(text)
             if kind == "select":
+                tab = await Tab.open(page, browser.port, SCRIPT)
                 await tab.evaluate(f"{_SELECT}({json.dumps(rest)})")
-            await tab.close()
+                await tab.close()
             if kind in ("click", "type"):
-                [box] = re.findall(rf'<\w+ id="{rest[0]}" [^>]*?data-bbox="([^"]+)"', texts[-1])
+                [box] = re.findall(rf'<\w+ id="{rest[0]}" [^>]*?data-bbox="([^"]+)"', text)
                 left, top, width, height = map(float, box.split(","))
                 await page.mouse.click(left + width / 2, top + height / 2)
             if kind == "type":
@@ -58,14 +71,13 @@ async def replay(operations: list[list]) -> list[str]:
             if kind == "scroll":
                 await page.mouse.move(640, 360)
                 await page.mouse.wheel(0, rest[0])
-            await asyncio.sleep(0.3)
     return texts
 
 
 @pytest.mark.browser
 def test_observations_of_a_trace_equal_the_released_tool_byte_for_byte():
     trace = read("trace.jsonl")
-    seen = browsers.run(replay([line["do"] for line in read("prompts.jsonl")]))
+    seen = browsers.run(replay([line["do"] for line in read("prompts.jsonl")], [step["html"] for step in trace]))
     assert len(seen) == len(trace) == 10
     for step, text in zip(trace, seen, strict=True):
         assert text == step["html"], f"step {step['index']}"
@@ -88,10 +100,8 @@ def test_observing_leaves_the_page_as_it_is():
             page = await (await browser.new_context()).new_page()
             await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
             before = await page.content()
-            tab = await Tab.open(page, browser.port, SCRIPT)
-            await observe_html(tab, ())
-            await observe_html(tab, ())
-            await tab.close()
+            await observe(page, browser.port)
+            await observe(page, browser.port)
             return before, await page.content()
 
     before, after = browsers.run(run())

@@ -159,7 +159,10 @@ def test_an_episode_without_a_verdict_has_no_reward_and_one_without_an_answer_ha
     broken = played(world, config, (("say", "BROKEN"),))
     assert (broken.env_reward, "out of order" in broken.env_error) == (None, True)
     assert report.is_unjudged(broken)
+    garbled = played(world, config, (("say", "GARBLED"),))
+    assert (garbled.env_reward, "eval_result.json" in garbled.env_error) == (None, True)
+    assert (tmp_path / "kept" / "44" / "agent_response.json").read_text() == "GARBLED"
     stopped = played(world, config, (("click", "link", "To-Do List"),) * 5)
     assert (stopped.env_reward, stopped.env_error) == (0.0, "the agent gave no answer")
-    assert list((tmp_path / "kept").iterdir()) == []
+    assert list((tmp_path / "kept").iterdir()) == []  # nor what the attempt before has left
     assert report.summarize([stopped, broken])["by_evaluator"].keys() == {"verified_navigate"}

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -79,7 +79,7 @@ class SiteCheck:
 
 
 async def check_sites(
-    config: WebArenaConfig, names: Iterable[str] = SITES, *, sites: Sites | None = None
+    config: WebArenaConfig, names: Sequence[str] = SITES, *, sites: Sites | None = None
 ) -> list[SiteCheck]:
     """Look at every replica of the configured sites.
 
@@ -94,11 +94,11 @@ async def check_sites(
 
     sites = sites or find_sites(config)
     targets = [(name, url) for name in names for url in sites.urls.get(name, ())]
-    async with Browser() as browser:
+    async with Browser() if FORMS.keys() & set(names) else contextlib.nullcontext() as browser:
         return list(await asyncio.gather(*(_check(name, url, sites, config, browser) for name, url in targets)))
 
 
-async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, browser: Browser) -> SiteCheck:
+async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, browser: Browser | None) -> SiteCheck:
     import httpx
 
     held_by = holder(url, config.lock_dir)
@@ -121,7 +121,7 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
                 answer = await client.get(urljoin(f"{url}/", path))
                 if match := re.search(pattern, answer.text):
                     version = re.sub(r"<[^>]*>", "", match.group(1)).strip()
-        if name in FORMS:
+        if name in FORMS and browser is not None:
             if name not in sites.accounts:
                 raise SiteError(f"no log-in: set rollout.webarena.accounts.{name}")
             await mint_state(name, url, sites.accounts[name], browser)
@@ -133,7 +133,7 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
     return SiteCheck(name, url, True, version, "", held_by)
 
 
-async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]) -> list[SiteCheck]:
+async def reset_sites(config: WebArenaConfig, sites: Sites, names: Sequence[str]) -> list[SiteCheck]:
     """Reset and verify; gives every replica of `names` as it was afterwards.
 
     Raises:
@@ -147,7 +147,6 @@ async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]
     for path in (config.state_dir / "logins").glob("*.json"):
         path.unlink(missing_ok=True)  # the reset has ended the sessions of all minted states
     deadline, pause_s = time.monotonic() + config.health_timeout_s, _MIN_POLL_S
-    names = list(names)
     while True:
         checks = await check_sites(config, names, sites=sites)
         bad = [check for check in checks if not check.ok]

@@ -16,7 +16,6 @@ import dataclasses
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig, WebArenaConfig
@@ -26,6 +25,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.rollouts.sites import Site
 from webrl.types import Task
 from webrl_site.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl_site.sites import resolve
@@ -34,9 +34,6 @@ from webrl_webarena.login import LoginStore
 from webrl_webarena.sites import SITES, Sites, find_sites, host_of
 from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
 from webrl_webarena.verified import ANSWER_FORMAT, Evidence, is_verified
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +72,7 @@ class WebArenaEnv(BrowserEnv):
     """
 
     def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
-        profiles = _ProfileMaker(browser, hide_scrollbars=config.observation == "html")
-        super().__init__(profiles, config)  # type: ignore[arg-type]
-        self._real_browser = browser
+        super().__init__(browser, config)
         self._access = access
         self._resets = 0
         self._lease: Lease | None = None
@@ -90,9 +85,9 @@ class WebArenaEnv(BrowserEnv):
         self._release()
         self._resets = number = self._resets + 1
         self._profile_options = {}
-        access = self._access or _ACCESS.get(self._real_browser)
+        access = self._access or _ACCESS.get(self._browser)
         if access is None or access.config != self._config.webarena:
-            access = _ACCESS[self._real_browser] = SiteAccess(self._config.webarena)
+            access = _ACCESS[self._browser] = SiteAccess(self._config.webarena)
         self._access = access
         access.sites.require(sites_of(task))
         lease = await lease_sites(
@@ -116,7 +111,7 @@ class WebArenaEnv(BrowserEnv):
     async def _start(self, task: Task, access: SiteAccess, urls: dict[str, str]) -> Observation:
         config = config_of(task)
         starts = resolve(config["start_url"], urls, f"task {task.task_id!r}", SITES).split(_SEPARATOR)
-        self._profile_options = {"storage_state": await access.logins.state(urls, self._real_browser)}
+        self._profile_options = {"storage_state": await access.logins.state(urls, self._browser)}
         if config.get("geolocation"):
             self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
@@ -193,6 +188,14 @@ class WebArenaEnv(BrowserEnv):
         finally:
             self._release()
 
+    async def _new_profile(self, site: Site) -> None:
+        """As `BrowserEnv`; scroll bars are hidden on pages that are shown as simplified HTML."""
+        await super()._new_profile(site)
+        if self._config.observation == "html":
+            self.context.on("page", hide_scrollbars)
+            for page in self.context.pages:
+                await hide_scrollbars(page)
+
     async def close(self) -> None:
         """Close the profile and give the sites back; a `reset` that still waits for them is given up."""
         self._resets += 1
@@ -209,20 +212,3 @@ class WebArenaEnv(BrowserEnv):
         evidence, self._evidence = self._evidence, None
         if evidence is not None:
             evidence.drop()
-
-
-class _ProfileMaker:
-    """The shared browser, with scroll bars hidden in the profiles it makes."""
-
-    def __init__(self, browser: Browser, *, hide_scrollbars: bool) -> None:
-        self._browser = browser
-        self._hide_scrollbars = hide_scrollbars
-
-    async def new_context(self, **options: Any) -> BrowserContext:
-        context = await self._browser.new_context(**options)
-        if self._hide_scrollbars:
-            context.on("page", hide_scrollbars)
-        return context
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._browser, name)

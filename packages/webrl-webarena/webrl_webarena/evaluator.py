@@ -163,14 +163,9 @@ def _quietly(close: Callable[[], None]) -> None:
 @contextlib.contextmanager
 def _copy_page(browser: sync_api.Browser, state: FinalState) -> Any:
     """A page that shows the agent's last document, in a profile with the agent's cookies."""
-    from playwright.sync_api import Error, Route
+    from playwright.sync_api import Error
 
-    def answer(route: Route) -> None:
-        route.fulfill(
-            body=state.html,
-            headers={"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _COPY_POLICY},
-        )
-
+    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _COPY_POLICY}
     context = browser.new_context(
         storage_state=state.storage,  # type: ignore[arg-type]
         viewport={"width": 1280, "height": 720},
@@ -181,7 +176,11 @@ def _copy_page(browser: sync_api.Browser, state: FinalState) -> Any:
         page = context.new_page()
         if state.url.startswith(("http://", "https://")):
             document = state.url.partition("#")[0]
-            page.route(lambda url: url.partition("#")[0] == document, answer, times=1)
+            page.route(
+                lambda url: url.partition("#")[0] == document,
+                lambda route: route.fulfill(body=state.html, headers=headers),
+                times=1,
+            )
             page.goto(state.url, wait_until="load")
             page.unroute_all()
         else:

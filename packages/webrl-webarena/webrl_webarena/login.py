@@ -77,21 +77,19 @@ class LoginStore:
         Raises:
             SiteError: a site is down or refuses the log-in.
         """
-        merged: State = {"cookies": [], "origins": []}
+        cookies: dict[tuple[str, str, str], dict[str, Any]] = {}
+        origins: list[Any] = []
         for name, url in urls.items():
             if name not in FORMS:
                 continue
             state = await self._one(name, url, browser)
-            seen = {(c["name"], c["domain"], c["path"]): c["value"] for c in merged["cookies"]}
             for cookie in state.get("cookies", ()):
                 key = (cookie["name"], cookie["domain"], cookie["path"])
-                if seen.get(key, cookie["value"]) != cookie["value"]:  # two sites cannot both have it
+                if key in cookies and cookies[key]["value"] != cookie["value"]:  # two sites cannot both have it
                     logger.warning("cookie %r of %s replaces another's: give the sites different host names", key, name)
-                    merged["cookies"] = [c for c in merged["cookies"] if (c["name"], c["domain"], c["path"]) != key]
-                if seen.get(key) != cookie["value"]:
-                    merged["cookies"].append(cookie)
-            merged["origins"] += state.get("origins", ())
-        return merged
+                cookies[key] = cookie
+            origins += state.get("origins", ())
+        return {"cookies": list(cookies.values()), "origins": origins}
 
     async def _one(self, name: str, url: str, browser: Browser) -> State:
         if name not in self._accounts:

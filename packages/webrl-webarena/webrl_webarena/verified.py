@@ -142,10 +142,14 @@ class Evidence:
     async def score(self, message: str | None, urls: Mapping[str, str]) -> Score:
         """The program's verdict; call it once the profile is closed. The files are kept as `verified.folder`/NUMBER.
 
+        Those of an earlier attempt go first: what is there is always this one's, or nothing where it has no verdict.
+
         Args:
             message: the agent's answer; None if it was stopped.
             urls: base URL by site, as the episode had them.
         """
+        kept = self._folder.parent / str(self._number)
+        shutil.rmtree(kept, ignore_errors=True)
         if message is None:
             return Score(0.0, "the agent gave no answer")
         if not (self._files / "network.har").is_file():
@@ -167,10 +171,11 @@ class Evidence:
             problem = str(error)
         if not verdict.is_file():
             return Score(None, f"{' '.join(command[:2])} wrote no verdict: {problem}")
-        found = read_json(verdict)
-        kept = self._folder.parent / str(self._number)
-        shutil.rmtree(kept, ignore_errors=True)
         self._files.rename(kept)
+        try:
+            found = read_json(kept / verdict.name)
+        except DataError as error:
+            return Score(None, f"{self._task_id}: webarena-verified wrote no verdict: {error}"[:500])
         status = found.get("status") if isinstance(found, dict) else None
         if status == "error":
             return Score(None, f"{self._task_id}: webarena-verified: {found.get('error_msg')}"[:500])

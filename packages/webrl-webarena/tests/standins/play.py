@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
+from typing import Any
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
@@ -23,9 +26,41 @@ def training_task(task_id: str, site: str, instruction: str) -> Task:
     return Task(task_id, site, instruction=instruction, start_url=f"__{site.upper()}__")
 
 
+@cache
 def lite_tasks() -> dict[int, Task]:
     """WebArena-Lite by BrowserGym's task number."""
     return {int(task.task_id.rpartition(".")[2]): task for task in load_suite("webarena_lite")}
+
+
+def evaluator_kinds(config: dict[str, Any]) -> list[str]:
+    """What the evaluators of a task do, e.g. `string_match/fuzzy_match` or `program_html/last/exact_match`."""
+    kinds = []
+    if "string_match" in config["eval_types"]:
+        kinds += [f"string_match/{approach}" for approach in config["reference_answers"]]
+    if "url_match" in config["eval_types"]:
+        kinds.append("url_match")
+    for target in config["program_html"] if "program_html" in config["eval_types"] else ():
+        url = "func" if target["url"].startswith("func") else "last" if target["url"] == "last" else "url"
+        locator = "page" if not target["locator"].strip() else "func" if target["locator"].startswith("func:") else "js"
+        kinds += [f"program_html/{url}/{locator}/{approach}" for approach in target["required_contents"]]
+    return kinds
+
+
+def few_of_every_kind(tasks: Mapping[int, Task]) -> dict[int, Task]:
+    """Tasks that are together on all sites (and pairs of sites), and are scored in every way and by every function."""
+
+    def covered(task: Task) -> set[str]:
+        evaluation = task.extra["webarena"]["eval"]
+        functions = re.findall(r"func:(\w+)", str(evaluation["program_html"]))
+        return {task.site, *evaluator_kinds(evaluation), *functions}
+
+    left = {number: covered(task) for number, task in tasks.items()}
+    wanted, chosen = set().union(*left.values()), {}
+    while wanted:
+        best = max(left, key=lambda number: len(left[number] & wanted))
+        chosen[best] = tasks[best]
+        wanted -= left.pop(best)
+    return chosen
 
 
 async def play(

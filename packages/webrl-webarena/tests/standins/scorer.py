@@ -22,6 +22,9 @@ def main() -> None:
     kind, site, path = EXPECTED[args.task_ids]
     if "BROKEN" in (files / "agent_response.json").read_text():
         sys.exit("scorer: out of order")
+    if "GARBLED" in (files / "agent_response.json").read_text():
+        (files / "eval_result.json").write_text("{")
+        return
     base = json.loads((files / "run_config.json").read_text())["environments"][f"__{site.upper()}__"]["urls"][0]
     failed = []
     try:

@@ -11,8 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import jinja2
+import yaml
 
 STYLE = (
     "body{font:14px sans-serif;margin:8px}nav a,li a,td a{margin-right:8px}label{display:block}.hidden{display:none}"
@@ -63,7 +68,12 @@ def route(method: str, pattern: str, login: bool = False) -> Callable[[Handler],
 
 
 class Site:
-    """One application; subclasses add routes with `@route` and data in `reset`."""
+    """One application: pages from `pages/NAME.yaml`; subclasses add what changes data (`@route`), and data in `reset`.
+
+    A page is a Jinja template under the pattern of its address, after `login ` if it is for users alone, or under a
+    name by which code shows it. It knows `site`, `request`, and the pattern's groups as `args`; `header` and `footer`
+    are around each page.
+    """
 
     name = ""
     title = ""
@@ -78,6 +88,12 @@ class Site:
         self.log: list[str] = []
         self.lock = threading.RLock()
         self._routes = [(f.route, f) for f in self._handlers()]
+        file = Path(__file__).parent / "pages" / f"{self.name}.yaml"
+        texts = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+        self._pages = {key: _JINJA.from_string(re.sub(r"\n\s*", "", text)) for key, text in texts.items()}
+        for key in (key for key in texts if "/" in key):
+            pattern = re.compile(key.removeprefix("login ") + r"/?$")
+            self._routes.append((("GET", pattern, key.startswith("login ")), partial(self.shown, key)))
         # The specific before the general: fixed addresses first, then the longest pattern.
         self._routes.sort(key=lambda item: (item[0][1].groups > 0, -len(item[0][1].pattern)))
         self.reset()
@@ -132,14 +148,16 @@ class Site:
         self.sessions[token] = user
         return Response("", 302, headers=[("Location", to), ("Set-Cookie", f"{self.cookie}={token}; Path=/; HttpOnly")])
 
+    def shown(self, key: str, request: Request, *args: str) -> str:
+        """A page of the table; "" if it has none of that name."""
+        return self._pages[key].render(site=self, request=request, args=args) if key in self._pages else ""
+
     def page(self, request: Request, body: str) -> str:
+        header, footer = self.shown("header", request), self.shown("footer", request)
         return (
             f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{esc(self.title)}</title>'
-            f"<style>{STYLE}</style></head><body>{self.header(request)}<main>{body}</main></body></html>"
+            f"<style>{STYLE}</style></head><body>{header}<main>{body}</main>{footer}</body></html>"
         )
-
-    def header(self, request: Request) -> str:
-        return ""
 
 
 class _HTTPHandler(BaseHTTPRequestHandler):
@@ -181,19 +199,23 @@ class _HTTPHandler(BaseHTTPRequestHandler):
         pass
 
 
-def field_(label: str, name: str, value: str = "", kind: str = "text", extra: str = "") -> str:
-    return (
-        f'<label for="{esc(name)}">{esc(label)}</label>'
-        f'<input id="{esc(name)}" name="{esc(name)}" type="{kind}" value="{esc(value)}" {extra}>'
-    )
-
-
-def select(label: str, name: str, options: dict[str, str], chosen: str, extra: str = "") -> str:
-    items = "".join(
-        f'<option value="{esc(v)}"{" selected" if v == chosen else ""}>{esc(t)}</option>' for v, t in options.items()
-    )
-    return f'<label for="{esc(name)}">{esc(label)}</label><select id="{esc(name)}" name="{esc(name)}" {extra}>{items}</select>'
+_JINJA = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+_MACROS = _JINJA.from_string("""
+{%- macro field(label, name, value="", kind="text", extra="") -%}
+<label for="{{ name }}">{{ label }}</label><input id="{{ name }}" name="{{ name }}" type="{{ kind }}" value="{{ value }}" {{ extra|safe }}>
+{%- endmacro -%}
+{%- macro select(label, name, options, chosen) -%}
+<label for="{{ name }}">{{ label }}</label><select id="{{ name }}" name="{{ name }}" >
+{%- for value, text in options.items() -%}
+<option value="{{ value }}"{{ " selected" if value == chosen }}>{{ text }}</option>
+{%- endfor -%}</select>
+{%- endmacro -%}
+{%- macro links(items) -%}
+{%- for text, path in items.items() %}<a href="{{ path }}">{{ text }}</a> {% endfor -%}
+{%- endmacro -%}
+""").module
+_JINJA.globals |= {name: getattr(_MACROS, name) for name in ("field", "select", "links")}
 
 
 def links(items: dict[str, str]) -> str:
-    return "".join(f'<a href="{esc(href)}">{esc(text)}</a> ' for text, href in items.items())
+    return str(_MACROS.links(items))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,8 +41,8 @@ class World:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for server in (*self.sites, self.judge, self.reset_service):
-            server.stop()
+        with ThreadPoolExecutor() as pool:  # each waits for its thread
+            list(pool.map(Site.stop, (*self.sites, self.judge, self.reset_service)))
 
     def reset(self) -> None:
         for site in self.sites:

@@ -1,6 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, tabs)`; `Tabs` is what an action may act on (`webrl/rollouts/profile.py` owns them).
+API: `await execute(action, tabs)`, on the open tabs of a profile (`webrl/rollouts/profile.py`).
 Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 
@@ -14,8 +14,9 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from webrl.rollouts.actions import MODIFIERS, Action
@@ -24,9 +25,9 @@ from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Frame, Locator, Page
+    from playwright.async_api import Frame, Locator, Page
 
-    from webrl.rollouts.devtools import Tab
+    from webrl.rollouts.profile import BrowserProfile
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ ROUND_TRIPS = 40
 """More calls of the page than any action of Playwright's needs."""
 CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
+_PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
+"""Arguments in screenshot pixels; handlers get CSS pixels."""
 _ANYWHERE = ("choose", "pick", "disabledOption", "watchInput", "hadInput")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _HIDDEN = "hidden"
@@ -61,32 +64,7 @@ class ActionFailed(Exception):
     """The action was readable but could not be carried out; the text is shown to the agent."""
 
 
-class Tabs(Protocol):
-    """The open tabs of an environment."""
-
-    page: Page
-    """The active tab's page."""
-    tab: Tab
-    """The active tab as it was when the action began."""
-    context: BrowserContext
-    scale: float
-    """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
-
-    max_tabs: int
-    """No more tabs than these can be open."""
-    upload_dir: Path | None
-    """The one folder that files may be uploaded from; None: from nowhere."""
-
-    def check_url(self, url: str) -> None:
-        """Raises ActionFailed if the agent may not go there."""
-        ...
-
-    def tell(self, line: str) -> None:
-        """Show the agent a line above the next page."""
-        ...
-
-
-async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
+async def execute(action: Action, tabs: BrowserProfile, handlers: Mapping[str, Handler] | None = None) -> None:
     """Do it, by BrowserGym's rules or by other `handlers`.
 
     Raises:
@@ -94,8 +72,9 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     """
     from playwright.async_api import Error
 
+    arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     try:
-        await (handlers or _HANDLERS)[action.name](tabs, **action.arguments)
+        await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
         if is_crash(error):
             raise
@@ -203,16 +182,16 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
-async def _noop(tabs: Tabs, wait_ms: float) -> None:
+async def _noop(tabs: BrowserProfile, wait_ms: float) -> None:
     if wait_ms > 0:
         await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
 
 
-async def _say(tabs: Tabs, **_: str) -> None:
+async def _say(tabs: BrowserProfile, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
-async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
+async def _call(tabs: BrowserProfile, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None for one of a frame, but for what needs no place."""
     prefix = bid.rstrip("0123456789")
     frame = tabs.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
@@ -221,7 +200,7 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
+async def _aim(tabs: BrowserProfile, bid: str) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
     point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS)
     if point == "mixed":
@@ -230,16 +209,9 @@ async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
-async def _locate_visible(tabs: Tabs, bid: str, method: str, point: object) -> Locator:
-    """An element that `_aim` has no place for. Raises ActionFailed if it is not visible."""
-    if point == _HIDDEN:
-        raise ActionFailed(
-            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
-        )
-    return await locate(tabs.page, bid)
-
-
-async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
+async def click_holding(
+    tabs: BrowserProfile, element: Locator, method: str, modifiers: Sequence[str], **options: Any
+) -> None:
     """Have Playwright click while these modifier keys, and no others, are held; then those that were held before.
 
     (Playwright's option `modifiers` presses them after its last look at the clock: a click whose time-out falls there
@@ -267,33 +239,29 @@ async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Se
         raise failure
 
 
-async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+async def _point(
+    tabs: BrowserProfile, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()
+) -> None:
+    """Click, double-click or hover."""
     point = None if modifiers else await _aim(tabs, bid)
     if isinstance(point, tuple):
-        await tabs.tab.click(*point, button)
+        clicks = {"hover": 0, "click": 1, "dblclick": 2}[method]
+        await (tabs.tab.click(*point, button, clicks) if clicks else tabs.tab.move(*point))
         return
-    if await _call(tabs, bid, "pick"):
+    if method == "click" and await _call(tabs, bid, "pick"):
         return
-    await click_holding(tabs, await _locate_visible(tabs, bid, "click", point), "click", modifiers, button=button)
+    if point == _HIDDEN:
+        raise ActionFailed(
+            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
+        )
+    element = await locate(tabs.page, bid)
+    if method == "hover":
+        await attempt(element, method)
+    else:
+        await click_holding(tabs, element, method, modifiers, button=button)
 
 
-async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
-    point = None if modifiers else await _aim(tabs, bid)
-    if isinstance(point, tuple):
-        await tabs.tab.click(*point, button, count=2)
-        return
-    await click_holding(tabs, await _locate_visible(tabs, bid, "dblclick", point), "dblclick", modifiers, button=button)
-
-
-async def _hover(tabs: Tabs, bid: str) -> None:
-    point = await _aim(tabs, bid)
-    if isinstance(point, tuple):
-        await tabs.tab.move(*point)
-        return
-    await attempt(await _locate_visible(tabs, bid, "hover", point), "hover")
-
-
-async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+async def _fill(tabs: BrowserProfile, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     if value and not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
         if ready == "selected":
@@ -303,7 +271,7 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
     await fill_in(tabs, bid, value, enable_autocomplete_menu)
 
 
-async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
+async def set_value(tabs: BrowserProfile, bid: str, method: str, *arguments: Any, **options: Any) -> None:
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
     await _call(tabs, bid, "watchInput")
@@ -314,7 +282,9 @@ async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **option
     await attempt(element, method, *arguments, is_done=is_done, **options)
 
 
-async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
+async def fill_in(
+    tabs: BrowserProfile, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False
+) -> None:
     """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
     if not enable_autocomplete_menu:
         await set_value(tabs, bid, "fill", value, force=force)
@@ -327,14 +297,14 @@ async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bo
         await attempt(element, "type", value[-1], delay=0)
 
 
-async def _clear(tabs: Tabs, bid: str) -> None:
+async def _clear(tabs: BrowserProfile, bid: str) -> None:
     if await _call(tabs, bid, "selectField", None):
         await tabs.page.keyboard.press("Delete")
         return
     await set_value(tabs, bid, "clear")
 
 
-async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
+async def _check(tabs: BrowserProfile, bid: str, wanted: bool = True) -> None:
     state = await _call(tabs, bid, "checked")
     if state is wanted:
         return
@@ -350,7 +320,7 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     await attempt(await locate(tabs.page, bid), "set_checked", wanted)
 
 
-async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
+async def _select_option(tabs: BrowserProfile, bid: str, options: str | list[str]) -> None:
     wanted = [options] if isinstance(options, str) else options
     if await _call(tabs, bid, "choose", wanted):
         return
@@ -361,20 +331,20 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     await set_value(tabs, bid, "select_option", options)
 
 
-async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
+async def _press(tabs: BrowserProfile, bid: str, key_comb: str) -> None:
     if await _call(tabs, bid, "focusOn", True):
         await _keyboard_press(tabs, key_comb)
         return
     await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
-async def _focus(tabs: Tabs, bid: str) -> None:
+async def _focus(tabs: BrowserProfile, bid: str) -> None:
     if await _call(tabs, bid, "focusOn", False):
         return
     await attempt(await locate(tabs.page, bid), "focus")
 
 
-async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
+async def _drag_and_drop(tabs: BrowserProfile, from_bid: str, to_bid: str) -> None:
     await attempt(await locate(tabs.page, from_bid), "hover")
     await tabs.page.mouse.down()
     await attempt(await locate(tabs.page, to_bid), "hover")
@@ -400,9 +370,12 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     return found
 
 
-async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> None:
+async def _upload(tabs: BrowserProfile, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
+    """Click an element, or else a place, and give the dialog that this opens the files."""
+    files = find_uploads(file, tabs.upload_dir)
+    element = await locate(tabs.page, bid) if bid else None
     async with tabs.page.expect_file_chooser(timeout=0) as chooser:
-        await click
+        await (attempt(element, "click") if element else tabs.page.mouse.click(x, y))
         # The page's clock, not ours: a busy page has done what was due before it goes on.
         waited = f"new Promise((done) => setTimeout(done, {CHOOSER_MS}))"
         waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
@@ -417,62 +390,26 @@ async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> No
     await (await chooser.value).set_files(files)
 
 
-async def _upload_file(tabs: Tabs, bid: str, file: str | list[str]) -> None:
-    files = find_uploads(file, tabs.upload_dir)
-    await _upload(tabs, files, attempt(await locate(tabs.page, bid), "click"))
-
-
-async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[str]) -> None:
-    files = find_uploads(file, tabs.upload_dir)
-    await _upload(tabs, files, tabs.page.mouse.click(x / tabs.scale, y / tabs.scale))
-
-
-async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
-    await _wheel(tabs, None, delta_x, delta_y)
-
-
-async def _scroll_at(tabs: Tabs, x: float, y: float, dx: float, dy: float) -> None:
-    await _wheel(tabs, (x / tabs.scale, y / tabs.scale), dx, dy)
-
-
-async def _wheel(tabs: Tabs, at: tuple[float, float] | None, delta_x: float, delta_y: float) -> None:
-    delta = (delta_x / tabs.scale, delta_y / tabs.scale)
-    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, *delta)))
+async def _wheel(tabs: BrowserProfile, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
+    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, delta_x, delta_y)))
     point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
     if point:
         tabs.tab.pointer = (point[0], point[1])
         await tabs.page.mouse.move(*point)
-    await tabs.page.mouse.wheel(*delta)
+    await tabs.page.mouse.wheel(delta_x, delta_y)
     if await tabs.tab.evaluate("__webrl.wheeled"):
         tabs.tell("scroll: there is nothing to scroll that way")
 
 
-async def _mouse_move(tabs: Tabs, x: float, y: float) -> None:
-    await tabs.page.mouse.move(x / tabs.scale, y / tabs.scale)
+async def _mouse_button(tabs: BrowserProfile, x: float, y: float, button: Any, *, way: str) -> None:
+    await tabs.page.mouse.move(x, y)
+    await getattr(tabs.page.mouse, way)(button=button)
 
 
-async def _mouse_down(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await _mouse_move(tabs, x, y)
-    await tabs.page.mouse.down(button=button)
-
-
-async def _mouse_up(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await _mouse_move(tabs, x, y)
-    await tabs.page.mouse.up(button=button)
-
-
-async def _mouse_click(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale, button=button)
-
-
-async def _mouse_dblclick(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await tabs.page.mouse.dblclick(x / tabs.scale, y / tabs.scale, button=button)
-
-
-async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
-    await _mouse_move(tabs, from_x, from_y)
+async def _mouse_drag_and_drop(tabs: BrowserProfile, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
+    await tabs.page.mouse.move(from_x, from_y)
     await tabs.page.mouse.down()
-    await _mouse_move(tabs, to_x, to_y)
+    await tabs.page.mouse.move(to_x, to_y)
     await tabs.page.mouse.up()
 
 
@@ -482,41 +419,41 @@ def _modifier(key: str) -> str:
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
 
 
-async def _keyboard_down(tabs: Tabs, key: str) -> None:
+async def _keyboard_down(tabs: BrowserProfile, key: str) -> None:
     await tabs.page.keyboard.down(key)
     tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
 
 
-async def _keyboard_up(tabs: Tabs, key: str) -> None:
+async def _keyboard_up(tabs: BrowserProfile, key: str) -> None:
     await tabs.page.keyboard.up(key)
     tabs.tab.held_keys.discard(_modifier(key))
 
 
-async def _keyboard_press(tabs: Tabs, key: str) -> None:
+async def _keyboard_press(tabs: BrowserProfile, key: str) -> None:
     await tabs.page.keyboard.press(key)
     tabs.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
 
 
-async def _goto(tabs: Tabs, url: str) -> None:
+async def _goto(tabs: BrowserProfile, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
     await tabs.page.goto(url)
 
 
-async def _new_tab(tabs: Tabs) -> None:
+async def _new_tab(tabs: BrowserProfile) -> None:
     if len(tabs.context.pages) >= tabs.max_tabs:
         raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
     tabs.page = await tabs.context.new_page()
 
 
-async def _tab_close(tabs: Tabs) -> None:
+async def _tab_close(tabs: BrowserProfile) -> None:
     await tabs.page.close()
     pages = tabs.context.pages
     tabs.page = pages[-1] if pages else await tabs.context.new_page()
 
 
-async def _tab_focus(tabs: Tabs, index: int) -> None:
+async def _tab_focus(tabs: BrowserProfile, index: int) -> None:
     tabs.page = tabs.context.pages[index]
     await tabs.page.bring_to_front()
 
@@ -525,9 +462,9 @@ _HANDLERS: dict[str, Handler] = {
     "noop": _noop,
     "send_msg_to_user": _say,
     "report_infeasible": _say,
-    "click": _click,
-    "dblclick": _dblclick,
-    "hover": _hover,
+    "click": partial(_point, method="click"),
+    "dblclick": partial(_point, method="dblclick"),
+    "hover": partial(_point, method="hover"),
     "fill": _fill,
     "clear": _clear,
     "check": _check,
@@ -536,16 +473,16 @@ _HANDLERS: dict[str, Handler] = {
     "press": _press,
     "focus": _focus,
     "drag_and_drop": _drag_and_drop,
-    "upload_file": _upload_file,
-    "scroll": _scroll,
-    "scroll_at": _scroll_at,
-    "mouse_move": _mouse_move,
-    "mouse_down": _mouse_down,
-    "mouse_up": _mouse_up,
-    "mouse_click": _mouse_click,
-    "mouse_dblclick": _mouse_dblclick,
+    "upload_file": _upload,
+    "scroll": _wheel,
+    "scroll_at": lambda tabs, x, y, dx, dy: _wheel(tabs, dx, dy, (x, y)),
+    "mouse_move": lambda tabs, x, y: tabs.page.mouse.move(x, y),
+    "mouse_down": partial(_mouse_button, way="down"),
+    "mouse_up": partial(_mouse_button, way="up"),
+    "mouse_click": lambda tabs, x, y, button: tabs.page.mouse.click(x, y, button=button),
+    "mouse_dblclick": lambda tabs, x, y, button: tabs.page.mouse.dblclick(x, y, button=button),
     "mouse_drag_and_drop": _mouse_drag_and_drop,
-    "mouse_upload_file": _mouse_upload_file,
+    "mouse_upload_file": _upload,
     "keyboard_press": _keyboard_press,
     "keyboard_up": _keyboard_up,
     "keyboard_down": _keyboard_down,

@@ -118,7 +118,7 @@ class EpisodeObserver(Protocol):
 
 
 class BrowserProfile:
-    """See the module docstring; it is `webrl.rollouts.execute.Tabs`."""
+    """See the module docstring."""
 
     imports = True
     """Whether pages may import scripts while they run: programs of one document do. It costs to watch for them."""

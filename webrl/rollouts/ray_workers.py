@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import orjson
-
 from webrl.config import RolloutConfig
 from webrl.config.extras import require
 from webrl.config.redaction import guard_output, revealed
@@ -23,7 +21,6 @@ from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.pool import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker
-from webrl.runs.text import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ class RayWorker(WorkerHandle):
         from ray.exceptions import RayError
 
         try:
-            reply = orjson.loads(await self._actor.answer.remote(env_id, op, arg))
+            reply = await self._actor.answer.remote(env_id, op, arg)
         except RayError as error:
             self.failed = True
             raise BrowserError(f"the browser worker's Ray actor has ended: {first_line(error)}") from None
@@ -104,21 +101,19 @@ def ray_cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-class _Actor:
-    """What runs on the cluster; answers as JSON bytes, like a worker process."""
+class _Actor(Worker):
+    """What runs on the cluster."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         guard_output()
-        self._worker = Worker(RolloutConfig.model_validate(config))
+        super().__init__(RolloutConfig.model_validate(config))
 
-    async def answer(self, env_id: int, op: str, arg: Any) -> bytes:
+    async def answer(self, env_id: int, op: str, arg: Any) -> dict[str, Any]:
+        """As a worker process answers, but that Ray waits for what was given up, too."""
         try:
-            return dump_json(await self._worker.answer(env_id, op, arg))
+            return await super().answer(env_id, op, arg)
         except asyncio.CancelledError:
-            return dump_json({"error": f"{op!r} was given up", "kind": "BrowserError"})
-
-    async def close(self) -> None:
-        await self._worker.close()
+            return {"error": f"{op!r} was given up", "kind": "BrowserError"}
 
 
 @cache

@@ -44,7 +44,6 @@ from webrl.rollouts.execute import (
 )
 from webrl.rollouts.interface import Observation
 from webrl.rollouts.observe import framed_axtree, mark_child_frames
-from webrl.rollouts.profile import BrowserProfile
 from webrl.rollouts.sites import MiniwobSite, Verdict
 
 if TYPE_CHECKING:
@@ -94,16 +93,16 @@ class ActionReader:
         return dataclasses.replace(first, rest=tuple(rest)) if rest else first
 
 
-async def _fill(tabs: BrowserProfile, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+async def _fill(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
 
 
-async def _select_option(tabs: BrowserProfile, bid: str, options: str | list[str]) -> None:
+async def _select_option(tabs: BrowserEnv, bid: str, options: str | list[str]) -> None:
     await set_value(tabs, bid, "select_option", options, force=True)
 
 
 async def _click(
-    tabs: BrowserProfile, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any
+    tabs: BrowserEnv, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any
 ) -> None:
     element = await locate(tabs.page, bid)
     if modifiers is None:

@@ -13,7 +13,7 @@ from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
 from webrl.rollouts.miniwob import page_seed
 from webrl.suites.miniwob.experts import EXPERTS
-from webrl.suites.miniwob.tasks import (
+from webrl.suites.miniwob.suite import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,

@@ -14,7 +14,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import UsageError
 from webrl.suites.miniwob.experts import EXPERTS, Expert, expert_for
 from webrl.suites.miniwob.experts.page import read_action, read_page
-from webrl.suites.miniwob.tasks import TRAIN_SITES
+from webrl.suites.miniwob.suite import TRAIN_SITES
 from webrl.types import Task
 
 PAGES = json.loads((Path(__file__).parent / "test_tasks_miniwob_pages.json").read_text(encoding="utf-8"))

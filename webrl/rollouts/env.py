@@ -35,7 +35,7 @@ from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import load_script, read_page
-from webrl.rollouts.sites import Site, Verdict, open_site, require_text
+from webrl.rollouts.sites import Site, Verdict, open_site
 from webrl.rollouts.snapshot import take
 from webrl.runs.text import valid_text
 from webrl.types import Task
@@ -209,7 +209,9 @@ class BrowserEnv:
                 goal = await site.start(await self._use_tab(), task.seed)
             self._task, self._site = task, site
             self.scale = site.scale if self._config.viewport is None else 1.0
-            self._goal = require_text(goal or "", task)
+            self._goal = task.instruction or goal or ""
+            if not self._goal:
+                raise BrowserError(f"task {task.task_id!r}: the page gives no goal and the task no instruction")
             observation, _ = await self._look(_LOAD_HORIZON_MS)
             self._clean = True
             return observation

@@ -9,7 +9,6 @@ BrowserGym's flattened accessibility tree; `observe_html`, the simplified HTML o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
@@ -22,7 +21,7 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import Frame
 
     from webrl.rollouts.devtools import Tab
 
@@ -270,45 +269,29 @@ _IS_SHOWN = """function() {
 }"""
 
 
-async def evaluate_in_frames(page: Page, expression: str) -> list[Any]:
-    """Value of an expression in the page and all frames of it that are shown, outermost first.
-
-    It is evaluated in a world of our own, out of reach of what the page makes of its globals and prototypes.
+async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
+    """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
 
     Raises:
-        Error: Playwright's; the expression threw, or the page has gone.
+        ChannelError, ChannelClosed: the expression threw, or the page has gone.
     """
-    from playwright.async_api import Error
-
-    session = await page.context.new_cdp_session(page)
     found: list[Any] = []
 
     async def visit(tree: dict[str, Any]) -> None:
-        frame = {"frameId": tree["frame"]["id"], "worldName": "webrl"}
-        world = (await session.send("Page.createIsolatedWorld", frame))["executionContextId"]
-        asked = {"expression": expression, "contextId": world, "returnByValue": True, "awaitPromise": True}
-        answer = await session.send("Runtime.evaluate", asked)
-        if "exceptionDetails" in answer:
-            raise Error(answer["exceptionDetails"]["exception"].get("description", "an exception"))
-        found.append(answer["result"].get("value"))
+        frame = tree["frame"]["id"]
+        found.append(await tab.evaluate(expression, frame))
         for child in tree.get("childFrames", ()):
             try:
-                owner = (await session.send("DOM.getFrameOwner", {"frameId": child["frame"]["id"]}))["backendNodeId"]
-                node = {"backendNodeId": owner, "executionContextId": world}
-                element = (await session.send("DOM.resolveNode", node))["object"]["objectId"]
+                owner = await _owner(tab, child["frame"]["id"])
+                node = {"backendNodeId": owner, "executionContextId": tab.channel.worlds[frame]}
+                element = (await tab.channel.send("DOM.resolveNode", node))["object"]["objectId"]
                 shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
-                if not (await session.send("Runtime.callFunctionOn", shown))["result"]["value"]:
-                    continue
-                await visit(child)
-            except Error as error:
-                if not _GONE.search(str(error)):
-                    raise
+                if (await tab.channel.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                    await visit(child)
+            except ChannelError as error:
+                _require_gone(error)
 
-    try:
-        await visit((await session.send("Page.getFrameTree"))["frameTree"])
-    finally:
-        with contextlib.suppress(Error):
-            await session.detach()
+    await visit((await tab.channel.send("Page.getFrameTree"))["frameTree"])
     return found
 
 

@@ -226,7 +226,8 @@ class EnvPool:
     def __init__(
         self, config: RolloutConfig, make_worker: Callable[[RolloutConfig], WorkerHandle] = WorkerProcess
     ) -> None:
-        self._config = config
+        self.config = config
+        """What its environments were made for."""
         self._make_worker = make_worker
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
@@ -239,7 +240,7 @@ class EnvPool:
     @property
     def size(self) -> int:
         """Number of environments."""
-        return self._config.num_workers * self._config.envs_per_worker
+        return self.config.num_workers * self.config.envs_per_worker
 
     @property
     def worker_pids(self) -> list[int]:
@@ -248,14 +249,14 @@ class EnvPool:
 
     async def start(self, num_episodes: int) -> None:
         """Launch the workers of so many episodes now; without it they are launched as environments are wanted."""
-        for worker_id in list(reversed(range(self._config.num_workers)))[:num_episodes]:  # in the order of the slots
+        for worker_id in list(reversed(range(self.config.num_workers)))[:num_episodes]:  # in the order of the slots
             await self._worker(worker_id)
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[PoolEnv]:
         """Borrow an environment; waits until one is free."""
         slot = await self._slots.get()
-        env_id, worker_id = divmod(slot, self._config.num_workers)
+        env_id, worker_id = divmod(slot, self.config.num_workers)
         try:
             worker = await self._worker(worker_id)
             worker.users += 1
@@ -278,12 +279,12 @@ class EnvPool:
         """The worker of a slot, replaced if it has failed or served long enough."""
         async with self._locks[worker_id]:
             worker = self._workers.get(worker_id)
-            if worker is not None and (worker.failed or worker.episodes >= self._config.recycle_after):
+            if worker is not None and (worker.failed or worker.episodes >= self.config.recycle_after):
                 del self._workers[worker_id]
                 await self._end(worker)
                 worker = None
             if worker is None:
-                worker = self._make_worker(self._config)
+                worker = self._make_worker(self.config)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
                 with spent_on("browsers"):

@@ -72,9 +72,11 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         if node["nodeId"] in visited:
             continue
         visited.add(node["nodeId"])
-        name, bid, line = _describe(node, parent_name, uses)
-        if bid in hidden or (uses is not None and _is_hidden(node)):
+        bid, properties = _take_bid(node)
+        # `aria-hidden`: Chromium 119 has what can have the focus all the same.
+        if bid in hidden or (uses is not None and ("hidden", True) in properties):
             continue
+        name, line = _describe(node, bid, properties, parent_name, uses)
         if line is not None:
             lines.append("\t" * depth + line)
             depth += 1
@@ -87,12 +89,13 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
     return "\n".join(lines)
 
 
-def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tuple[str, str | None, str | None]:
-    """(name, bid, printed line or None if the node is not printed)."""
+def _describe(
+    node: dict[str, Any], bid: str | None, properties: Sequence[tuple[str, Any]], parent_name: str, uses: Uses | None
+) -> tuple[str, str | None]:
+    """(name, printed line or None if the node is not printed)."""
     role = node["role"]["value"]
-    bid, properties = _take_bid(node)
     if role in _SKIPPED_ROLES or "name" not in node:
-        return "", bid, None
+        return "", None
     name = node["name"]["value"]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
@@ -107,18 +110,18 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
             attributes.append("readonly")
         if _ICONS.fullmatch(name):
             if role == "StaticText":
-                return name, bid, None
+                return name, None
             name = title or name
     if role == "generic" and not attributes:
-        return name, bid, None
+        return name, None
     if role == "StaticText" and name in parent_name:
-        return name, bid, None
+        return name, None
     line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
     if bid is not None:
         line = f"[{bid}] {line}"
     if "value" in node.get("value", ()):
         line += f" value={node['value']['value']!r}"
-    return name, bid, ", ".join([line, *attributes])
+    return name, ", ".join([line, *attributes])
 
 
 def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
@@ -136,11 +139,6 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
         match = _BID.fullmatch(str(node["description"].get("value", "")))
         bid = match.group(1) if match else None
     return bid, properties
-
-
-def _is_hidden(node: dict[str, Any]) -> bool:
-    """Whether the page hides it from readers (`aria-hidden`); Chromium 119 has what can have the focus all the same."""
-    return any(entry["name"] == "hidden" and entry["value"]["value"] for entry in node.get("properties", ()))
 
 
 _ABSENT = object()

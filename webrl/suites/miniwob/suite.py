@@ -153,6 +153,6 @@ class MiniWoB(Suite):
         return config.tasks.train_sites or TRAIN_SITES
 
     def expert(self, task_type: str) -> Expert | None:
-        from webrl.suites.miniwob.experts import EXPERTS
+        from webrl.suites.miniwob.experts import experts
 
-        return EXPERTS.get(task_type)
+        return experts().get(task_type)

@@ -17,7 +17,7 @@ import difflib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,9 @@ class Expert:
         return None
 
 
-def _read_intents() -> dict[str, tuple[Intent, ...]]:
-    """The intents of each page, by its name, from `intents.yaml`."""
+@cache
+def experts() -> dict[str, Expert]:
+    """Every page's expert, by the page's BrowserGym name, with the intents of `intents.yaml`."""
     data = yaml.safe_load(Path(__file__).with_name("intents.yaml").read_text(encoding="utf-8"))
 
     def bind(functions: dict[str, Callable[..., Any]], call: dict[str, dict[str, Any]]) -> Callable[..., Any]:
@@ -121,13 +122,10 @@ def _read_intents() -> dict[str, tuple[Intent, ...]]:
         wordings = tuple(entry["wordings"])
         goal = entry.get("goal")
         known[name] = Intent(wordings, draws, bind(GOALS, goal)) if goal else ContactIntent(wordings, draws)
-    return {page: tuple(known[name] for name in names) for page, names in data["pages"].items()}
-
-
-EXPERTS: dict[str, Expert] = {
-    f"miniwob.{name}": Expert(f"miniwob.{name}", intents, popup=name == "login-user-popup")
-    for name, intents in _read_intents().items()
-}
+    return {
+        f"miniwob.{page}": Expert(f"miniwob.{page}", tuple(known[name] for name in names), page == "login-user-popup")
+        for page, names in data["pages"].items()
+    }
 
 
 def expert_for(site: str) -> Expert:
@@ -136,7 +134,7 @@ def expert_for(site: str) -> Expert:
     Raises:
         UsageError: no expert knows this page; the nearest is named.
     """
-    if site not in EXPERTS:
-        nearest = difflib.get_close_matches(site, EXPERTS, n=1, cutoff=0)
+    if site not in experts():
+        nearest = difflib.get_close_matches(site, experts(), n=1, cutoff=0)
         raise UsageError(f"no scripted expert for {site!r}; the nearest is {nearest[0]!r}")
-    return EXPERTS[site]
+    return experts()[site]

@@ -84,7 +84,7 @@ class GenerationReport(Record):
     num_failed: int = 0
     """Prompts without an answer after all retries."""
     answer_problems: dict[str, int] = field(default_factory=dict)
-    """`parsing.ParsedAnswer.counts`, summed."""
+    """What `parsing.parse_instructions` counts, summed."""
     by_strategy: dict[str, int] = field(default_factory=dict)
     """Tasks of each strategy."""
     by_site: dict[str, int] = field(default_factory=dict)
@@ -191,12 +191,12 @@ async def generate_tasks(
     for request, question, answer in zip(requests, questions, replies.answers, strict=True):
         if answer is None:
             continue
-        parsed = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
-        problems += parsed.counts
+        found, counts = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
+        problems += counts
         assert request.target is not None
         parents = tuple(failure.task.task_id for failure in request.failures)
         lineage = Lineage(request.strategy, parents, model.name, question.prompt.digest, phase)
-        for instruction in parsed.instructions:
+        for instruction in found:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)
             tasks.append(replace(task, extra=suite_of(task).without_reference(task.extra)))

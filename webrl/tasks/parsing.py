@@ -60,8 +60,8 @@ def parse_instructions(
         truncated: the answer was cut at its token limit: its last instruction is incomplete and dropped.
 
     Returns:
-        At most as many as were asked for, each distinct, in the answer's order, not yet checked one by one; and how often
-        what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
+        At most as many as were asked for, each distinct, in the answer's order, not yet checked one by one; and how
+        often what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
     """
     counts: Counter[str] = Counter()
     text = strip_thinking(answer[:MAX_ANSWER_CHARS])

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urljoin
 
 from webrl.rollouts.actions import MODIFIERS, Action
@@ -25,9 +25,9 @@ from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Locator, Page
+    from playwright.async_api import BrowserContext, Frame, Locator, Page
 
-    from webrl.rollouts.env import BrowserEnv
+    from webrl.rollouts.devtools import Tab
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,31 @@ class ActionFailed(Exception):
     """The action was readable but could not be carried out; the text is shown to the agent."""
 
 
-async def execute(action: Action, tabs: BrowserEnv, handlers: Mapping[str, Handler] | None = None) -> None:
+class Tabs(Protocol):
+    """What an action may act on: the open tabs of an environment (`BrowserEnv`)."""
+
+    page: Page
+    """The active tab's page."""
+    tab: Tab
+    """The active tab as it was when the action began."""
+    context: BrowserContext
+    scale: float
+    """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+    max_tabs: int
+    """No more tabs than these can be open."""
+    upload_dir: Path | None
+    """The one folder that files may be uploaded from; None: from nowhere."""
+
+    def check_url(self, url: str) -> None:
+        """Raises ActionFailed if the agent may not go there."""
+        ...
+
+    def tell(self, line: str) -> None:
+        """Show the agent a line above the next page."""
+        ...
+
+
+async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
     """Do it, by BrowserGym's rules or by other `handlers`.
 
     Raises:
@@ -182,16 +206,16 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
-async def _noop(tabs: BrowserEnv, wait_ms: float) -> None:
+async def _noop(tabs: Tabs, wait_ms: float) -> None:
     if wait_ms > 0:
         await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
 
 
-async def _say(tabs: BrowserEnv, **_: str) -> None:
+async def _say(tabs: Tabs, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
-async def _call(tabs: BrowserEnv, bid: str, name: str, *arguments: Any) -> Any:
+async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None for one of a frame, but for what needs no place."""
     prefix = bid.rstrip("0123456789")
     frame = tabs.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
@@ -200,7 +224,7 @@ async def _call(tabs: BrowserEnv, bid: str, name: str, *arguments: Any) -> Any:
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(tabs: BrowserEnv, bid: str) -> tuple[float, float] | str | None:
+async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
     point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS)
     if point == "mixed":
@@ -209,9 +233,7 @@ async def _aim(tabs: BrowserEnv, bid: str) -> tuple[float, float] | str | None:
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
-async def click_holding(
-    tabs: BrowserEnv, element: Locator, method: str, modifiers: Sequence[str], **options: Any
-) -> None:
+async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
     """Have Playwright click while these modifier keys, and no others, are held; then those that were held before.
 
     (Playwright's option `modifiers` presses them after its last look at the clock: a click whose time-out falls there
@@ -239,7 +261,7 @@ async def click_holding(
         raise failure
 
 
-async def _point(tabs: BrowserEnv, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
+async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
     """Click, double-click or hover."""
     point = None if modifiers else await _aim(tabs, bid)
     if isinstance(point, tuple):
@@ -259,7 +281,7 @@ async def _point(tabs: BrowserEnv, bid: str, method: str, button: Any = "left", 
         await click_holding(tabs, element, method, modifiers, button=button)
 
 
-async def _fill(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     if value and not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
         if ready == "selected":
@@ -269,7 +291,7 @@ async def _fill(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_menu
     await fill_in(tabs, bid, value, enable_autocomplete_menu)
 
 
-async def set_value(tabs: BrowserEnv, bid: str, method: str, *arguments: Any, **options: Any) -> None:
+async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
     await _call(tabs, bid, "watchInput")
@@ -280,7 +302,7 @@ async def set_value(tabs: BrowserEnv, bid: str, method: str, *arguments: Any, **
     await attempt(element, method, *arguments, is_done=is_done, **options)
 
 
-async def fill_in(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
+async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
     """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
     if not enable_autocomplete_menu:
         await set_value(tabs, bid, "fill", value, force=force)
@@ -293,14 +315,14 @@ async def fill_in(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_me
         await attempt(element, "type", value[-1], delay=0)
 
 
-async def _clear(tabs: BrowserEnv, bid: str) -> None:
+async def _clear(tabs: Tabs, bid: str) -> None:
     if await _call(tabs, bid, "selectField", None):
         await tabs.page.keyboard.press("Delete")
         return
     await set_value(tabs, bid, "clear")
 
 
-async def _check(tabs: BrowserEnv, bid: str, wanted: bool = True) -> None:
+async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     state = await _call(tabs, bid, "checked")
     if state is wanted:
         return
@@ -316,7 +338,7 @@ async def _check(tabs: BrowserEnv, bid: str, wanted: bool = True) -> None:
     await attempt(await locate(tabs.page, bid), "set_checked", wanted)
 
 
-async def _select_option(tabs: BrowserEnv, bid: str, options: str | list[str]) -> None:
+async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     wanted = [options] if isinstance(options, str) else options
     if await _call(tabs, bid, "choose", wanted):
         return
@@ -327,20 +349,20 @@ async def _select_option(tabs: BrowserEnv, bid: str, options: str | list[str]) -
     await set_value(tabs, bid, "select_option", options)
 
 
-async def _press(tabs: BrowserEnv, bid: str, key_comb: str) -> None:
+async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
     if await _call(tabs, bid, "focusOn", True):
         await _keyboard_press(tabs, key_comb)
         return
     await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
-async def _focus(tabs: BrowserEnv, bid: str) -> None:
+async def _focus(tabs: Tabs, bid: str) -> None:
     if await _call(tabs, bid, "focusOn", False):
         return
     await attempt(await locate(tabs.page, bid), "focus")
 
 
-async def _drag_and_drop(tabs: BrowserEnv, from_bid: str, to_bid: str) -> None:
+async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await attempt(await locate(tabs.page, from_bid), "hover")
     await tabs.page.mouse.down()
     await attempt(await locate(tabs.page, to_bid), "hover")
@@ -366,7 +388,7 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     return found
 
 
-async def _upload(tabs: BrowserEnv, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
+async def _upload(tabs: Tabs, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
     """Click an element, or else a place, and give the dialog that this opens the files."""
     files = find_uploads(file, tabs.upload_dir)
     element = await locate(tabs.page, bid) if bid else None
@@ -386,7 +408,7 @@ async def _upload(tabs: BrowserEnv, file: str | list[str], bid: str = "", x: flo
     await (await chooser.value).set_files(files)
 
 
-async def _wheel(tabs: BrowserEnv, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
+async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
     how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, delta_x, delta_y)))
     point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
     if point:
@@ -397,12 +419,12 @@ async def _wheel(tabs: BrowserEnv, delta_x: float, delta_y: float, at: tuple[flo
         tabs.tell("scroll: there is nothing to scroll that way")
 
 
-async def _mouse_button(tabs: BrowserEnv, x: float, y: float, button: Any, *, way: str) -> None:
+async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:
     await tabs.page.mouse.move(x, y)
     await getattr(tabs.page.mouse, way)(button=button)
 
 
-async def _mouse_drag_and_drop(tabs: BrowserEnv, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
+async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
     await tabs.page.mouse.move(from_x, from_y)
     await tabs.page.mouse.down()
     await tabs.page.mouse.move(to_x, to_y)
@@ -415,41 +437,41 @@ def _modifier(key: str) -> str:
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
 
 
-async def _keyboard_down(tabs: BrowserEnv, key: str) -> None:
+async def _keyboard_down(tabs: Tabs, key: str) -> None:
     await tabs.page.keyboard.down(key)
     tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
 
 
-async def _keyboard_up(tabs: BrowserEnv, key: str) -> None:
+async def _keyboard_up(tabs: Tabs, key: str) -> None:
     await tabs.page.keyboard.up(key)
     tabs.tab.held_keys.discard(_modifier(key))
 
 
-async def _keyboard_press(tabs: BrowserEnv, key: str) -> None:
+async def _keyboard_press(tabs: Tabs, key: str) -> None:
     await tabs.page.keyboard.press(key)
     tabs.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
 
 
-async def _goto(tabs: BrowserEnv, url: str) -> None:
+async def _goto(tabs: Tabs, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
     await tabs.page.goto(url)
 
 
-async def _new_tab(tabs: BrowserEnv) -> None:
+async def _new_tab(tabs: Tabs) -> None:
     if len(tabs.context.pages) >= tabs.max_tabs:
         raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
     tabs.page = await tabs.context.new_page()
 
 
-async def _tab_close(tabs: BrowserEnv) -> None:
+async def _tab_close(tabs: Tabs) -> None:
     await tabs.page.close()
     pages = tabs.context.pages
     tabs.page = pages[-1] if pages else await tabs.context.new_page()
 
 
-async def _tab_focus(tabs: BrowserEnv, index: int) -> None:
+async def _tab_focus(tabs: Tabs, index: int) -> None:
     tabs.page = tabs.context.pages[index]
     await tabs.page.bring_to_front()
 

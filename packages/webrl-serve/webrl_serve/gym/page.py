@@ -35,6 +35,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import (
     ActionFailed,
     Handler,
+    Tabs,
     attempt,
     click_holding,
     execute,
@@ -93,17 +94,15 @@ class ActionReader:
         return dataclasses.replace(first, rest=tuple(rest)) if rest else first
 
 
-async def _fill(tabs: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
 
 
-async def _select_option(tabs: BrowserEnv, bid: str, options: str | list[str]) -> None:
+async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     await set_value(tabs, bid, "select_option", options, force=True)
 
 
-async def _click(
-    tabs: BrowserEnv, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any
-) -> None:
+async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
     element = await locate(tabs.page, bid)
     if modifiers is None:
         await attempt(element, method, force=True, **options)

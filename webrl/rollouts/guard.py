@@ -218,12 +218,6 @@ async def _wait_for_end(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-def _plain(status: str, text: str) -> bytes:
-    body = text.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + body
-
-
 # Beside a port of its own a loopback host without a port would admit the browser's DevTools.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
@@ -262,7 +256,10 @@ class NavigationGuard:
         self._devtools_port = devtools_port
         self._server: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
-        self._local = self._local_pattern()
+        files = re.escape(f"{miniwob_root().as_uri()}/")
+        # No way back up, whichever way `..` and `/` are written.
+        inside = rf"{files}(?![^?#]*(\.\.(\/|$)|%2e|%2E|%2f|%2F|%5c|%5C|%00|\\))"
+        self._local = rf"{inside}|{_PLAIN_SCHEMES}"
 
     async def open(self) -> dict[str, Any]:
         """Start the proxy; gives the options of a browser context that reaches the allowed hosts only."""
@@ -313,11 +310,6 @@ class NavigationGuard:
         web = rf"({hosts})([\/?#]|$)" if hosts else "(?!)"
         return re.compile(rf"^(?!{self._local}|{web})")
 
-    def _local_pattern(self) -> str:
-        files = re.escape(f"{miniwob_root().as_uri()}/")
-        # No way back up, whichever way `..` and `/` are written.
-        return rf"{files}(?![^?#]*(\.\.(\/|$)|%2e|%2E|%2f|%2F|%5c|%5C|%00|\\))|{_PLAIN_SCHEMES}"
-
     def _count(self, reason: str) -> None:
         self.blocked += 1
         self.reason = reason
@@ -350,15 +342,15 @@ class NavigationGuard:
             if reason:
                 raise HostBlocked(reason)
             there, to_server = await self._connect(host, port)
-        except HostBlocked as error:
-            # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
-            self._count(reason or "")
-            body = f"{BLOCKED}{error}"
-            writer.write(_plain("403 Forbidden", body))
-            await writer.drain()
-            return
-        except (OSError, TimeoutError) as error:
-            writer.write(_plain("502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"))
+        except (HostBlocked, OSError, TimeoutError) as error:
+            status, text = "502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"
+            if isinstance(error, HostBlocked):
+                # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
+                self._count(reason or "")
+                status, text = "403 Forbidden", f"{BLOCKED}{error}"
+            body = text.encode()
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
             await writer.drain()
             return
         try:

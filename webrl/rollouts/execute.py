@@ -51,7 +51,7 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
-_ANYWHERE = ("choose", "pick", "disabledOption", "watchInput", "hadInput")
+_ANYWHERE = ("choose", "pick", "watchInput", "hadInput")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
@@ -340,12 +340,11 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     wanted = [options] if isinstance(options, str) else options
-    if await _call(tabs, bid, "choose", wanted):
+    chosen = await _call(tabs, bid, "choose", wanted)
+    if isinstance(chosen, str):
+        raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
+    if chosen:
         return
-    await locate(tabs.page, bid)
-    disabled = await _call(tabs, bid, "disabledOption", wanted)
-    if disabled is not None:
-        raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
     await set_value(tabs, bid, "select_option", options)
 
 

@@ -127,29 +127,27 @@ def plan_requests(
                     rng.shuffle(usable)
                 failure = usable[number % len(usable)]
                 requests.append(GenerationRequest(strategy, site, (failure,), failure.task, failure.page))
-        left = strategies["in_breadth"]
         open_target = per_page(site)
-        while left > 0:
-            size = 1 if open_target else min(left, config.tasks_per_prompt)
+        for size in _prompt_sizes(strategies["in_breadth"], 1 if open_target else config.tasks_per_prompt):
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
             requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
-            left -= size
     return requests
+
+
+def _prompt_sizes(num_tasks: int, most: int) -> list[int]:
+    return [min(most, num_tasks - start) for start in range(0, num_tasks, most)]
 
 
 def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
     """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
-    requests = []
-    for target, text in seen:
-        left = shares[target.task_id]
-        while left > 0:
-            size = min(left, config.generate.tasks_per_prompt)
-            requests.append(GenerationRequest("exploration", target.site, (), target, text, size))
-            left -= size
-    return requests
+    return [
+        GenerationRequest("exploration", target.site, (), target, text, size)
+        for target, text in seen
+        for size in _prompt_sizes(shares[target.task_id], config.generate.tasks_per_prompt)
+    ]
 
 
 async def generate_tasks(

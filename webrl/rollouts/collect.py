@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.redaction import redact
@@ -149,9 +150,11 @@ async def collect(
                 if num_done >= target:
                     enough.set()
                 workers = [asyncio.create_task(work(pool, queue, enough)) for _ in range(min(pool.size, len(left)))]
-                playing, stop = asyncio.gather(*workers), asyncio.create_task(enough.wait())
+                playing = asyncio.gather(*workers)
+                stop = asyncio.create_task(enough.wait())
+                ends: list[asyncio.Future[Any]] = [playing, stop]
                 try:
-                    await asyncio.wait([playing, stop], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     if playing.done():
                         playing.result()
                 finally:

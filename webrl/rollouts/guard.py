@@ -349,8 +349,8 @@ class NavigationGuard:
                 self._count(reason or "")
                 status, text = "403 Forbidden", f"{BLOCKED}{error}"
             body = text.encode()
-            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            fields = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close"
+            writer.write(f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n".encode() + body)
             await writer.drain()
             return
         try:

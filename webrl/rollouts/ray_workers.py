@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import orjson
+
 from webrl.config import RolloutConfig
 from webrl.config.extras import require
 from webrl.config.redaction import guard_output, revealed
@@ -21,6 +23,7 @@ from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.pool import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker
+from webrl.runs.text import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class RayWorker(WorkerHandle):
         from ray.exceptions import RayError
 
         try:
-            reply = await self._actor.answer.remote(env_id, op, arg)
+            reply = orjson.loads(await self._actor.answer.remote(env_id, op, arg))
         except RayError as error:
             self.failed = True
             raise BrowserError(f"the browser worker's Ray actor has ended: {first_line(error)}") from None
@@ -101,19 +104,21 @@ def ray_cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-class _Actor(Worker):
-    """What runs on the cluster."""
+class _Actor:
+    """What runs on the cluster; answers as JSON bytes, like a worker process."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         guard_output()
-        super().__init__(RolloutConfig.model_validate(config))
+        self._worker = Worker(RolloutConfig.model_validate(config))
 
-    async def answer(self, env_id: int, op: str, arg: Any) -> dict[str, Any]:
-        """As a worker process answers, but that Ray waits for what was given up, too."""
+    async def answer(self, env_id: int, op: str, arg: Any) -> bytes:
         try:
-            return await super().answer(env_id, op, arg)
+            return dump_json(await self._worker.answer(env_id, op, arg))
         except asyncio.CancelledError:
-            return {"error": f"{op!r} was given up", "kind": "BrowserError"}
+            return dump_json({"error": f"{op!r} was given up", "kind": "BrowserError"})
+
+    async def close(self) -> None:
+        await self._worker.close()
 
 
 @cache

@@ -31,7 +31,7 @@ import psutil
 from webrl.config import RunConfig, load_config
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
-from webrl.suites.miniwob.tasks import seed_tasks
+from webrl.suites.miniwob.suite import seed_tasks
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent

@@ -38,7 +38,7 @@ from webrl.errors import StageError  # noqa: E402
 from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
 from webrl.rollouts.collect import collect  # noqa: E402
-from webrl.suites.miniwob.tasks import seed_tasks  # noqa: E402
+from webrl.suites.miniwob.suite import seed_tasks  # noqa: E402
 
 SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
 ARMS = ("seeing", "blank")

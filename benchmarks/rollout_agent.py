@@ -23,7 +23,7 @@ from webrl.llm import open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
-from webrl.suites.miniwob.tasks import seed_tasks
+from webrl.suites.miniwob.suite import seed_tasks
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent

@@ -11,10 +11,9 @@ from rollouts_builders import bid_of, miniwob
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.env import MAX_TABS, BrowserEnv
 from webrl.rollouts.guard import NavigationGuard, is_public
 from webrl.rollouts.miniwob import miniwob_root
-from webrl.rollouts.profile import MAX_TABS
 
 ROOT = miniwob_root().as_uri()
 

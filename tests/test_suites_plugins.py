@@ -102,6 +102,13 @@ def test_two_packages_that_offer_one_suite_are_named_and_the_others_work(toy):
     assert refused.returncode == 2
     assert "'twins' is offered by one and two" in refused.stderr
     assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
+    install(toy, "other", {"miniwob": "other:Toy"}, "Toy = None\n")
+    for command in (("run", "demo"), ("rollout", "tasks.suite=miniwob"), ("grpo",)):
+        refused = webrl(*command, "--dry-run")
+        assert refused.returncode == 2
+        (line,) = refused.stderr.splitlines()
+        assert "'miniwob' is offered by other and webrl (webrl.suites); uninstall all but one of them" in line
+    assert webrl("run", "--help").returncode == webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 
 def test_a_suite_that_there_is_not_is_refused_with_those_that_there_are(toy):

@@ -24,7 +24,7 @@ TWO = ("Open the cart", "Sort the mice by price")
     ],
 )
 def test_every_shape_of_answer_gives_the_same_two_instructions(answer):
-    assert parse_instructions(answer, 2).instructions == TWO
+    assert parse_instructions(answer, 2)[0] == TWO
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_every_shape_of_answer_gives_the_same_two_instructions(answer):
     ],
 )
 def test_an_instruction_that_looks_like_decoration_is_kept_whole(line):
-    assert parse_instructions(line).instructions == (line,)
+    assert parse_instructions(line)[0] == (line,)
     assert malformed_reason(line) is None
 
 
 def test_ten_thousand_instructions_are_cut_to_what_was_asked_and_counted():
-    parsed = parse_instructions("\n".join(f"{i}. Do thing number {i}" for i in range(10_000)), 10)
-    assert len(parsed.instructions) == 10
-    assert parsed.counts == {"surplus": 9990}
+    found, counts = parse_instructions("\n".join(f"{i}. Do thing number {i}" for i in range(10_000)), 10)
+    assert len(found) == 10
+    assert counts == {"surplus": 9990}
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_ten_thousand_instructions_are_cut_to_what_was_asked_and_counted():
     [("", "empty_answer"), (" \n\n", "empty_answer"), ("I'm sorry, I cannot help with that.", "refusal")],
 )
 def test_empty_answers_and_refusals_give_nothing_and_are_counted(answer, reason):
-    parsed = parse_instructions(answer)
-    assert parsed.instructions == ()
-    assert parsed.counts == {reason: 1}
+    found, counts = parse_instructions(answer)
+    assert found == ()
+    assert counts == {reason: 1}
 
 
 def test_the_last_line_of_an_answer_that_was_cut_off_is_dropped():
-    parsed = parse_instructions("Open the cart\nSort the mi", 5, truncated=True)
-    assert parsed.instructions == ("Open the cart",)
-    assert parsed.counts == {"truncated": 1}
+    found, counts = parse_instructions("Open the cart\nSort the mi", 5, truncated=True)
+    assert found == ("Open the cart",)
+    assert counts == {"truncated": 1}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from webrl import suites
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
 from webrl.rollouts.miniwob import page_seed
-from webrl.suites.miniwob.experts import EXPERTS
-from webrl.suites.miniwob.tasks import (
+from webrl.suites.miniwob.experts import experts
+from webrl.suites.miniwob.suite import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,
@@ -34,7 +34,7 @@ def test_training_and_held_out_types_are_disjoint_and_known() -> None:
     assert not set(TRAIN_SITES) & set(HELDOUT_SITES)
     assert len(set(TRAIN_SITES)) == len(TRAIN_SITES)
     assert set(TRAIN_SITES) | set(HELDOUT_SITES) <= set(known_sites())
-    assert set(EXPERTS) == set(TRAIN_SITES) | set(HELDOUT_SITES)
+    assert set(experts()) == set(TRAIN_SITES) | set(HELDOUT_SITES)
 
 
 def test_task_seeds_and_page_seeds_of_the_splits_never_meet() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts import EXPERTS, Expert, expert_for
+from webrl.suites.miniwob.experts import Expert, expert_for, experts
 from webrl.suites.miniwob.experts.page import read_action, read_page
-from webrl.suites.miniwob.tasks import TRAIN_SITES
+from webrl.suites.miniwob.suite import TRAIN_SITES
 from webrl.types import Task
 
 PAGES = json.loads((Path(__file__).parent / "test_tasks_miniwob_pages.json").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def test_actions_are_read_and_nonsense_is_not() -> None:
     assert [read_action(text) for text in ("click(", "click(1 + 2)", "hello", "")] == [None] * 4
 
 
-@pytest.mark.parametrize("site", sorted(EXPERTS))
+@pytest.mark.parametrize("site", sorted(experts()))
 def test_the_pages_own_goal_is_understood_and_has_a_first_action(site: str) -> None:
     expert, page = expert_for(site), PAGES[site]
     assert any(intent.match(page["goal"]) is not None for intent in expert.intents)
@@ -177,7 +177,7 @@ def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None
 
         async with browsers.shared_browser() as browser:
             env = BrowserEnv(browser, RolloutConfig())
-            for site in sorted(EXPERTS):
+            for site in sorted(experts()):
                 for seed in (11, 12):
                     await check(env, Task(task_id=f"{site}.{seed}", site=site, seed=seed))
             await env.close()

@@ -9,6 +9,7 @@ import os
 import pickle
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -22,7 +23,7 @@ from webrl.interop.released import load_restricted, read_released
 from webrl.interop.vab import read_trace, read_vab
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
-from webrl.rollouts.devtools import DevToolsSocket
+from webrl.rollouts.devtools import Channel
 from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions
@@ -238,13 +239,18 @@ def _frame(opcode, body):
 def test_messages_come_whole_however_the_network_cuts_them(messages, cuts):
     async def receive():
         got: list[bytes] = []
-        client = DevToolsSocket(got.append, lambda: None)
-        client._greeting = None
+        channel, reader = Channel(), asyncio.StreamReader()
+        channel._take = got.append
+        channel._writer = SimpleNamespace(transport=SimpleNamespace(abort=lambda: None))
+        receiving = asyncio.create_task(channel._receive(reader))
         data, at, turn = b"".join(_frame(1, m) for m in messages), 0, 0
         while at < len(data):
             size = cuts[turn % len(cuts)]
-            client.data_received(data[at : at + size])
+            reader.feed_data(data[at : at + size])
+            await asyncio.sleep(0)
             at, turn = at + size, turn + 1
+        reader.feed_eof()
+        await receiving
         return got
 
     assert asyncio.run(receive()) == messages

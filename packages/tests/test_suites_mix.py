@@ -28,8 +28,7 @@ from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
-from webrl.suites import eval_tasks, held_out, seed_tasks, summarize
-from webrl.suites.mix import parts
+from webrl.suites import eval_tasks, held_out, parts, seed_tasks, summarize
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests

@@ -26,7 +26,7 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.memory import freeze_gc
 from webrl.runs.store import read_json, read_records
-from webrl.suites.mix import by_suite
+from webrl.suites import by_suite
 from webrl.types import Task, Trajectory
 
 

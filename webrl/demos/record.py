@@ -13,8 +13,8 @@ from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect, open_breaker
 from webrl.rollouts.suite import suite_at
+from webrl.suites import parts
 from webrl.suites.miniwob.experts import expert_for
-from webrl.suites.mix import parts
 from webrl.types import Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000

@@ -23,7 +23,7 @@ from webrl.runs.lock import who_works_in
 from webrl.runs.machine import Meter
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
-from webrl.suites.mix import by_suite
+from webrl.suites import by_suite
 from webrl.types import Trajectory
 
 _SAMPLE_S = 1.0

@@ -308,11 +308,7 @@ def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -
         return Action("send_msg_to_user", {"text": values["message"]}, written)
     if name != "do":
         return Action("go_back" if name == "go_backward" else "go_forward", {}, written)
-    parts = _parts(values["action"], values["argument"], values["element"])
-    return Action(parts[0].name, parts[0].arguments, written, tuple(parts[1:]))
-
-
-def _parts(action: str, argument: str | None, element: str | None) -> list[Action]:
+    action, argument, element = values["action"], values["argument"], values["element"]
     if action not in _DO:
         raise ActionError(f"Invalid action {action!r}; expected one of {', '.join(_DO)}.")
     needs_element, needs_argument, make = _DO[action]
@@ -320,7 +316,8 @@ def _parts(action: str, argument: str | None, element: str | None) -> list[Actio
         raise ActionError(f"do(action={action!r}) needs an element.")
     if needs_argument and argument is None:
         raise ActionError(f"do(action={action!r}) needs an argument.")
-    return make(element or "", argument or "")
+    first, *rest = make(element or "", argument or "")
+    return Action(first.name, first.arguments, written, tuple(rest))
 
 
 def _tab_number(argument: str) -> int:

@@ -16,7 +16,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from webrl.llm.tokens import without_thinking
@@ -243,7 +243,7 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
             return bind_webrl(lower, positional, keywords)
         raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
     values = [*positional, *keywords.values()]
-    if meant := _ALIASES.get(lower, lambda _: "")(values):
+    if meant := _alias(lower, values):
         arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
         if meant == "scroll":
             positional, keywords = _DIRECTIONS[values[0].lower()], {}
@@ -267,30 +267,27 @@ def _is_key(values: list[Any]) -> bool:
     return len(values) == 1 and isinstance(values[0], str) and bool(_KEY.fullmatch(values[0]))
 
 
-def _is_direction(values: list[Any]) -> bool:
-    return len(values) == 1 and isinstance(values[0], str) and values[0].lower() in _DIRECTIONS
+def _alias(name: str, values: list[Any]) -> str:
+    """The action of BrowserGym's that a call of another name, or with other arguments, means; "" if none is certain."""
+    if name in ("send_keys", "press_key", "press") and _is_key(values):
+        return "keyboard_press"
+    if name == "scroll" and len(values) == 1 and isinstance(values[0], str) and values[0].lower() in _DIRECTIONS:
+        return "scroll"
+    return _ALIASES.get((name, len(values)), "")
 
 
-def _send_keys(values: list[Any]) -> str:
-    return "keyboard_press" if _is_key(values) else "keyboard_type" if len(values) == 1 else ""
-
-
-def _type(values: list[Any]) -> str:
-    return {1: "keyboard_type", 2: "fill"}.get(len(values), "")
-
-
-_ALIASES: dict[str, Callable[[list[Any]], str]] = {
-    **dict.fromkeys(("type", "input", "type_text", "input_text"), _type),
-    **dict.fromkeys(("send_keys", "press_key"), _send_keys),
-    **dict.fromkeys(("choose", "select"), lambda values: "select_option" if len(values) == 2 else ""),
-    **dict.fromkeys(("tap", "left_click"), lambda values: "click" if len(values) == 1 else ""),
-    "double_click": lambda values: "dblclick" if len(values) == 1 else "",
-    "press": lambda values: "keyboard_press" if _is_key(values) else "",
-    "scroll": lambda values: "scroll" if _is_direction(values) else "",
+_ALIASES: dict[tuple[str, int], str] = {
+    **{(name, 1): "keyboard_type" for name in ("type", "input", "type_text", "input_text", "send_keys", "press_key")},
+    **{(name, 2): "fill" for name in ("type", "input", "type_text", "input_text")},
+    **{(name, 2): "select_option" for name in ("choose", "select")},
+    **{(name, 1): "click" for name in ("tap", "left_click")},
+    ("double_click", 1): "dblclick",
 }
-"""Names that public scripts teach and models know from elsewhere: arguments -> BrowserGym's action that takes them,
-"" where that is not certain. `type('13', 'Ann')` is `fill('13', 'Ann')`, `type('Ann')` `keyboard_type('Ann')`,
-`send_keys('Enter')` `keyboard_press('Enter')`, `scroll('down')` `scroll(0, 480)`."""
+"""Names that public scripts teach and models know from elsewhere, with their number of arguments.
+
+`type('13', 'Ann')` is `fill('13', 'Ann')`, `type('Ann')` `keyboard_type('Ann')`, `send_keys('Enter')`
+`keyboard_press('Enter')`, `scroll('down')` `scroll(0, 480)`.
+"""
 _MEANT = {
     **dict.fromkeys(("type", "input", "type_text", "input_text", "enter", "write", "set_value"), "fill"),
     **dict.fromkeys(("choose", "select", "pick"), "select_option"),

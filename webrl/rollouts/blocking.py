@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
@@ -23,14 +24,6 @@ from webrl.types import Task
 T = TypeVar("T")
 
 
-class _Shared:
-    """A Chromium that has `users` environments."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.browser = browser
-        self.users = 0
-
-
 class _Process:
     """What belongs to one process: a fork has neither the thread nor the pipes of its parent."""
 
@@ -38,8 +31,10 @@ class _Process:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.starting = asyncio.Lock()
-        self.browsers: dict[int, _Shared] = {}
+        self.browsers: dict[int, Browser] = {}
         """By `max_page_mb`."""
+        self.users: Counter[Browser] = Counter()
+        """Environments of each."""
         # A daemon: what a program leaves open at its end goes with the pipes of Chromium's driver.
         self.thread = threading.Thread(target=self.loop.run_forever, name="webrl", daemon=True)
         self.thread.start()
@@ -90,7 +85,7 @@ class BlockingEnv:
         self._make = make
         self._config = config
         self._pid = os.getpid()
-        self._shared: _Shared | None = None
+        self._browser: Browser | None = None
         self._env: BrowserEnv | None = None
         self._changing = asyncio.Lock()
 
@@ -108,7 +103,7 @@ class BlockingEnv:
 
     def close(self) -> None:
         """Close the pages, and Chromium if nobody else uses it."""
-        if self._shared is not None and self._pid == os.getpid():
+        if self._browser is not None and self._pid == os.getpid():
             call(self._close())
 
     def __enter__(self) -> Self:
@@ -134,43 +129,37 @@ class BlockingEnv:
     async def ready(self, task: Task) -> BrowserEnv:
         """The environment itself, to be used on the loop of `call`; made for `task` if there is none yet."""
         async with self._changing:
-            if self._shared is not None and not self._shared.browser.alive:
+            if self._browser is not None and not self._browser.alive:
                 await self._release()
-            if self._shared is None:
-                self._shared = await self._borrow()
+            if self._browser is None:
+                process, limit = _this_process(), self._config.max_page_mb
+                async with process.starting:
+                    browser = process.browsers.get(limit)
+                    if browser is None or not browser.alive:
+                        browser = process.browsers[limit] = await Browser(max_page_mb=limit).start()
+                    process.users[browser] += 1
+                self._browser = browser
             if self._env is None:
-                self._env = self._make(task, self._shared.browser, self._config)
+                self._env = self._make(task, self._browser, self._config)
             return self._env
 
     async def _close(self) -> None:
         async with self._changing:
             await self._release()
 
-    async def _borrow(self) -> _Shared:
-        process, limit = _this_process(), self._config.max_page_mb
-        async with process.starting:
-            shared = process.browsers.get(limit)
-            if shared is None or not shared.browser.alive:
-                shared = process.browsers[limit] = _Shared(await Browser(max_page_mb=limit).start())
-            shared.users += 1
-            return shared
-
     async def _release(self) -> None:
-        env, shared = self._env, self._shared
-        self._env, self._shared = None, None
-        if shared is None:
+        process, env, browser = _this_process(), self._env, self._browser
+        self._env = self._browser = None
+        if browser is None:
             return
         try:
             if env is not None:
                 await env.close()
         finally:
-            await self._give_back(shared)
-
-    async def _give_back(self, shared: _Shared) -> None:
-        process = _this_process()
-        async with process.starting:
-            shared.users -= 1
-            if not shared.users:
-                if process.browsers.get(self._config.max_page_mb) is shared:
-                    del process.browsers[self._config.max_page_mb]
-                await shared.browser.close()
+            async with process.starting:
+                process.users[browser] -= 1
+                if not process.users[browser]:
+                    del process.users[browser]
+                    if process.browsers.get(self._config.max_page_mb) is browser:
+                        del process.browsers[self._config.max_page_mb]
+                    await browser.close()

@@ -87,27 +87,21 @@ def find_chromium(*, visible: bool = False) -> Path | None:
 
 
 def _candidates() -> Iterable[Path]:
-    yield from _playwright_downloads()
-    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
-        path = shutil.which(name)
-        if path:
-            yield Path(path)
-    if sys.platform == "darwin":
-        for app in ("Google Chrome", "Chromium"):
-            yield Path(f"/Applications/{app}.app/Contents/MacOS/{app}")
-
-
-def _playwright_downloads() -> Iterable[Path]:
-    default = "~/Library/Caches/ms-playwright" if sys.platform == "darwin" else "~/.cache/ms-playwright"
-    root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default).expanduser()
-    patterns = (
+    downloads = "~/Library/Caches/ms-playwright" if sys.platform == "darwin" else "~/.cache/ms-playwright"
+    root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or downloads).expanduser()
+    for pattern in (
         "chromium_headless_shell-*/*/headless_shell",
         "chromium_headless_shell-*/*/chrome-headless-shell",
         "chromium-*/chrome-linux*/chrome",
         "chromium-*/chrome-mac*/Chromium.app/Contents/MacOS/Chromium",
-    )
-    for pattern in patterns:
+    ):
         yield from sorted(root.glob(pattern), reverse=True)
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            yield Path(path)
+    if sys.platform == "darwin":
+        for app in ("Google Chrome", "Chromium"):
+            yield Path(f"/Applications/{app}.app/Contents/MacOS/{app}")
 
 
 class Browser:
@@ -183,8 +177,14 @@ class Browser:
             await self.close()
             raise BrowserError(UNKNOWN_PLAYWRIGHT.format(version=version("playwright")))
         self.port = await self._devtools_port(executable, self._folder)
-        if self._max_page_bytes:
-            self._watching = asyncio.create_task(self._watch_memory(self._folder))
+        if limit := self._max_page_bytes:
+
+            async def watch(folder: Path) -> None:
+                while True:
+                    await asyncio.sleep(MEMORY_CHECK_S)
+                    await asyncio.to_thread(_end_large_renderers, folder, limit)
+
+            self._watching = asyncio.create_task(watch(self._folder))
 
     async def _devtools_port(self, executable: str | Path, folder: Path) -> int:
         """The port that Chromium has taken by itself: one chosen for it may be another program's by then."""
@@ -199,11 +199,6 @@ class Browser:
                 return listening
         await self.close()
         raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
-
-    async def _watch_memory(self, folder: Path) -> None:
-        while True:
-            await asyncio.sleep(MEMORY_CHECK_S)
-            await asyncio.to_thread(_end_large_renderers, folder, self._max_page_bytes)
 
     @property
     def alive(self) -> bool:
@@ -290,15 +285,15 @@ def _end_large_renderers(folder: Path, limit: int) -> None:
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.memory_info().rss <= limit:
+            if process.memory_info().rss <= limit or "--type=renderer" not in process.cmdline():
                 continue
-            if "--type=renderer" in process.cmdline() and _belongs(process, f"--user-data-dir={folder}/"):
+            if any(_is_of(parent, folder) for parent in process.parents()):
                 logger.warning("a page took more than %d MB; its process is ended", limit // 1_000_000)
                 process.kill()
 
 
-def _belongs(process: psutil.Process, flag: str) -> bool:
-    return any(word.startswith(flag) for parent in process.parents() for word in parent.cmdline())
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    return any(word.startswith(f"--user-data-dir={folder}/") for word in process.cmdline())
 
 
 def _listening_port(folder: Path) -> int | None:
@@ -307,8 +302,7 @@ def _listening_port(folder: Path) -> int | None:
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            if any(w.startswith(f"--user-data-dir={folder}/") for w in words) and "--type=" not in " ".join(words):
+            if _is_of(process, folder) and "--type=" not in " ".join(process.cmdline()):
                 for connection in process.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN:
                         return int(connection.laddr.port)

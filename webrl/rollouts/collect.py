@@ -19,9 +19,11 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.redaction import redact
@@ -91,15 +93,26 @@ async def collect(
     for task in tasks:
         suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
-    done = _read_done(out, summary)
+    done: set[str] = set()
+    if out.exists():
+        store.cut_torn_line(out)
+        for trajectory in store.read_records(out, Trajectory):
+            done.add(trajectory.trajectory_id)
+            summary.add(trajectory)
+        summary.resumed = len(done)
     episodes = name_episodes(tasks, prefix)
-    waiting = [(name, task) for name, task in episodes if name not in done]
-    num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
+    left = {name: task for name, task in episodes if name not in done}
+    num, num_done = len(episodes), len(episodes) - len(left)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
     over = " over all suites" if len({suite_of(task) for task in tasks}) > 1 else ""
+
+    def policy_of(task: Task) -> Policy:
+        return policy[task.site] if isinstance(policy, Mapping) else policy
+
     with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
 
         def record(trajectory: Trajectory) -> None:
+            del left[trajectory.trajectory_id]
             file.append(without_secrets(trajectory))
             summary.add(trajectory)
             bar.set_postfix_str(_describe(summary, over))
@@ -107,10 +120,61 @@ async def collect(
             if on_episode:
                 on_episode(trajectory)
 
-        if waiting:
-            async with open_pool(config.rollout, len(waiting)) as pool:
-                stage = _Stage(pool, policy, config, out, phase, record, (prefix, draws or prefix))
-                await stage.run(waiting, target - num_done)
+        async def play(pool: Pool, name: str, task: Task) -> Trajectory:
+            async with pool.env() as env:
+                trajectory = await run_episode(
+                    env,
+                    policy_of(task),
+                    task,
+                    config.rollout,
+                    trajectory_id=name,
+                    phase=phase,
+                    seed=config.seed,
+                    draws=name.replace(prefix, draws or prefix, 1),
+                    save_screenshot=screenshot_saver(config.rollout, out, name),
+                )
+                return await suite_of(task).finish(env, trajectory)
+
+        async def work(pool: Pool, queue: Iterator[tuple[str, Task]], enough: asyncio.Event) -> None:
+            for name, task in queue:
+                trajectory = await repeat_after_crash(partial(play, pool, name, task), config.rollout, name)
+                if any(step.screenshot for step in trajectory.steps):  # on the disk before the line that names them
+                    await asyncio.to_thread(sync_tree, screenshot_folder(out, name))
+                record(trajectory)
+                if num - len(left) >= target:
+                    enough.set()
+
+        if left:
+            async with open_pool(config.rollout, len(left)) as pool:
+                enough, queue = asyncio.Event(), iter(list(left.items()))
+                if num_done >= target:
+                    enough.set()
+                workers = [asyncio.create_task(work(pool, queue, enough)) for _ in range(min(pool.size, len(left)))]
+                playing = asyncio.gather(*workers)
+                stop = asyncio.create_task(enough.wait())
+                ends: list[asyncio.Future[Any]] = [playing, stop]
+                try:
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                    if playing.done():
+                        playing.result()
+                finally:
+                    stop.cancel()
+                    playing.cancel()
+                    await asyncio.gather(stop, playing, *workers, return_exceptions=True)
+        for name, task in list(left.items()):
+            record(
+                Trajectory(
+                    trajectory_id=name,
+                    task=task,
+                    instruction=task.instruction or "",
+                    phase=phase,
+                    steps=(),
+                    final_observation="",
+                    status=Status.CUT_OFF,
+                    message=f"left behind when {config.rollout.cut_off:.0%} of the episodes were in",
+                    policy=policy_of(task).fingerprint,
+                )
+            )
     return summary
 
 
@@ -148,97 +212,6 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> A
                 return
             async with EnvPool(config) as pool:
                 yield pool
-
-
-class _Stage:
-    """One run of `collect` over the episodes that are still to be played."""
-
-    def __init__(
-        self,
-        pool: Pool,
-        policy: Policy | Mapping[str, Policy],
-        config: RunConfig,
-        out: Path,
-        phase: int,
-        record: Callable[[Trajectory], None],
-        draws: tuple[str, str],
-    ) -> None:
-        self._pool = pool
-        self._policy = policy
-        self._config = config
-        self._out = out
-        self._phase = phase
-        self._record = record
-        self._draws = draws
-
-    async def run(self, waiting: Sequence[tuple[str, Task]], target: int) -> None:
-        """Play `waiting`; once `target` episodes are in, leave the rest behind as `cut_off`."""
-        queue = iter(waiting)
-        left = dict(waiting)
-        enough = asyncio.Event()
-        if target <= 0:
-            enough.set()
-
-        async def player() -> None:
-            for name, task in queue:
-                trajectory = await self._attempts(name, task)
-                if any(step.screenshot for step in trajectory.steps):  # on the disk before the line that names them
-                    await asyncio.to_thread(sync_tree, screenshot_folder(self._out, name))
-                del left[name]
-                self._record(trajectory)
-                if len(waiting) - len(left) >= target:
-                    enough.set()
-
-        players = [asyncio.create_task(player()) for _ in range(min(self._pool.size, len(waiting)))]
-        stop = asyncio.create_task(enough.wait())
-        try:
-            while not stop.done() and any(not p.done() for p in players):
-                await asyncio.wait([stop, *(p for p in players if not p.done())], return_when=asyncio.FIRST_COMPLETED)
-                for finished in players:
-                    if finished.done():
-                        finished.result()
-        finally:
-            for task in (stop, *players):
-                task.cancel()
-            await asyncio.gather(stop, *players, return_exceptions=True)
-        for name, task_left in left.items():
-            self._record(self._cut_off(name, task_left))
-
-    def _policy_of(self, task: Task) -> Policy:
-        return self._policy[task.site] if isinstance(self._policy, Mapping) else self._policy
-
-    async def _attempts(self, name: str, task: Task) -> Trajectory:
-        """Play an episode, again after a crash."""
-
-        async def play() -> Trajectory:
-            async with self._pool.env() as env:
-                trajectory = await run_episode(
-                    env,
-                    self._policy_of(task),
-                    task,
-                    self._config.rollout,
-                    trajectory_id=name,
-                    phase=self._phase,
-                    seed=self._config.seed,
-                    draws=name.replace(*self._draws, 1),
-                    save_screenshot=screenshot_saver(self._config.rollout, self._out, name),
-                )
-                return await suite_of(task).finish(env, trajectory)
-
-        return await repeat_after_crash(play, self._config.rollout, name)
-
-    def _cut_off(self, name: str, task: Task) -> Trajectory:
-        return Trajectory(
-            trajectory_id=name,
-            task=task,
-            instruction=task.instruction or "",
-            phase=self._phase,
-            steps=(),
-            final_observation="",
-            status=Status.CUT_OFF,
-            message=f"left behind when {self._config.rollout.cut_off:.0%} of the episodes were in",
-            policy=self._policy_of(task).fingerprint,
-        )
 
 
 def screenshot_folder(out: Path, name: str) -> Path:
@@ -279,18 +252,6 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
     return list(episodes.items())
 
 
-def _read_done(out: Path, summary: CollectSummary) -> set[str]:
-    if not out.exists():
-        return set()
-    store.cut_torn_line(out)
-    done = set()
-    for trajectory in store.read_records(out, Trajectory):
-        done.add(trajectory.trajectory_id)
-        summary.add(trajectory)
-    summary.resumed = len(done)
-    return done
-
-
 def _describe(summary: CollectSummary, over: str) -> str:
     failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
     success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
@@ -310,14 +271,10 @@ class Breaker:
         self._num_episodes = num_episodes
         self._allowed = allowed
 
-    def count(self, trajectory: Trajectory) -> None:
-        """Count one episode."""
+    def count(self, trajectory: Trajectory) -> bool:
+        """Count one episode; whether more have failed than may, whatever becomes of the rest."""
         if trajectory.status in FAILED:
             self.statuses[trajectory.status.value] += 1
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether more have failed than may, whatever becomes of the rest."""
         return self.statuses.total() > self._allowed * self._num_episodes
 
     def __call__(self, trajectory: Trajectory) -> None:
@@ -326,8 +283,7 @@ class Breaker:
         Raises:
             StageError: what failed, and how to go on.
         """
-        self.count(trajectory)
-        if trajectory.status not in FAILED or not self.is_passed:
+        if not self.count(trajectory) or trajectory.status not in FAILED:
             return
         kinds = ", ".join(f"{name} {number}" for name, number in sorted(self.statuses.items()))
         raise StageError(
@@ -345,9 +301,10 @@ def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breake
     if not path.exists():
         return breaker
     store.cut_torn_line(path)
+    is_passed = False
     for trajectory in store.read_records(path, Trajectory):
-        breaker.count(trajectory)
-    if not breaker.is_passed:
+        is_passed = breaker.count(trajectory)
+    if not is_passed:
         return breaker
     logger.warning("%s: %d failed episodes are played again", path, breaker.statuses.total())
     store.write_records(path, (t for t in store.read_records(path, Trajectory) if t.status not in FAILED))

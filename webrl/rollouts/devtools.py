@@ -17,12 +17,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import functools
 import itertools
 import os
 import re
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.runs.text import dump_json, load_json
@@ -52,6 +50,7 @@ _FINAL, _OPCODE = 0x80, 0x0F
 _TEXT, _CONTINUED, _CLOSE, _PING, _PONG = 0x1, 0x0, 0x8, 0x9, 0xA
 _MASKED = 0x80
 _NO_KEY = bytes(4)
+_READ_AHEAD = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 28
 """A page that makes the browser send more in one message is given up."""
 
@@ -69,10 +68,16 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """One page's DevTools session; calls may overlap and are carried out in the order they are made."""
+    """One page's DevTools session; calls may overlap and are carried out in the order they are made.
+
+    It is its own WebSocket client, for Chromium's DevTools server on loopback alone: every step of every episode passes
+    through it about ten times, and a general library costs more here than parsing and carrying out the calls does. Left
+    out: TLS, extensions, and fragmented sending.
+    """
 
     def __init__(self) -> None:
-        self._socket: DevToolsSocket
+        self._writer: asyncio.StreamWriter
+        self._receiving: asyncio.Task[None]
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
@@ -91,14 +96,49 @@ class Channel:
     async def open(cls, port: int, target_id: str) -> Self:
         """Connect to a page by its DevTools target id. Raises ChannelClosed."""
         channel = cls()
-        gone = functools.partial(channel._fail, "the page has been closed")
         try:
-            channel._socket = await DevToolsSocket.open(port, f"/devtools/page/{target_id}", channel._take, gone)
-        except OSError as error:
+            reader, channel._writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_AHEAD)
+            lines = (f"GET /devtools/page/{target_id} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket")
+            key = base64.b64encode(os.urandom(16)).decode()
+            more = ("Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", "", "")
+            channel._writer.write("\r\n".join(lines + more).encode())
+            status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1")
+            if " 101 " not in status:
+                channel._writer.transport.abort()
+                raise ConnectionRefusedError(status)
+        except (OSError, EOFError) as error:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
+        channel._receiving = asyncio.create_task(channel._receive(reader))
         _, _, tree = await channel.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
         channel.main_frame = tree["frameTree"]["frame"]["id"]
         return channel
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        """Take messages until the browser hangs up."""
+        parts: list[bytes] = []
+        try:
+            while True:
+                first, size = await reader.readexactly(2)
+                if size > 125:
+                    size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
+                if size + sum(map(len, parts)) > MAX_MESSAGE_BYTES:
+                    return
+                body = await reader.readexactly(size)
+                opcode = first & _OPCODE
+                if opcode == _CLOSE:
+                    return
+                if opcode == _PING:
+                    self._writer.write(_frame(_PONG, body))
+                elif opcode in (_TEXT, _CONTINUED):
+                    parts.append(body)
+                    if first & _FINAL:
+                        self._take(b"".join(parts))
+                        parts.clear()
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._fail("the page has been closed")
+            self._writer.transport.abort()
 
     async def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call a DevTools method. Raises ChannelError (protocol error), ChannelClosed."""
@@ -113,12 +153,11 @@ class Channel:
         futures = [loop.create_future() for _ in calls]
         self._waiting.update(zip(numbers, futures, strict=True))
         try:
-            self._socket.send(
-                *(
-                    dump_json({"id": number, "method": method, "params": params})
-                    for number, (method, params) in zip(numbers, calls, strict=True)
-                )
+            messages = (
+                dump_json({"id": number, "method": method, "params": params})
+                for number, (method, params) in zip(numbers, calls, strict=True)
             )
+            self._writer.write(b"".join(_frame(_TEXT, message) for message in messages))
             answers = [await future for future in futures]
         finally:
             for number, future in zip(numbers, futures, strict=True):
@@ -148,7 +187,8 @@ class Channel:
     async def close(self) -> None:
         """Hang up; the page lives on."""
         self._fail("the page has been closed")
-        self._socket.close()
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
 
     async def watch_imports(self) -> None:
         """Follow the scripts on their way to the page: `import()` leaves no trace in it. Raises ChannelClosed."""
@@ -233,119 +273,20 @@ class Channel:
                 future.set_exception(ChannelClosed(self._closed))
 
 
-class DevToolsSocket(asyncio.Protocol):
-    """A WebSocket client for Chromium's DevTools server on loopback: text messages in both directions, nothing else.
+def _frame(opcode: int, body: bytes) -> bytes:
+    """A final WebSocket frame, masked with the key zero.
 
-    Written for this one peer because every step of every episode passes through it about ten times, and a general
-    library costs more here than parsing and carrying out the calls does. Left out: TLS, extensions, fragmented sending,
-    and the masking of what we send (RFC 6455 asks for a random key against caching proxies; there is none on loopback,
-    and the key zero leaves the bytes as they are).
+    (RFC 6455 asks for a random key against caching proxies; there is none on loopback, and zero leaves the bytes as
+    they are.)
     """
-
-    def __init__(self, on_message: Callable[[bytes], None], on_close: Callable[[], None]) -> None:
-        self._on_message = on_message
-        self._on_close = on_close
-        self._buffer = bytearray()
-        self._parts: list[bytes] = []
-        self._transport: asyncio.Transport
-        self._greeting: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
-
-    @classmethod
-    async def open(
-        cls, port: int, path: str, on_message: Callable[[bytes], None], on_close: Callable[[], None]
-    ) -> Self:
-        """Connect. Raises OSError (nobody listens, or the answer is no).
-
-        Args:
-            on_message: gets each text message.
-            on_close: called once, at the end.
-        """
-        loop = asyncio.get_running_loop()
-        _, socket = await loop.create_connection(lambda: cls(on_message, on_close), "127.0.0.1", port)
-        key = base64.b64encode(os.urandom(16)).decode()
-        lines = (f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket", "Connection: Upgrade")
-        more = (f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", "", "")
-        socket._transport.write("\r\n".join(lines + more).encode())
-        assert socket._greeting is not None
-        status = (await socket._greeting).split(b"\r\n", 1)[0]
-        socket._greeting = None
-        if b" 101 " not in status:
-            socket._transport.abort()
-            raise ConnectionRefusedError(status.decode("latin-1"))
-        socket._parse()
-        return socket
-
-    def send(self, *messages: bytes) -> None:
-        """Send text messages, all in one write."""
-        self._transport.write(b"".join(part for message in messages for part in (_header(_TEXT, message), message)))
-
-    def close(self) -> None:
-        """Hang up."""
-        self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of asyncio's protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Part of asyncio's protocol."""
-        self._buffer += data
-        if self._greeting is None:
-            self._parse()
-        elif not self._greeting.done() and (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            self._greeting.set_result(bytes(self._buffer[:end]))
-            del self._buffer[: end + 4]
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Part of asyncio's protocol."""
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(ConnectionResetError("the DevTools server hung up"))
-        self._on_close()
-
-    def _parse(self) -> None:
-        """Take whole frames from the buffer."""
-        buffer, start = self._buffer, 0
-        while len(buffer) - start >= 2:
-            first, size, body = buffer[start], buffer[start + 1] & 0x7F, start + 2
-            if size > 125:
-                width = 2 if size == 126 else 8
-                if len(buffer) - body < width:
-                    break
-                size = int.from_bytes(buffer[body : body + width], "big")
-                body += width
-            if size > MAX_MESSAGE_BYTES or sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
-                buffer.clear()
-                self._transport.abort()
-                return
-            if len(buffer) - body < size:
-                break
-            start = body + size
-            self._take(first, bytes(buffer[body:start]))
-        del buffer[:start]
-
-    def _take(self, first: int, body: bytes) -> None:
-        opcode = first & _OPCODE
-        if opcode in (_TEXT, _CONTINUED):
-            self._parts.append(body)
-            if first & _FINAL:
-                whole = body if len(self._parts) == 1 else b"".join(self._parts)
-                self._parts.clear()
-                self._on_message(whole)
-        elif opcode == _PING:
-            self._transport.write(_header(_PONG, body) + body)
-        elif opcode == _CLOSE:
-            self._transport.close()
-
-
-def _header(opcode: int, body: bytes) -> bytes:
-    """Start of a final frame, masked with the key zero."""
     size = len(body)
     if size < 126:
-        return bytes((_FINAL | opcode, _MASKED | size)) + _NO_KEY
-    if size < 1 << 16:
-        return bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big") + _NO_KEY
-    return bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big") + _NO_KEY
+        head = bytes((_FINAL | opcode, _MASKED | size))
+    elif size < 1 << 16:
+        head = bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
+    return head + _NO_KEY + body
 
 
 # A document has gone, and the world with it; another context may have its number.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
-from webrl.llm.interface import Policy, PolicyOutput, Turn
+from webrl.llm.interface import Policy, Turn
 from webrl.llm.pictures import sha256, shrink
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
@@ -122,7 +122,6 @@ async def _play(
         shown = None if config.image_size is None else await _picture(before, config.image_size)
         picture = shown or before.screenshot
         screenshot = save_screenshot(picture, index) if save_screenshot and picture else ""
-        digest = sha256(shown) if screenshot and shown else ""
         turn = Turn(before.goal, tuple(episode.steps), before.text, step_seed(*seed, index), shown)
         asked = time.perf_counter()
         output = await policy.act(turn)
@@ -134,8 +133,24 @@ async def _play(
             action = read_answer(output.text, config.dialect, page)
             taken, note = action.canonical, action.note
         result = await env.step(taken)
-        seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
-        episode.steps.append(_record(index, before, output, result, note, (screenshot, digest), seconds))
+        episode.steps.append(
+            Step(
+                index=index,
+                observation=output.observation_shown,
+                response=output.text,
+                action=result.action,
+                error=result.error,
+                note=note,
+                prompt_ids=tuple(output.prompt_ids),
+                action_ids=tuple(output.action_ids),
+                logprobs=tuple(output.logprobs),
+                url=before.url,
+                screenshot=screenshot,
+                screenshot_sha256=sha256(shown) if screenshot and shown else "",
+                blocked=result.blocked,
+                seconds={"policy": answered - asked, "browser": time.perf_counter() - answered},
+            )
+        )
         episode.observation, episode.reward = result.observation, result.reward
         episode.parse_failures = 0 if result.action else episode.parse_failures + 1
         episode.status = _stop(episode, result, config)
@@ -166,33 +181,6 @@ def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Statu
     if len(episode.steps) >= config.max_steps:
         return Status.STEP_LIMIT
     return None
-
-
-def _record(
-    index: int,
-    before: Observation,
-    output: PolicyOutput,
-    result: StepResult,
-    note: str,
-    screenshot: tuple[str, str],
-    seconds: dict[str, float],
-) -> Step:
-    return Step(
-        index=index,
-        observation=output.observation_shown,
-        response=output.text,
-        action=result.action,
-        error=result.error,
-        note=note,
-        prompt_ids=tuple(output.prompt_ids),
-        action_ids=tuple(output.action_ids),
-        logprobs=tuple(output.logprobs),
-        url=before.url,
-        screenshot=screenshot[0],
-        screenshot_sha256=screenshot[1],
-        blocked=result.blocked,
-        seconds=seconds,
-    )
 
 
 def step_seed(seed: int, draws: str, index: int) -> int:

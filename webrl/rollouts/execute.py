@@ -1,6 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, tabs)`; `Tabs` is what an action may act on (`webrl/rollouts/profile.py` owns them).
+API: `await execute(action, tabs)`, on the open tabs of an environment.
 Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 
@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urljoin
@@ -48,7 +49,9 @@ ROUND_TRIPS = 40
 """More calls of the page than any action of Playwright's needs."""
 CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
-_ANYWHERE = ("choose", "pick", "disabledOption", "watchInput", "hadInput")
+_PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
+"""Arguments in screenshot pixels; handlers get CSS pixels."""
+_ANYWHERE = ("choose", "pick", "watchInput", "hadInput")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
@@ -62,7 +65,7 @@ class ActionFailed(Exception):
 
 
 class Tabs(Protocol):
-    """The open tabs of an environment."""
+    """What an action may act on: the open tabs of an environment (`BrowserEnv`)."""
 
     page: Page
     """The active tab's page."""
@@ -71,7 +74,6 @@ class Tabs(Protocol):
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
-
     max_tabs: int
     """No more tabs than these can be open."""
     upload_dir: Path | None
@@ -94,8 +96,9 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     """
     from playwright.async_api import Error
 
+    arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     try:
-        await (handlers or _HANDLERS)[action.name](tabs, **action.arguments)
+        await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
         if is_crash(error):
             raise
@@ -230,15 +233,6 @@ async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
-async def _locate_visible(tabs: Tabs, bid: str, method: str, point: object) -> Locator:
-    """An element that `_aim` has no place for. Raises ActionFailed if it is not visible."""
-    if point == _HIDDEN:
-        raise ActionFailed(
-            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
-        )
-    return await locate(tabs.page, bid)
-
-
 async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
     """Have Playwright click while these modifier keys, and no others, are held; then those that were held before.
 
@@ -267,30 +261,24 @@ async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Se
         raise failure
 
 
-async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
+    """Click, double-click or hover."""
     point = None if modifiers else await _aim(tabs, bid)
     if isinstance(point, tuple):
-        await tabs.tab.click(*point, button)
+        clicks = {"hover": 0, "click": 1, "dblclick": 2}[method]
+        await (tabs.tab.click(*point, button, clicks) if clicks else tabs.tab.move(*point))
         return
-    if await _call(tabs, bid, "pick"):
+    if method == "click" and await _call(tabs, bid, "pick"):
         return
-    await click_holding(tabs, await _locate_visible(tabs, bid, "click", point), "click", modifiers, button=button)
-
-
-async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
-    point = None if modifiers else await _aim(tabs, bid)
-    if isinstance(point, tuple):
-        await tabs.tab.click(*point, button, count=2)
-        return
-    await click_holding(tabs, await _locate_visible(tabs, bid, "dblclick", point), "dblclick", modifiers, button=button)
-
-
-async def _hover(tabs: Tabs, bid: str) -> None:
-    point = await _aim(tabs, bid)
-    if isinstance(point, tuple):
-        await tabs.tab.move(*point)
-        return
-    await attempt(await _locate_visible(tabs, bid, "hover", point), "hover")
+    if point == _HIDDEN:
+        raise ActionFailed(
+            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
+        )
+    element = await locate(tabs.page, bid)
+    if method == "hover":
+        await attempt(element, method)
+    else:
+        await click_holding(tabs, element, method, modifiers, button=button)
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
@@ -352,12 +340,11 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     wanted = [options] if isinstance(options, str) else options
-    if await _call(tabs, bid, "choose", wanted):
+    chosen = await _call(tabs, bid, "choose", wanted)
+    if isinstance(chosen, str):
+        raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
+    if chosen:
         return
-    await locate(tabs.page, bid)
-    disabled = await _call(tabs, bid, "disabledOption", wanted)
-    if disabled is not None:
-        raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
     await set_value(tabs, bid, "select_option", options)
 
 
@@ -400,9 +387,12 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     return found
 
 
-async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> None:
+async def _upload(tabs: Tabs, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
+    """Click an element, or else a place, and give the dialog that this opens the files."""
+    files = find_uploads(file, tabs.upload_dir)
+    element = await locate(tabs.page, bid) if bid else None
     async with tabs.page.expect_file_chooser(timeout=0) as chooser:
-        await click
+        await (attempt(element, "click") if element else tabs.page.mouse.click(x, y))
         # The page's clock, not ours: a busy page has done what was due before it goes on.
         waited = f"new Promise((done) => setTimeout(done, {CHOOSER_MS}))"
         waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
@@ -417,62 +407,26 @@ async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> No
     await (await chooser.value).set_files(files)
 
 
-async def _upload_file(tabs: Tabs, bid: str, file: str | list[str]) -> None:
-    files = find_uploads(file, tabs.upload_dir)
-    await _upload(tabs, files, attempt(await locate(tabs.page, bid), "click"))
-
-
-async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[str]) -> None:
-    files = find_uploads(file, tabs.upload_dir)
-    await _upload(tabs, files, tabs.page.mouse.click(x / tabs.scale, y / tabs.scale))
-
-
-async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
-    await _wheel(tabs, None, delta_x, delta_y)
-
-
-async def _scroll_at(tabs: Tabs, x: float, y: float, dx: float, dy: float) -> None:
-    await _wheel(tabs, (x / tabs.scale, y / tabs.scale), dx, dy)
-
-
-async def _wheel(tabs: Tabs, at: tuple[float, float] | None, delta_x: float, delta_y: float) -> None:
-    delta = (delta_x / tabs.scale, delta_y / tabs.scale)
-    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, *delta)))
+async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
+    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, delta_x, delta_y)))
     point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
     if point:
         tabs.tab.pointer = (point[0], point[1])
         await tabs.page.mouse.move(*point)
-    await tabs.page.mouse.wheel(*delta)
+    await tabs.page.mouse.wheel(delta_x, delta_y)
     if await tabs.tab.evaluate("__webrl.wheeled"):
         tabs.tell("scroll: there is nothing to scroll that way")
 
 
-async def _mouse_move(tabs: Tabs, x: float, y: float) -> None:
-    await tabs.page.mouse.move(x / tabs.scale, y / tabs.scale)
-
-
-async def _mouse_down(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await _mouse_move(tabs, x, y)
-    await tabs.page.mouse.down(button=button)
-
-
-async def _mouse_up(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await _mouse_move(tabs, x, y)
-    await tabs.page.mouse.up(button=button)
-
-
-async def _mouse_click(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale, button=button)
-
-
-async def _mouse_dblclick(tabs: Tabs, x: float, y: float, button: Any) -> None:
-    await tabs.page.mouse.dblclick(x / tabs.scale, y / tabs.scale, button=button)
+async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:
+    await tabs.page.mouse.move(x, y)
+    await getattr(tabs.page.mouse, way)(button=button)
 
 
 async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
-    await _mouse_move(tabs, from_x, from_y)
+    await tabs.page.mouse.move(from_x, from_y)
     await tabs.page.mouse.down()
-    await _mouse_move(tabs, to_x, to_y)
+    await tabs.page.mouse.move(to_x, to_y)
     await tabs.page.mouse.up()
 
 
@@ -525,9 +479,9 @@ _HANDLERS: dict[str, Handler] = {
     "noop": _noop,
     "send_msg_to_user": _say,
     "report_infeasible": _say,
-    "click": _click,
-    "dblclick": _dblclick,
-    "hover": _hover,
+    "click": partial(_point, method="click"),
+    "dblclick": partial(_point, method="dblclick"),
+    "hover": partial(_point, method="hover"),
     "fill": _fill,
     "clear": _clear,
     "check": _check,
@@ -536,16 +490,16 @@ _HANDLERS: dict[str, Handler] = {
     "press": _press,
     "focus": _focus,
     "drag_and_drop": _drag_and_drop,
-    "upload_file": _upload_file,
-    "scroll": _scroll,
-    "scroll_at": _scroll_at,
-    "mouse_move": _mouse_move,
-    "mouse_down": _mouse_down,
-    "mouse_up": _mouse_up,
-    "mouse_click": _mouse_click,
-    "mouse_dblclick": _mouse_dblclick,
+    "upload_file": _upload,
+    "scroll": _wheel,
+    "scroll_at": lambda tabs, x, y, dx, dy: _wheel(tabs, dx, dy, (x, y)),
+    "mouse_move": lambda tabs, x, y: tabs.page.mouse.move(x, y),
+    "mouse_down": partial(_mouse_button, way="down"),
+    "mouse_up": partial(_mouse_button, way="up"),
+    "mouse_click": lambda tabs, x, y, button: tabs.page.mouse.click(x, y, button=button),
+    "mouse_dblclick": lambda tabs, x, y, button: tabs.page.mouse.dblclick(x, y, button=button),
     "mouse_drag_and_drop": _mouse_drag_and_drop,
-    "mouse_upload_file": _mouse_upload_file,
+    "mouse_upload_file": _upload,
     "keyboard_press": _keyboard_press,
     "keyboard_up": _keyboard_up,
     "keyboard_down": _keyboard_down,

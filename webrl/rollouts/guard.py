@@ -3,7 +3,7 @@
 API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` returns the options of a browser context that
 is held to it; `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
 
-Two layers enforce it. Chromium's own requests go through a proxy of ours (`Egress`) unless their host and port are
+Two layers enforce it. Chromium's own requests go through a proxy of ours (`_serve`) unless their host and port are
 named (and nothing is routed): nothing on the network is reached past it, redirects, WebSockets and workers included.
 Names are resolved there, once, and the connection goes to the very address that was judged: a name that resolves
 differently the next time gains nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`, …) are
@@ -23,10 +23,10 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from webrl.rollouts.miniwob import miniwob_root
@@ -132,137 +132,8 @@ _HOP_BY_HOP = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|proxy-
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-class Admission(Enum):
-    """What a host may resolve to."""
-
-    NONE = auto()
-    """The host is refused."""
-    PUBLIC = auto()
-    """Addresses of the public internet that are not this machine's own."""
-    ANY = auto()
-    """Any address."""
-
-
 class HostBlocked(Exception):
     """The host, or what it resolves to, is outside the allow-list."""
-
-
-class Egress:
-    """See the module docstring."""
-
-    def __init__(
-        self,
-        admit: Callable[[str, int], Admission],
-        on_refusal: Callable[[str], None],
-        limits: Limits = NO_LIMITS,
-        routes: Mapping[str, int] | None = None,
-    ) -> None:
-        self._admit = admit
-        self._on_refusal = on_refusal
-        self._limits = limits
-        self._routes = routes or {}
-        self._server: asyncio.Server | None = None
-        self._running: set[asyncio.Task[None]] = set()
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._running.add(task)
-        try:
-            async with asyncio.timeout(_HEAD_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            await self._answer(head, reader, writer)
-        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
-            pass  # either side has gone, or does not speak HTTP: the browser reports a failed connection
-        except asyncio.CancelledError:
-            pass  # the profile is closed; asyncio would report the task otherwise
-        finally:
-            self._running.discard(task)
-            writer.close()
-
-    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        tunnel = method == "CONNECT"
-        url = urlsplit(f"//{target}" if tunnel else target)
-        if not tunnel and url.scheme != "http":
-            raise ValueError(f"not a proxy request: {target!r:.200}")
-        host, port = url.hostname or "", url.port or 80
-        reason = "" if tunnel else self._limits.refusal(method, target)
-        try:
-            if reason:
-                raise HostBlocked(reason)
-            there, to_server = await self._connect(host, port)
-        except HostBlocked as error:
-            # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
-            self._on_refusal(reason or "")
-            body = f"{BLOCKED}{error}"
-            writer.write(_plain("403 Forbidden", body))
-            await writer.drain()
-            return
-        except (OSError, TimeoutError) as error:
-            writer.write(_plain("502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"))
-            await writer.drain()
-            return
-        try:
-            if tunnel:
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                if self._limits.read_only and not await self._starts_tls(reader, to_server):
-                    return
-            else:
-                await _forward(head, method, target, reader, to_server)
-                await _relay_head(there, writer)
-            await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
-        finally:
-            to_server.close()
-
-    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
-        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
-        async with asyncio.timeout(_HEAD_TIMEOUT_S):
-            first = await reader.readexactly(5)
-            if first.startswith(_TLS_HANDSHAKE):
-                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
-        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
-            self._on_refusal("WebSockets are not to be opened here")
-            return False
-        to_server.write(first)
-        return True
-
-    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises HostBlocked, OSError, TimeoutError."""
-        admission = self._admit(host, port)
-        if admission is Admission.NONE:
-            raise HostBlocked(f"{host} is outside the hosts of this task.")
-        if (served := self._routes.get(f"{host}:{port}")) is not None:
-            host, port = "127.0.0.1", served
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            loop = asyncio.get_running_loop()
-            try:
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except UnicodeError:
-                raise HostBlocked(f"{host!r:.100} is no host name.") from None
-            addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-            if admission is Admission.PUBLIC and not all(map(is_public, addresses)):
-                raise HostBlocked(f"{host} is an internal address; name it in rollout.allowed_hosts to allow it.")
-            failure: OSError = OSError("no address")
-            for address in addresses:
-                try:
-                    return await asyncio.open_connection(address, port, limit=_HEAD_LIMIT)
-                except OSError as error:
-                    failure = error
-            raise failure
 
 
 def is_public(address: str) -> bool:
@@ -347,50 +218,10 @@ async def _wait_for_end(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-def _plain(status: str, text: str) -> bytes:
-    body = text.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + body
-
-
 # Beside a port of its own a loopback host without a port would admit the browser's DevTools.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
-_ONLY_READS = """
-for (const name of ['WebSocketStream', 'WebTransport', 'fetchLater']) delete globalThis[name];
-globalThis.WebSocket = class WebSocket extends EventTarget {
-  static CONNECTING = 0; static OPEN = 1; static CLOSING = 2; static CLOSED = 3;
-  CONNECTING = 0; OPEN = 1; CLOSING = 2; CLOSED = 3;
-  readyState = 0; bufferedAmount = 0; binaryType = 'blob'; extensions = ''; protocol = '';
-  onopen = null; onmessage = null; onerror = null; onclose = null;
-  constructor(url) {
-    super();
-    this.url = new URL(url, document.baseURI).href.replace(/^http/, 'ws');
-    if (globalThis.__webrl) __webrl.refusedSocket = this.url.split('?')[0];
-    for (const type of ['error', 'close']) this.addEventListener(type, (event) => this[`on${type}`]?.(event));
-    setTimeout(() => {
-      this.readyState = 3;
-      this.dispatchEvent(new Event('error'));
-      this.dispatchEvent(new CloseEvent('close', { code: 1006 }));
-    }, 0);
-  }
-  send() { if (!this.readyState) throw new DOMException('Still in CONNECTING state.', 'InvalidStateError'); }
-  close() {}
-};
-Navigator.prototype.sendBeacon = () => false;
-((fetch, { send } = XMLHttpRequest.prototype) => {
-  let left = false;
-  addEventListener('pagehide', () => { left = true; }, true);
-  addEventListener('pageshow', () => { left = false; }, true);
-  globalThis.fetch = (input, init) => {
-    if (left) return Promise.reject(new TypeError('Failed to fetch'));
-    return init?.keepalive ?? input?.keepalive ? fetch(input, { ...init, keepalive: false }) : fetch(input, init);
-  };
-  XMLHttpRequest.prototype.send = function (...body) { if (!left) send.apply(this, body); };
-})(fetch);
-"""
-"""Of sockets and what outlives its page the browser does not ask: pages have none of it, and one that is left asks for
-nothing. Programs that live on a socket (JupyterLab, Node-RED) find its server down, and go on."""
+_ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"
 _DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 
@@ -423,13 +254,17 @@ class NavigationGuard:
         self._limits = limits
         self._routes = routes or {}
         self._devtools_port = devtools_port
-        self._stack = contextlib.AsyncExitStack()
-        self._local = self._local_pattern()
+        self._server: asyncio.Server | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        files = re.escape(f"{miniwob_root().as_uri()}/")
+        # No way back up, whichever way `..` and `/` are written.
+        inside = rf"{files}(?![^?#]*(\.\.(\/|$)|%2e|%2E|%2f|%2F|%5c|%5C|%00|\\))"
+        self._local = rf"{inside}|{_PLAIN_SCHEMES}"
 
     async def open(self) -> dict[str, Any]:
         """Start the proxy; gives the options of a browser context that reaches the allowed hosts only."""
-        egress = await self._stack.enter_async_context(Egress(self._admit, self._count, self._limits, self._routes))
-        self.proxy = f"http://127.0.0.1:{egress.port}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        self.proxy = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         direct = sorted(host for host in self.hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
         if self._limits or self._routes:
             direct = []
@@ -439,12 +274,16 @@ class NavigationGuard:
 
     async def close(self) -> None:
         """End the proxy and what goes through it."""
-        await self._stack.aclose()
+        if self._server is not None:
+            self._server.close()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
         if self._limits.read_only:
-            await context.add_init_script(_ONLY_READS)
+            await context.add_init_script(path=_ONLY_READS)
         if self._limits:
             await context.route(re.compile(""), self._hold)
         await context.route(self._foreign(), self._refuse)
@@ -471,23 +310,98 @@ class NavigationGuard:
         web = rf"({hosts})([\/?#]|$)" if hosts else "(?!)"
         return re.compile(rf"^(?!{self._local}|{web})")
 
-    def _local_pattern(self) -> str:
-        files = re.escape(f"{miniwob_root().as_uri()}/")
-        # No way back up, whichever way `..` and `/` are written.
-        return rf"{files}(?![^?#]*(\.\.(\/|$)|%2e|%2E|%2f|%2F|%5c|%5C|%00|\\))|{_PLAIN_SCHEMES}"
-
-    def _admit(self, host: str, port: int) -> Admission:
-        name = f"[{host}]" if ":" in host else host.lower()
-        entries = {name, f"{name}:{port}"}
-        if entries & self.public_hosts:
-            return Admission.PUBLIC
-        if entries & self.hosts and port != self._devtools_port:
-            return Admission.ANY
-        return Admission.PUBLIC if "*" in self.public_hosts else Admission.NONE
-
     def _count(self, reason: str) -> None:
         self.blocked += 1
         self.reason = reason
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            async with asyncio.timeout(_HEAD_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            await self._answer(head, reader, writer)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
+            pass  # either side has gone, or does not speak HTTP: the browser reports a failed connection
+        except asyncio.CancelledError:
+            pass  # the profile is closed; asyncio would report the task otherwise
+        finally:
+            self._running.discard(task)
+            writer.close()
+
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        tunnel = method == "CONNECT"
+        url = urlsplit(f"//{target}" if tunnel else target)
+        if not tunnel and url.scheme != "http":
+            raise ValueError(f"not a proxy request: {target!r:.200}")
+        host, port = url.hostname or "", url.port or 80
+        reason = "" if tunnel else self._limits.refusal(method, target)
+        try:
+            if reason:
+                raise HostBlocked(reason)
+            there, to_server = await self._connect(host, port)
+        except (HostBlocked, OSError, TimeoutError) as error:
+            status, text = "502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"
+            if isinstance(error, HostBlocked):
+                # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
+                self._count(reason or "")
+                status, text = "403 Forbidden", f"{BLOCKED}{error}"
+            body = text.encode()
+            fields = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close"
+            writer.write(f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n".encode() + body)
+            await writer.drain()
+            return
+        try:
+            if tunnel:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                if self._limits.read_only and not await self._starts_tls(reader, to_server):
+                    return
+            else:
+                await _forward(head, method, target, reader, to_server)
+                await _relay_head(there, writer)
+            await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
+        finally:
+            to_server.close()
+
+    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
+        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
+        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+            first = await reader.readexactly(5)
+            if first.startswith(_TLS_HANDSHAKE):
+                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
+        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
+            self._count("WebSockets are not to be opened here")
+            return False
+        to_server.write(first)
+        return True
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises HostBlocked, OSError, TimeoutError."""
+        name = f"[{host}]" if ":" in host else host.lower()
+        entries = {name, f"{name}:{port}"}
+        is_named = bool(entries & self.hosts) and not entries & self.public_hosts and port != self._devtools_port
+        if not (is_named or entries & self.public_hosts or "*" in self.public_hosts):
+            raise HostBlocked(f"{host} is outside the hosts of this task.")
+        if (served := self._routes.get(f"{host}:{port}")) is not None:
+            host, port = "127.0.0.1", served
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            loop = asyncio.get_running_loop()
+            try:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except UnicodeError:
+                raise HostBlocked(f"{host!r:.100} is no host name.") from None
+            addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+            if not is_named and not all(map(is_public, addresses)):
+                raise HostBlocked(f"{host} is an internal address; name it in rollout.allowed_hosts to allow it.")
+            failure: OSError = OSError("no address")
+            for address in addresses:
+                try:
+                    return await asyncio.open_connection(address, port, limit=_HEAD_LIMIT)
+                except OSError as error:
+                    failure = error
+            raise failure
 
     async def _hold(self, route: Route) -> None:
         from playwright.async_api import Error

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-Box = tuple[float, float, float, float]
-
 SHOWN_ATTRIBUTES = (
     "title",
     "value",
@@ -117,19 +115,12 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
 
 
 def _is_seen(node: Any, width: float, height: float) -> bool:
-    box = _parse_box(node.get(_BOX))
-    if box is None or node.get("aria-hidden", "false") == "true":
-        return False
-    left, top, box_width, box_height = box
-    return left + box_width >= 0 and left <= width and top + box_height >= 0 and top <= height
-
-
-def _parse_box(text: str | None) -> Box | None:
     try:
-        left, top, width, height = map(float, (text or "").split(","))
+        left, top, box_width, box_height = map(float, node.get(_BOX, "").split(","))
     except ValueError:
-        return None
-    return left, top, width, height
+        return False
+    is_in_window = left + box_width >= 0 and left <= width and top + box_height >= 0 and top <= height
+    return is_in_window and node.get("aria-hidden", "false") != "true"
 
 
 def _attributes(node: Any) -> dict[str, str]:

@@ -23,15 +23,9 @@ T = TypeVar("T")
 class _Kept:
     def __init__(self, runner: asyncio.Runner) -> None:
         self.runner = runner
-        self.made_for: RolloutConfig | None = None
         self.pool: EnvPool | None = None
         self.is_lent = False
         self.is_over = False
-
-    async def close(self) -> None:
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            await pool.close()
 
 
 _kept: ContextVar[_Kept | None] = ContextVar("kept_browsers", default=None)
@@ -52,7 +46,8 @@ def keep_browsers() -> Iterator[None]:
         finally:
             _kept.reset(token)
             kept.is_over = True
-            runner.run(kept.close())
+            if kept.pool is not None:
+                runner.run(kept.pool.close())
 
 
 def _current() -> _Kept | None:
@@ -76,10 +71,11 @@ async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
         return
     kept.is_lent = True
     try:
-        if kept.made_for != config:
-            await kept.close()
-        if kept.pool is None:
-            kept.pool, kept.made_for = EnvPool(config), config
+        old = kept.pool
+        if old is None or old.config != config:
+            kept.pool = EnvPool(config)
+            if old is not None:
+                await old.close()
         yield kept.pool
     finally:
         kept.is_lent = False

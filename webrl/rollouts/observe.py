@@ -9,7 +9,6 @@ BrowserGym's flattened accessibility tree; `observe_html`, the simplified HTML o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
@@ -22,7 +21,7 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import Frame
 
     from webrl.rollouts.devtools import Tab
 
@@ -73,9 +72,11 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         if node["nodeId"] in visited:
             continue
         visited.add(node["nodeId"])
-        name, bid, line = _describe(node, parent_name, uses)
-        if bid in hidden or (uses is not None and _is_hidden(node)):
+        bid, properties = _take_bid(node)
+        # `aria-hidden`: Chromium 119 has what can have the focus all the same.
+        if bid in hidden or (uses is not None and ("hidden", True) in properties):
             continue
+        name, line = _describe(node, bid, properties, parent_name, uses)
         if line is not None:
             lines.append("\t" * depth + line)
             depth += 1
@@ -88,12 +89,13 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
     return "\n".join(lines)
 
 
-def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tuple[str, str | None, str | None]:
-    """(name, bid, printed line or None if the node is not printed)."""
+def _describe(
+    node: dict[str, Any], bid: str | None, properties: Sequence[tuple[str, Any]], parent_name: str, uses: Uses | None
+) -> tuple[str, str | None]:
+    """(name, printed line or None if the node is not printed)."""
     role = node["role"]["value"]
-    bid, properties = _take_bid(node)
     if role in _SKIPPED_ROLES or "name" not in node:
-        return "", bid, None
+        return "", None
     name = node["name"]["value"]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
@@ -108,18 +110,18 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
             attributes.append("readonly")
         if _ICONS.fullmatch(name):
             if role == "StaticText":
-                return name, bid, None
+                return name, None
             name = title or name
     if role == "generic" and not attributes:
-        return name, bid, None
+        return name, None
     if role == "StaticText" and name in parent_name:
-        return name, bid, None
+        return name, None
     line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
     if bid is not None:
         line = f"[{bid}] {line}"
     if "value" in node.get("value", ()):
         line += f" value={node['value']['value']!r}"
-    return name, bid, ", ".join([line, *attributes])
+    return name, ", ".join([line, *attributes])
 
 
 def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
@@ -137,11 +139,6 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
         match = _BID.fullmatch(str(node["description"].get("value", "")))
         bid = match.group(1) if match else None
     return bid, properties
-
-
-def _is_hidden(node: dict[str, Any]) -> bool:
-    """Whether the page hides it from readers (`aria-hidden`); Chromium 119 has what can have the focus all the same."""
-    return any(entry["name"] == "hidden" and entry["value"]["value"] for entry in node.get("properties", ()))
 
 
 _ABSENT = object()
@@ -270,45 +267,29 @@ _IS_SHOWN = """function() {
 }"""
 
 
-async def evaluate_in_frames(page: Page, expression: str) -> list[Any]:
-    """Value of an expression in the page and all frames of it that are shown, outermost first.
-
-    It is evaluated in a world of our own, out of reach of what the page makes of its globals and prototypes.
+async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
+    """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
 
     Raises:
-        Error: Playwright's; the expression threw, or the page has gone.
+        ChannelError, ChannelClosed: the expression threw, or the page has gone.
     """
-    from playwright.async_api import Error
-
-    session = await page.context.new_cdp_session(page)
     found: list[Any] = []
 
     async def visit(tree: dict[str, Any]) -> None:
-        frame = {"frameId": tree["frame"]["id"], "worldName": "webrl"}
-        world = (await session.send("Page.createIsolatedWorld", frame))["executionContextId"]
-        asked = {"expression": expression, "contextId": world, "returnByValue": True, "awaitPromise": True}
-        answer = await session.send("Runtime.evaluate", asked)
-        if "exceptionDetails" in answer:
-            raise Error(answer["exceptionDetails"]["exception"].get("description", "an exception"))
-        found.append(answer["result"].get("value"))
+        frame = tree["frame"]["id"]
+        found.append(await tab.evaluate(expression, frame))
         for child in tree.get("childFrames", ()):
             try:
-                owner = (await session.send("DOM.getFrameOwner", {"frameId": child["frame"]["id"]}))["backendNodeId"]
-                node = {"backendNodeId": owner, "executionContextId": world}
-                element = (await session.send("DOM.resolveNode", node))["object"]["objectId"]
+                owner = await _owner(tab, child["frame"]["id"])
+                node = {"backendNodeId": owner, "executionContextId": tab.channel.worlds[frame]}
+                element = (await tab.channel.send("DOM.resolveNode", node))["object"]["objectId"]
                 shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
-                if not (await session.send("Runtime.callFunctionOn", shown))["result"]["value"]:
-                    continue
-                await visit(child)
-            except Error as error:
-                if not _GONE.search(str(error)):
-                    raise
+                if (await tab.channel.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                    await visit(child)
+            except ChannelError as error:
+                _require_gone(error)
 
-    try:
-        await visit((await session.send("Page.getFrameTree"))["frameTree"])
-    finally:
-        with contextlib.suppress(Error):
-            await session.detach()
+    await visit((await tab.channel.send("Page.getFrameTree"))["frameTree"])
     return found
 
 

@@ -50,20 +50,17 @@ VALIDATION_TIMEOUT_S = 300.0
 class WorkerHandle(ABC):
     """One worker; environments are numbered by the pool and made by the worker at their first reset."""
 
+    pid: int | None = None
+    """Process id, if the worker is a process of this machine."""
+
     def __init__(self, config: RolloutConfig) -> None:
         self._config = config
-        self._active = 0
-        self.idle = asyncio.Event()
-        """Set while no environment is in use."""
+        self.users = 0
+        """Environments that are in use."""
         self.episodes = 0
         """Episodes started so far."""
         self.failed = False
         """True once it must not be used again."""
-
-    @property
-    def pid(self) -> int | None:
-        """Process id, if the worker is a process of this machine."""
-        return None
 
     @abstractmethod
     async def start(self) -> None:
@@ -81,22 +78,15 @@ class WorkerHandle(ABC):
     async def close(self) -> None:
         """Let it end in order, or kill it after a few seconds."""
 
-    def enter(self) -> None:
-        """An environment is taken into use."""
-        self._active += 1
-        self.idle.clear()
-
-    def leave(self) -> None:
-        """An environment is given back."""
-        self._active -= 1
-        if not self._active:
-            self.idle.set()
-
     async def request(self, env_id: int, op: str, arg: Any = None) -> Any:
         """Ask and wait for the answer. Raises the error the worker reports, BrowserError if it is gone or hangs."""
         if self.failed:
             raise BrowserError("the browser worker has ended")
-        allowed = self._config.step_timeout_s + GRACE_S + self._extra_time(op, arg)
+        allowed = self._config.step_timeout_s + GRACE_S
+        if op == "finish":
+            allowed += VALIDATION_TIMEOUT_S
+        elif op == "reset":
+            allowed += START_TIMEOUT_S + suite_of(Task.from_json(arg["task"])).reset_allowance_s(self._config)
         try:
             with spent_on("browsers"):
                 async with asyncio.timeout(allowed):
@@ -104,15 +94,6 @@ class WorkerHandle(ABC):
         except TimeoutError:
             self.kill()
             raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None
-
-    def _extra_time(self, op: str, arg: Any) -> float:
-        """What a request may take beyond a step's deadline."""
-        if op == "finish":
-            return VALIDATION_TIMEOUT_S
-        if op != "reset":
-            return 0.0
-        suite = suite_of(Task.from_json(arg["task"]))
-        return START_TIMEOUT_S + suite.reset_allowance_s(self._config)
 
 
 def error_of(reply: dict[str, Any]) -> Exception:
@@ -142,13 +123,9 @@ class WorkerProcess(WorkerHandle):
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
             env=own_environment(),
         )
+        self.pid = self._process.pid
         self._send(revealed(self._config))
         self._reader = asyncio.create_task(self._read())
-
-    @property
-    def pid(self) -> int | None:
-        """Process id."""
-        return self._process.pid if self._process is not None else None
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         number = next(self._ids)
@@ -249,13 +226,13 @@ class EnvPool:
     def __init__(
         self, config: RolloutConfig, make_worker: Callable[[RolloutConfig], WorkerHandle] = WorkerProcess
     ) -> None:
-        self._config = config
+        self.config = config
+        """What its environments were made for."""
         self._make_worker = make_worker
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
         self._all: set[WorkerHandle] = set()
-        self._retiring: set[asyncio.Task[None]] = set()
         for env_id in range(config.envs_per_worker):
             for worker_id in range(config.num_workers):
                 self._slots.put_nowait(env_id * config.num_workers + worker_id)
@@ -263,7 +240,7 @@ class EnvPool:
     @property
     def size(self) -> int:
         """Number of environments."""
-        return self._config.num_workers * self._config.envs_per_worker
+        return self.config.num_workers * self.config.envs_per_worker
 
     @property
     def worker_pids(self) -> list[int]:
@@ -272,18 +249,17 @@ class EnvPool:
 
     async def start(self, num_episodes: int) -> None:
         """Launch the workers of so many episodes now; without it they are launched as environments are wanted."""
-        for worker_id in list(reversed(range(self._config.num_workers)))[:num_episodes]:  # in the order of the slots
+        for worker_id in list(reversed(range(self.config.num_workers)))[:num_episodes]:  # in the order of the slots
             await self._worker(worker_id)
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[PoolEnv]:
         """Borrow an environment; waits until one is free."""
         slot = await self._slots.get()
-        worker: WorkerHandle | None = None
+        env_id, worker_id = divmod(slot, self.config.num_workers)
         try:
-            env_id, worker_id = divmod(slot, self._config.num_workers)
             worker = await self._worker(worker_id)
-            worker.enter()
+            worker.users += 1
             env = PoolEnv(worker, env_id)
             try:
                 yield env
@@ -292,43 +268,37 @@ class EnvPool:
                 if not worker.failed:
                     await asyncio.shield(env.close())
                 raise
+            finally:
+                worker.users -= 1
+                if worker is not self._workers.get(worker_id):
+                    await self._end(worker)
         finally:
-            if worker is not None:
-                worker.leave()
             self._slots.put_nowait(slot)
 
     async def _worker(self, worker_id: int) -> WorkerHandle:
         """The worker of a slot, replaced if it has failed or served long enough."""
         async with self._locks[worker_id]:
             worker = self._workers.get(worker_id)
-            if worker is not None and (worker.failed or worker.episodes >= self._config.recycle_after):
-                self._retire(worker)
+            if worker is not None and (worker.failed or worker.episodes >= self.config.recycle_after):
+                del self._workers[worker_id]
+                await self._end(worker)
                 worker = None
             if worker is None:
-                worker = self._make_worker(self._config)
+                worker = self._make_worker(self.config)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
                 with spent_on("browsers"):
                     await worker.start()
             return worker
 
-    def _retire(self, worker: WorkerHandle) -> None:
-        """Close a worker as soon as its last episode is over."""
-
-        async def finish() -> None:
-            await worker.idle.wait()
+    async def _end(self, worker: WorkerHandle) -> None:
+        """Close a worker that was replaced, unless an episode still runs in it, which does so at its end."""
+        if not worker.users:
             await worker.close()
             self._all.discard(worker)
 
-        task = asyncio.create_task(finish())
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-
     async def close(self) -> None:
         """End all workers."""
-        for task in self._retiring:
-            task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._all))
         self._all.clear()
         self._workers.clear()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from webrl.config import plugins
-from webrl.errors import BrowserError, DataError
+from webrl.errors import DataError
 from webrl.rollouts.miniwob import nearest_page, page_names, page_path, page_seed, page_source
 from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
@@ -145,10 +145,3 @@ def open_site(task: Task) -> Site:
             )
         return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))
     raise DataError(f"task {task.task_id!r}: site {task.site!r} is not a MiniWoB page and has no start_url")
-
-
-def require_text(goal: str, task: Task) -> str:
-    """The instruction of an episode. Raises BrowserError if neither task nor page has one."""
-    if not (task.instruction or goal):
-        raise BrowserError(f"task {task.task_id!r}: the page gives no goal and the task no instruction")
-    return task.instruction or goal

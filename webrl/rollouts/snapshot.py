@@ -9,7 +9,7 @@ not know of elements above it.
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,22 +58,51 @@ def describe(
         viewport: width and height in CSS pixels.
     """
     documents = [_Document(data, snapshot["strings"]) for data in snapshot["documents"]]
-    elements: dict[str, dict[str, Any]] = {}
     width, height = viewport[0] * scale, viewport[1] * scale
+    hidden = frozenset(hidden_ids)
+    elements: dict[str, dict[str, Any]] = {}
     parts: list[str] = []
-    for piece in _walk(documents, frozenset(hidden_ids)):
-        if isinstance(piece, str):
-            parts.append(piece)
+    # What is left, from the end: closing tags, and (document, node, its document's corner). No recursion, since pages
+    # nest as deep as they like.
+    stack: list[str | tuple[_Document, int, float, float]] = [(documents[0], 0, 0.0, 0.0)]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str):
+            parts.append(top)
             continue
-        bid, rectangle, clickable = piece
-        box = tuple(scale * number for number in rectangle) if rectangle else None
-        visible = _share_inside(box, width, height) if box else 0.0
-        elements[bid] = {
-            "bbox": list(box) if box else None,
-            "visibility": visible,
-            "clickable": clickable,
-            "set_of_marks": clickable and visible >= 0.5,
-        }
+        document, node, left, up = top
+        name = document.names[node]
+        if document.types[node] == _TEXT:
+            if text := " ".join(document.values[node].split()):
+                parts.append(html.escape(text, quote=False) + "\n")
+            continue
+        if document.types[node] == _ELEMENT:
+            attributes = document.attributes(node)
+            if attributes.get("id") in hidden:
+                continue
+            rectangle = document.rectangle(node, left, up)
+            if bid := attributes.get("bid"):
+                box = [scale * number for number in rectangle] if rectangle else None
+                visible = _share_inside(box, width, height) if box else 0.0
+                clickable = node in document.clickable
+                elements[bid] = {
+                    "bbox": box,
+                    "visibility": visible,
+                    "clickable": clickable,
+                    "set_of_marks": clickable and visible >= 0.5,
+                }
+            if name in _DROPPED or name.startswith("::"):
+                continue
+            if not (name in _UNWRAPPED or (name in _BARE and attributes.keys() <= {"bid"})):
+                ordered = ({"bid": bid} if bid is not None else {}) | attributes
+                shown = (f'{key}="{html.escape(value)}"' for key, value in ordered.items())
+                parts.append(f"<{' '.join([name, *shown])}>\n")
+                if name not in _VOID:
+                    stack.append(f"</{name}>\n")
+            if node in document.frames:
+                corner = rectangle or (left, up)
+                stack.append((documents[document.frames[node]], 0, corner[0], corner[1]))
+        stack.extend((document, child, left, up) for child in reversed(document.children.get(node, ())))
     return PageDetails("".join(parts)[:MAX_HTML_CHARS], elements)
 
 
@@ -107,58 +136,12 @@ class _Document:
             for name, value in zip(flat[::2], flat[1::2], strict=True)
         }
 
-
-_Piece = str | tuple[str, Box | None, bool]
-"""A piece of HTML, or an element's bid, rectangle and whether it can be clicked."""
-
-
-def _walk(documents: Sequence[_Document], hidden: frozenset[str]) -> Iterator[_Piece]:
-    """The pieces of the first document and those in it; without recursion, since pages nest as deep as they like."""
-    stack: list[_Piece | tuple[int, int, tuple[float, float]]] = [(0, 0, (0.0, 0.0))]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, str) or isinstance(top[0], str):
-            yield top
-            continue
-        index, node, (left, up) = top
-        document = documents[index]
-        name = document.names[node]
-        if document.types[node] == _TEXT:
-            text = " ".join(document.values[node].split())
-            if text:
-                yield html.escape(text, quote=False) + "\n"
-            continue
-        if document.types[node] == _ELEMENT:
-            attributes = document.attributes(node)
-            if attributes.get("id") in hidden:
-                continue
-            rectangle = _rectangle(document, node, left, up)
-            if bid := attributes.get("bid"):
-                yield bid, rectangle, node in document.clickable
-            if name in _DROPPED or name.startswith("::"):
-                continue
-            if not (name in _UNWRAPPED or (name in _BARE and attributes.keys() <= {"bid"})):
-                yield _opening(name, attributes)
-                if name not in _VOID:
-                    stack.append(f"</{name}>\n")
-            if node in document.frames:
-                corner = rectangle or (left, up, 0.0, 0.0)
-                stack.append((document.frames[node], 0, (corner[0], corner[1])))
-        stack.extend((index, child, (left, up)) for child in reversed(document.children.get(node, ())))
-
-
-def _rectangle(document: _Document, node: int, left: float, up: float) -> Box | None:
-    bounds = document.boxes.get(node)
-    if bounds is None:
-        return None
-    x, y, width, height = bounds
-    return x - document.scrolled[0] + left, y - document.scrolled[1] + up, width, height
-
-
-def _opening(name: str, attributes: dict[str, str]) -> str:
-    first = {"bid": attributes["bid"]} if "bid" in attributes else {}
-    shown = (f'{key}="{html.escape(value)}"' for key, value in (first | attributes).items())
-    return f"<{' '.join([name, *shown])}>\n"
+    def rectangle(self, node: int, left: float, up: float) -> Box | None:
+        """Where a node is, with its document's corner at (left, up); None where it is not laid out."""
+        if node not in self.boxes:
+            return None
+        x, y, width, height = self.boxes[node]
+        return x - self.scrolled[0] + left, y - self.scrolled[1] + up, width, height
 
 
 def _share_inside(box: Sequence[float], width: float, height: float) -> float:

@@ -89,7 +89,17 @@ class Worker:
                 await self._envs[env_id].close()
         if op == "reset":
             task = Task.from_json(arg["task"])
-            env = await self._env(env_id, task, arg["settings"])
+            browser, made_for = await self._running_browser(), (suite_of(task), arg["settings"])
+            env = self._envs.get(env_id)
+            if env is None or self._made_for[env_id] != made_for:
+                if env is not None:
+                    await env.close()
+                suite, settings = made_for
+                config = self._config
+                if settings:
+                    config = RolloutConfig.model_validate(config.model_dump() | settings)
+                env = self._envs[env_id] = suite.make_env(browser, config)
+                self._made_for[env_id] = made_for
             return observation_to_json(await env.reset(task))
         if op == "close":
             old = self._envs.pop(env_id, None)
@@ -109,18 +119,6 @@ class Worker:
                 await self.close()
                 self._browser = await Browser(own_session=False, max_page_mb=self._config.max_page_mb).start()
             return self._browser
-
-    async def _env(self, env_id: int, task: Task, settings: dict[str, Any]) -> BrowserEnv:
-        browser = await self._running_browser()
-        suite = suite_of(task)
-        env = self._envs.get(env_id)
-        if env is None or self._made_for[env_id] != (suite, settings):
-            if env is not None:
-                await env.close()
-            config = RolloutConfig.model_validate(self._config.model_dump() | settings) if settings else self._config
-            env = self._envs[env_id] = suite.make_env(browser, config)
-            self._made_for[env_id] = suite, settings
-        return env
 
     async def close(self) -> None:
         """End the browser."""

@@ -95,14 +95,6 @@ def state_of(task: Task) -> tuple[str, int, str]:
     return (task.site, task.seed, task.start_url or "")
 
 
-@dataclass
-class _Group:
-    """One distinct instruction of a site and the initial states at which it was attempted."""
-
-    instruction: str
-    states: set[tuple[str, int, str]]
-
-
 def find_duplicates(
     tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int | None = 1
 ) -> list[Match | None]:
@@ -121,11 +113,13 @@ def find_duplicates(
     for position, task in enumerate(tasks):
         if task.instruction is not None:
             by_site.setdefault(task.site, []).append(position)
-    groups_of: dict[str, dict[str, _Group]] = {site: {} for site in by_site}
+    # Of each site the distinct instructions, each as first written, with the states at which it was attempted.
+    groups_of: dict[str, dict[str, tuple[str, set[tuple[str, int, str]]]]] = {site: {} for site in by_site}
     for task in known:
         if task.instruction is not None and task.site in by_site:
-            group = groups_of[task.site].setdefault(normalise(task.instruction), _Group(task.instruction, set()))
-            group.states.add(state_of(task))
+            groups_of[task.site].setdefault(normalise(task.instruction), (task.instruction, set()))[1].add(
+                state_of(task)
+            )
     found: list[Match | None] = [None] * len(tasks)
     for site, positions in by_site.items():
         groups = groups_of[site]
@@ -133,25 +127,23 @@ def find_duplicates(
         similar = neighbours(texts, range(len(groups), len(texts)), threshold)
         near = {texts[row]: [(texts[other], score) for other, score in rows] for row, rows in similar.items()}
         for position in positions:
-            task, state = tasks[position], state_of(tasks[position])
-            instruction = task.instruction or ""
+            instruction, state = tasks[position].instruction or "", state_of(tasks[position])
             text = normalise(instruction)
             matches = []  # the groups that it belongs to, the same instruction's first, then the most similar
-            if text in groups:
-                matches.append((groups[text], Match(groups[text].instruction, 1.0, exact=True)))
-            for other, score in near.get(text, ()):
-                if other in groups and same_goal(instruction, groups[other].instruction):
-                    matches.append((groups[other], Match(groups[other].instruction, score, exact=False)))
+            for other, score in [(text, 1.0), *near.get(text, ())]:
+                if other in groups and (other == text or same_goal(instruction, groups[other][0])):
+                    written, states = groups[other]
+                    matches.append((states, Match(written, score, exact=other == text)))
             if max_states is None:
                 found[position] = next((match for _, match in matches), None)
                 continue
             # The nearest instruction may have room for another state where one that is less near has none.
-            closed = (match for group, match in matches if state in group.states or len(group.states) >= max_states)
+            closed = (match for states, match in matches if state in states or len(states) >= max_states)
             found[position] = next(closed, None)
             if found[position] is None:
-                group = matches[0][0] if matches else _Group(instruction, set())
-                groups.setdefault(text, group)
-                group.states.add(state)
+                states = matches[0][0] if matches else set()
+                groups.setdefault(text, (matches[0][1].instruction if matches else instruction, states))
+                states.add(state)
     return found
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates
@@ -24,6 +24,7 @@ from webrl.tasks.prompts import describe_actions
 from webrl.types import Label, Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
+_OF_TASK = ("task_id", "seed", "start_url", "lineage")
 
 
 @dataclass(frozen=True)
@@ -150,25 +151,28 @@ def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
     seen: set[str] = set()
     for number, data in read_lines(path, problems.append):
         try:
-            if not isinstance(data, dict):
-                raise ValueError(f"expected an object with `task` and `web`, found {type(data).__name__}")
-            for key in ("task", "web"):
-                if not isinstance(data.get(key), str) or not data[key].strip():
-                    raise ValueError(f"`{key}` must be a non-empty string, found {data.get(key)!r:.80}")
-            task = {
-                "task_id": data.get("task_id", f"{path.stem}-{number}"),
-                "site": data["web"].strip(),
-                "instruction": data["task"].strip(),
-                "seed": data.get("seed", 0),
-                "start_url": data.get("start_url"),
-            }
+            task = task_of_line(data, f"{path.stem}-{number}")
             fields = {key: data[key] for key in ("page", "actions", "final_page") if key in data}
-            failure = Failure.from_json({"task": task, **fields})
+            failure = Failure.from_json({"task": task.to_json(), **fields})
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
             continue
-        if failure.task.task_id in seen:
-            problems.append(f"{path}:{number}: duplicate task_id {failure.task.task_id!r}; the first one is used")
+        if task.task_id in seen:
+            problems.append(f"{path}:{number}: duplicate task_id {task.task_id!r}; the first one is used")
             continue
-        seen.add(failure.task.task_id)
+        seen.add(task.task_id)
         yield failure
+
+
+def task_of_line(data: Any, default_id: str) -> Task:
+    """The task of a line with `task` and `web`, as in the released code, and what else of a task it has.
+
+    Raises ValueError.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an instruction (an object with `task` and `web`), found {data!r:.80}")
+    for key in ("task", "web"):
+        if not isinstance(data.get(key), str) or not data[key].strip():
+            raise ValueError(f"expected an instruction: `{key}` must be a non-empty text, found {data.get(key)!r:.80}")
+    fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}
+    return Task.from_json(fields | {key: data[key] for key in _OF_TASK if key in data})

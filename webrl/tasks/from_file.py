@@ -21,11 +21,11 @@ from webrl.llm import open_model
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_of
-from webrl.tasks.failures import FailureSet, load_failures
+from webrl.tasks.failures import FailureSet, load_failures, task_of_line
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
 from webrl.tasks.generate import GenerationReport, generate_tasks, initial_page_texts, plan_requests
-from webrl.types import Lineage, Task
+from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
@@ -102,18 +102,8 @@ def read_instructions(path: Path) -> list[Task]:
     tasks = []
     for number, data in read_lines(path):
         try:
-            if not isinstance(data, dict) or not ({"site", "task_id"} <= data.keys() or {"task", "web"} <= data.keys()):
-                raise ValueError(f"expected an instruction (`task`, `web`) or a task of ours, found {data!r:.80}")
-            if "web" not in data:
-                tasks.append(Task.from_json(data))
-                continue
-            if not isinstance(data["task"], str) or not data["task"].strip():
-                raise ValueError(f"`task` must be a non-empty text, found {data['task']!r:.80}")
-            fields = {"task_id": data.get("task_id", f"{path.stem}-{number}"), "site": data["web"]}
-            fields |= {key: data[key] for key in ("seed", "start_url") if key in data}
-            lineage = Lineage.from_json(data["lineage"]) if "lineage" in data else Lineage("seed")
-            task = Task.from_json(fields | {"instruction": data["task"].strip()})
-            tasks.append(replace(task, lineage=lineage))
+            is_ours = isinstance(data, dict) and {"site", "task_id"} <= data.keys() and "web" not in data
+            tasks.append(Task.from_json(data) if is_ours else task_of_line(data, f"{path.stem}-{number}"))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
     return tasks

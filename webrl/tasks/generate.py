@@ -84,7 +84,7 @@ class GenerationReport(Record):
     num_failed: int = 0
     """Prompts without an answer after all retries."""
     answer_problems: dict[str, int] = field(default_factory=dict)
-    """`parsing.ParsedAnswer.counts`, summed."""
+    """What `parsing.parse_instructions` counts, summed."""
     by_strategy: dict[str, int] = field(default_factory=dict)
     """Tasks of each strategy."""
     by_site: dict[str, int] = field(default_factory=dict)
@@ -127,29 +127,27 @@ def plan_requests(
                     rng.shuffle(usable)
                 failure = usable[number % len(usable)]
                 requests.append(GenerationRequest(strategy, site, (failure,), failure.task, failure.page))
-        left = strategies["in_breadth"]
         open_target = per_page(site)
-        while left > 0:
-            size = 1 if open_target else min(left, config.tasks_per_prompt)
+        for size in _prompt_sizes(strategies["in_breadth"], 1 if open_target else config.tasks_per_prompt):
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
             requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
-            left -= size
     return requests
+
+
+def _prompt_sizes(num_tasks: int, most: int) -> list[int]:
+    return [min(most, num_tasks - start) for start in range(0, num_tasks, most)]
 
 
 def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
     """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
-    requests = []
-    for target, text in seen:
-        left = shares[target.task_id]
-        while left > 0:
-            size = min(left, config.generate.tasks_per_prompt)
-            requests.append(GenerationRequest("exploration", target.site, (), target, text, size))
-            left -= size
-    return requests
+    return [
+        GenerationRequest("exploration", target.site, (), target, text, size)
+        for target, text in seen
+        for size in _prompt_sizes(shares[target.task_id], config.generate.tasks_per_prompt)
+    ]
 
 
 async def generate_tasks(
@@ -191,12 +189,12 @@ async def generate_tasks(
     for request, question, answer in zip(requests, questions, replies.answers, strict=True):
         if answer is None:
             continue
-        parsed = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
-        problems += parsed.counts
+        found, counts = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
+        problems += counts
         assert request.target is not None
         parents = tuple(failure.task.task_id for failure in request.failures)
         lineage = Lineage(request.strategy, parents, model.name, question.prompt.digest, phase)
-        for instruction in parsed.instructions:
+        for instruction in found:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)
             tasks.append(replace(task, extra=suite_of(task).without_reference(task.extra)))

@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -51,22 +50,18 @@ _OVERRIDES = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
 _WRAPPERS = (("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("*", "*"))
 
 
-@dataclass(frozen=True)
-class ParsedAnswer:
-    """What an answer holds."""
-
-    instructions: tuple[str, ...]
-    """At most as many as were asked for, each distinct, in the answer's order; not yet checked one by one."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """Reason -> how often: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`."""
-
-
-def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False) -> ParsedAnswer:
+def parse_instructions(
+    answer: str, num_wanted: int = 1, truncated: bool = False
+) -> tuple[tuple[str, ...], Counter[str]]:
     """Take the instructions out of a model's answer.
 
     Args:
         num_wanted: how many the prompt asked for; further ones are counted as `surplus`.
         truncated: the answer was cut at its token limit: its last instruction is incomplete and dropped.
+
+    Returns:
+        At most as many as were asked for, each distinct, in the answer's order, not yet checked one by one; and how
+        often what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
     """
     counts: Counter[str] = Counter()
     text = strip_thinking(answer[:MAX_ANSWER_CHARS])
@@ -88,7 +83,7 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
     counts["refusal"] = int(bool(refused))
     counts["empty_answer"] = int(not found and not refused and not counts["truncated"])
     counts["surplus"] = max(0, len(found) - num_wanted)
-    return ParsedAnswer(tuple(found[:num_wanted]), +counts)
+    return tuple(found[:num_wanted]), +counts
 
 
 def strip_thinking(answer: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from webrl.config import RunConfig
 from webrl.config.arena import ArenaConfig
 from webrl.errors import DataError, UsageError
-from webrl.suites.mix import in_turn
+from webrl.suites import in_turn
 from webrl.types import Task
 from webrl_arena.across import ACROSS
 from webrl_arena.dashboard import DASHBOARD

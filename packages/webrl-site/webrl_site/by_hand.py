@@ -28,8 +28,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
-from webrl.suites import open_sites, seed_tasks
-from webrl.suites.mix import parts
+from webrl.suites import open_sites, parts, seed_tasks
 from webrl.types import Label, Step, Task, Trajectory
 from webrl_site.hand import BIDS, CHOICES, HumanPolicy, Inbox, Stopped
 

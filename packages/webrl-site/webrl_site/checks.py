@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
 from webrl.rollouts.guard import UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
@@ -137,8 +138,12 @@ async def _problem(check: Check, end: End) -> str:
         case "text":
             async with _opened(check, end) as page:
                 try:
-                    texts = [str(text) for text in await evaluate_in_frames(page, _TEXT)]
-                except Error as error:
+                    tab = await Tab.open(page, end.browser.port)
+                    try:
+                        texts = [str(text) for text in await evaluate_in_frames(tab, _TEXT)]
+                    finally:
+                        await tab.close()
+                except (Error, ChannelError, ChannelClosed) as error:
                     raise Undecided(first_line(error)) from None
             shown = " ".join(" ".join(texts).split())
             if (" ".join((check.text or "").split()) in shown) != check.absent:

@@ -14,11 +14,10 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.env import BrowserEnv, Notices
 from webrl.rollouts.execute import ActionFailed
 from webrl.rollouts.guard import BLOCKED, UNREACHED, Limits
 from webrl.rollouts.interface import Observation, Score, StepResult
-from webrl.rollouts.profile import Notices
 from webrl.types import Task
 from webrl_site.checks import End, judge, unanswered
 from webrl_site.hooks import reset_site, take_turn

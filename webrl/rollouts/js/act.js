@@ -204,20 +204,16 @@
     const loose = new Set(wanted.filter((text) => ![...select.options].some((option) => isNamed(option, text))));
     return (option, text) => isNamed(option, text) || (loose.has(text) && tidy(text) === tidy(option.label));
   };
-  // The first of the wanted options that nobody could choose; null if there is none.
-  api.disabledOption = (bid, wanted) => {
-    const select = find(bid);
-    if (!(select instanceof HTMLSelectElement)) return null;
-    const fits = matcher(select, wanted);
-    return wanted.find((text) => [...select.options].find((option) => fits(option, text))?.matches(':disabled')) ?? null;
-  };
-
-  // Selects options by value or label; false if this is not the common case.
+  // Selects options by value or label; the first of the wanted that nobody could choose, as text; false if this is not
+  // the common case.
   api.choose = (bid, wanted) => {
     const select = find(bid);
-    if (!(select instanceof HTMLSelectElement) || !usable(select)) return false;
-    if (api.disabledOption(bid, wanted) !== null) return false;
+    if (!(select instanceof HTMLSelectElement)) return false;
     const fits = matcher(select, wanted);
+    const isDisabled = (text) => [...select.options].find((option) => fits(option, text))?.matches(':disabled');
+    const disabled = wanted.find(isDisabled);
+    if (disabled !== undefined) return disabled;
+    if (!usable(select)) return false;
     let missing = [...wanted];
     const chosen = [];
     for (const option of select.options) {

@@ -1,15 +1,119 @@
-"""MiniWoB++ as a suite."""
+"""MiniWoB++ as a suite: task types, their splits, and the tasks of a run.
+
+A task is (page, seed, instruction). Training seeds, held-out seeds and the seeds of held-out types
+never meet (neither as task seeds nor as the page seeds that BrowserGym makes of them), and no type is
+in two sets, whatever the run's own seed is.
+"""
 
 from __future__ import annotations
 
+import difflib
 import random
 from collections.abc import Collection, Sequence
+from functools import cache
 
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
+from webrl.rollouts.miniwob import page_names, page_seed
 from webrl.rollouts.suite import API_VERSION, Expert, Suite
-from webrl.suites.miniwob.tasks import TRAIN_SEEDS, TRAIN_SITES, eval_tasks, heldout_tasks, is_split_seed, seed_tasks
-from webrl.types import Task
+from webrl.types import Lineage, Task
+
+TRAIN_SITES: tuple[str, ...] = (
+    "miniwob.click-button", "miniwob.click-dialog-2", "miniwob.click-tab", "miniwob.focus-text-2",
+    "miniwob.click-collapsible", "miniwob.click-option", "miniwob.choose-list", "miniwob.enter-text",
+    "miniwob.click-checkboxes", "miniwob.form-sequence-3", "miniwob.enter-password", "miniwob.login-user",
+    "miniwob.read-table", "miniwob.form-sequence-2", "miniwob.enter-date", "miniwob.text-transform",
+    "miniwob.read-table-2", "miniwob.phone-book", "miniwob.enter-time", "miniwob.find-word",
+)  # fmt: skip
+"""Training task types in growing difficulty: one click, a choice and a click, text entry, look-up, several pages."""
+
+HELDOUT_SITES: tuple[str, ...] = (
+    "miniwob.unicode-test", "miniwob.click-dialog", "miniwob.click-scroll-list", "miniwob.enter-text-dynamic",
+    "miniwob.login-user-popup",
+)  # fmt: skip
+"""Task types that are never trained on; each has a relative among the training types."""
+
+TRAIN_SEEDS = range(1_000_000)
+"""Task seeds of training and demonstrations."""
+EVAL_SEEDS = range(1_000_000, 2_000_000)
+"""Task seeds of the evaluation on training types."""
+HELDOUT_SEEDS = range(2_000_000, 3_000_000)
+"""Task seeds of the evaluation on held-out types."""
+
+
+def seed_tasks(config: TasksConfig, seed: int, phase: int = 0) -> list[Task]:
+    """The pages' own instructions at training seeds, types in turn; each phase has pages of its own."""
+    draw = f"{seed}.{phase}" if phase else str(seed)
+    return _tasks(_known(config.train_sites or TRAIN_SITES), TRAIN_SEEDS, config.num_seed_tasks, draw, "train")
+
+
+def eval_tasks(config: TasksConfig, seed: int) -> list[Task]:
+    """Held-out seeds of the training types, types in turn."""
+    return _tasks(_known(config.train_sites or TRAIN_SITES), EVAL_SEEDS, config.num_eval_tasks, str(seed), "eval")
+
+
+def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
+    """Task types that are never trained on, types in turn."""
+    sites = _known(config.heldout_sites or HELDOUT_SITES)
+    shared = sorted(set(sites) & set(_known(config.train_sites or TRAIN_SITES)))
+    if shared:
+        raise UsageError(f"{shared[0]!r} is in both train_sites and heldout_sites; leave it in one of them")
+    return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, str(seed), "eval_heldout")
+
+
+@cache
+def known_sites() -> tuple[str, ...]:
+    """Every page of the installed `miniwob` package under its BrowserGym name."""
+    return tuple(sorted(f"miniwob.{name}" for name in page_names()))
+
+
+def _known(sites: Sequence[str]) -> tuple[str, ...]:
+    for site in sites:
+        if site not in known_sites():
+            nearest = difflib.get_close_matches(site, known_sites(), n=1, cutoff=0)
+            raise UsageError(f"unknown MiniWoB page {site!r}; the nearest is {nearest[0]!r}")
+    return tuple(sites)
+
+
+def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split: str) -> list[Task]:
+    """Return `num_tasks` tasks that go round the sites; each site draws its page seeds without repetition.
+
+    Raises:
+        UsageError: a site has fewer different pages than are asked for.
+    """
+    count = -(-num_tasks // len(sites))
+    drawn: dict[str, dict[int, int]] = {site: {} for site in sites}  # by page seed
+    for site, by_page in drawn.items():
+        rng = random.Random(f"{site}/{seeds.start}/{draw}")
+        for _ in range(200 * count + 1000):
+            if len(by_page) == count:
+                break
+            candidate = rng.choice(seeds)
+            if is_split_seed(candidate, seeds):
+                by_page.setdefault(page_seed(candidate), candidate)
+        else:
+            raise UsageError(
+                f"{count} tasks of {site!r} asked for; there are not so many different ones, ask for fewer"
+            )
+    seeds_of = {site: list(by_page.values()) for site, by_page in drawn.items()}
+    tasks = []
+    for i in range(num_tasks):
+        site = sites[i % len(sites)]
+        seed = seeds_of[site][i // len(sites)]
+        task_id = f"{site}.{seed}"
+        tasks.append(Task(task_id=task_id, site=site, seed=seed, split=split, lineage=Lineage(strategy="seed")))
+    return tasks
+
+
+def is_split_seed(seed: int, seeds: range) -> bool:
+    """Whether a task seed belongs to a split.
+
+    BrowserGym folds task seeds into a million page seeds, so two task seeds can give the same page; the
+    page seed's last digit is therefore part of the split: 0 for evaluation, 1 for held-out types, else training.
+    """
+    digit = page_seed(seed) % 10
+    wanted = {EVAL_SEEDS: digit == 0, HELDOUT_SEEDS: digit == 1, TRAIN_SEEDS: digit > 1}
+    return seed in seeds and wanted[seeds]
 
 
 class MiniWoB(Suite):
@@ -49,6 +153,6 @@ class MiniWoB(Suite):
         return config.tasks.train_sites or TRAIN_SITES
 
     def expert(self, task_type: str) -> Expert | None:
-        from webrl.suites.miniwob.experts import EXPERTS
+        from webrl.suites.miniwob.experts import experts
 
-        return EXPERTS.get(task_type)
+        return experts().get(task_type)

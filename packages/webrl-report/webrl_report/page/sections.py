@@ -13,7 +13,7 @@ from webrl.phase import STAGES
 from webrl.reports.run import rate_text, standing_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
-from webrl.suites.mix import by_suite
+from webrl.suites import by_suite
 from webrl.types import Label
 from webrl_report.page.charts import (
     Figure,

@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts import intents
 from webrl.suites.miniwob.experts.goal import Intent, Slots
+from webrl.suites.miniwob.experts.intents import DRAWS, GOALS, ContactIntent
 from webrl.suites.miniwob.experts.page import read_page
 
 _OWN_WORDING = 0.6
@@ -102,38 +107,25 @@ class Expert:
         return None
 
 
-_INTENTS: dict[str, tuple[Intent, ...]] = {
-    "click-button": (intents.BUTTON,),
-    "click-dialog-2": (intents.DIALOG_BUTTON,),
-    "click-tab": (intents.TAB,),
-    "focus-text-2": (intents.FOCUS,),
-    "click-collapsible": (intents.EXPAND, intents.EXPAND_ONLY),
-    "click-option": (intents.RADIO, intents.RADIO_ONLY),
-    "click-checkboxes": (intents.CHECKBOXES, intents.CHECKBOXES_ONLY),
-    "choose-list": (intents.DROPDOWN, intents.DROPDOWN_ONLY),
-    "enter-text": (intents.TEXT, intents.TEXT_ONLY),
-    "enter-password": (intents.PASSWORD, intents.PASSWORD_ONLY),
-    "login-user": (intents.LOGIN, intents.LOGIN_FIELDS, intents.USERNAME_ONLY),
-    "form-sequence-2": (intents.RADIO_NUMBER, intents.RADIO_POSITION),
-    "form-sequence-3": (intents.DROPDOWN_BUTTON, intents.DROPDOWN_BUTTON_ONLY),
-    "read-table": (intents.TABLE_VALUE, intents.TABLE_VALUE_ONLY, intents.TEXT),
-    "read-table-2": (intents.TABLE_FORM, intents.TABLE_FIELD),
-    "text-transform": (intents.SPELLED, intents.SPELLED_PART, intents.TEXT),
-    "find-word": (intents.WORD, intents.TEXT),
-    "enter-date": (intents.DATE, intents.DATE_ONLY),
-    "enter-time": (intents.TIME, intents.TIME_ONLY),
-    "phone-book": (intents.CONTACT, intents.NEXT_CONTACT),
-    "click-dialog": (intents.CLOSE_DIALOG,),
-    "click-scroll-list": (intents.SCROLL_LIST,),
-    "enter-text-dynamic": (intents.TEXT, intents.TEXT_ONLY),
-    "login-user-popup": (intents.LOGIN, intents.LOGIN_FIELDS, intents.USERNAME_ONLY),
-    "unicode-test": (intents.BUTTON,),
-}
+@cache
+def experts() -> dict[str, Expert]:
+    """Every page's expert, by the page's BrowserGym name, with the intents of `intents.yaml`."""
+    data = yaml.safe_load(Path(__file__).with_name("intents.yaml").read_text(encoding="utf-8"))
 
-EXPERTS: dict[str, Expert] = {
-    f"miniwob.{name}": Expert(f"miniwob.{name}", intents, popup=name == "login-user-popup")
-    for name, intents in _INTENTS.items()
-}
+    def bind(functions: dict[str, Callable[..., Any]], call: dict[str, dict[str, Any]]) -> Callable[..., Any]:
+        ((name, options),) = call.items()
+        return partial(functions[name], **options)
+
+    known: dict[str, Intent] = {}
+    for name, entry in data["intents"].items():
+        draws = {slot: bind(DRAWS, call) for slot, call in entry.get("slots", {}).items()}
+        wordings = tuple(entry["wordings"])
+        goal = entry.get("goal")
+        known[name] = Intent(wordings, draws, bind(GOALS, goal)) if goal else ContactIntent(wordings, draws)
+    return {
+        f"miniwob.{page}": Expert(f"miniwob.{page}", tuple(known[name] for name in names), page == "login-user-popup")
+        for page, names in data["pages"].items()
+    }
 
 
 def expert_for(site: str) -> Expert:
@@ -142,7 +134,7 @@ def expert_for(site: str) -> Expert:
     Raises:
         UsageError: no expert knows this page; the nearest is named.
     """
-    if site not in EXPERTS:
-        nearest = difflib.get_close_matches(site, EXPERTS, n=1, cutoff=0)
+    if site not in experts():
+        nearest = difflib.get_close_matches(site, experts(), n=1, cutoff=0)
         raise UsageError(f"no scripted expert for {site!r}; the nearest is {nearest[0]!r}")
-    return EXPERTS[site]
+    return experts()[site]

@@ -24,7 +24,7 @@ _TOUCHES = frozenset({"click", "dblclick", "fill", "focus", "clear", "press", "h
 _CLICK_KEYS = frozenset({"Enter", "Space", " "})
 _FIELDS = ("textbox", "searchbox", "Date", "InputTime")
 _POSITION = r"\d+(?:st|nd|rd|th)"
-_SLOT_PATTERNS = {"nth": _POSITION, "where": _POSITION, "n": r"\d+", "mm": r"\d\d", "dd": r"\d\d", "yyyy": r"\d{4}"}
+_SLOT_PATTERNS = {"nth": _POSITION, "where": _POSITION, "n": r"\d+", "date": r"\d\d/\d\d/\d{4}"}
 _ONSETS = (
     "b", "br", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "tr", "v", "w", "z", "st", "ch",
 )  # fmt: skip
@@ -130,17 +130,23 @@ def _selected(page: Page, owner: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that can be asked of a page.
-
-    Example: `Intent(('Click on the "{label}" button.',), goal=…, propose=…)`
-    """
+    """One thing that can be asked of a page (`intents.yaml`)."""
 
     templates: tuple[str, ...]
     """Wordings, the usual one first; slots are `{name}`."""
-    goal: Callable[[Slots, Page], Goal | None]
+    slots: dict[str, Callable[[Page, random.Random], str | None]] = field(default_factory=dict)
+    """How each slot of a new instruction is drawn, in this order."""
+    goal: Callable[[Slots, Page], Goal | None] = lambda _slots, _page: None
     """What it means on this page; None if it cannot be done there."""
-    propose: Callable[[Page, random.Random], Slots | None] = lambda _page, _rng: {}
-    """Slots for a new instruction about this page; None if it offers nothing. By default nothing is left open."""
+
+    def propose(self, page: Page, rng: random.Random) -> Slots | None:
+        """Slots for a new instruction about this page; None if it offers nothing."""
+        found: Slots = {}
+        for name, draw in self.slots.items():
+            if (value := draw(page, rng)) is None:
+                return None
+            found[name] = value
+        return found
 
     def match(self, instruction: str) -> Slots | None:
         """Slots of an instruction in one of the wordings (case of the fixed words and the last dot are free)."""

@@ -56,7 +56,7 @@ def _site_checks(config: str | None) -> list[Check]:
     from webrl.config.resources import find_config
 
     check_sites = plugins.load(plugins.HOOKS, "check-sites")
-    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).webarena))
+    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).rollout.webarena))
     if not found:
         fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
         return [Check("sites", MISSING, "no WebArena site is configured", fix)]

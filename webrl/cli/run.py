@@ -18,6 +18,7 @@ from webrl.errors import DataError, UsageError
 from webrl.evaluate import page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
+from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text, site_table
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.reward.system_text import describe as describe_text
@@ -36,11 +37,13 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
     Raises:
-        UsageError: episodes to train on would not be sampled at temperature 1.
+        UsageError: episodes to train on would not be sampled at temperature 1, or a demonstration cannot be read.
         ModelError: a model that it starts from cannot be loaded.
     """
     stages = (stage,) if stage else [spec.name for spec in phases.STAGES]
     check_rollouts(config, stages)
+    if "replay" in stages:
+        check_demonstrations(config)
     check_models(config, stages)
     print(f"# plan of {config.run_dir}")
     for missing in missing_extras(config, stages):

@@ -127,11 +127,8 @@ def settings_of(suite: str) -> type[Section]:
         @classmethod
         def _keep_none(cls, data: Any) -> Any:
             if isinstance(data, dict) and data:
-                logger.info(
-                    "rollout.%s is left out: its package, webrl[%s], is not installed",
-                    suite,
-                    companion_of(SUITES, suite),
-                )
+                fix = f"pip install 'webrl[{companion_of(SUITES, suite)}]'"
+                logger.info("rollout.%s is left out: its package is not installed: %s", suite, fix)
             return {}
 
     return Unread

@@ -1,13 +1,12 @@
-"""What a process hands back to the system, and when it looks for garbage."""
+"""What a process hands back to the system."""
 
-import gc
 import platform
 
 import psutil
 import pytest
 import torch
 
-from webrl.runs.memory import free_heap, without_collections
+from webrl.runs.memory import free_heap
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")
@@ -20,16 +19,3 @@ def test_memory_below_what_is_in_use_is_handed_back():
     free_heap()
     assert full - psutil.Process().memory_info().rss > 250e6
     assert not last.any()
-
-
-def test_the_search_for_garbage_is_as_before_after_a_block_without_it():
-    @without_collections()
-    def fail():
-        with without_collections():
-            pass
-        raise ValueError(f"enabled: {gc.isenabled()}")
-
-    assert gc.isenabled()
-    with pytest.raises(ValueError, match="enabled: False"):
-        fail()
-    assert gc.isenabled()

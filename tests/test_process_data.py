@@ -30,7 +30,6 @@ from webrl.replay.records import build_records, open_encoder
 from webrl.replay.score import score_on_devices
 from webrl.replay.sources import Source, Tools, find_source, read_steps
 from webrl.replay.stage import add_history, mix_replay
-from webrl.reward.labels import outcome_key
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import dump_line, read_records, write_records
 from webrl.training.critic_data import critic_states
@@ -98,7 +97,7 @@ def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path)
     labels = {t.trajectory_id: Label(t.trajectory_id, None, r) for t, r in zip(trajectories, rewards, strict=True)}
     expected_counts = Counter()
     expected = [dump_line(r) for r in build_records(trajectories, labels, expected_counts, tokenizer="tok")]
-    outcomes = {outcome_key(i): label.reward for i, label in labels.items()}
+    outcomes = {i: label.reward for i, label in labels.items()}
     steps, counts, problems = read_all(find_source(tmp_path), outcomes=outcomes, tokenizer="tok")
     assert [dump_line(step) for step in steps] == expected
     assert counts == expected_counts
@@ -114,7 +113,7 @@ def test_without_labels_no_reward_is_added_and_nothing_is_left_out(tmp_path):
 
 def test_the_environments_reward_never_reaches_a_training_record(tmp_path):
     write_phase(tmp_path, [replace(make_trajectory("a"), env_reward=0.987654)], [0])
-    steps, _, _ = read_all(find_source(tmp_path), outcomes={outcome_key("a"): 0})
+    steps, _, _ = read_all(find_source(tmp_path), outcomes={"a": 0})
     assert all(b"0.987654" not in dump_line(step) and step.outcome == 0 for step in steps)
 
 
@@ -283,7 +282,7 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
         folder = tmp_path / str(num)
         write_phase(folder, [make_trajectory(f"t{i}", 10) for i in range(num)])
         source = find_source(folder)
-        outcomes = {outcome_key(f"t{i}"): 1 for i in range(num)}
+        outcomes = {f"t{i}": 1 for i in range(num)}
         tracemalloc.start()
         steps = write_records(folder / "train.jsonl", read_steps(source, Tools(ProblemLog(), outcomes=outcomes)))
         past, every = [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all")

@@ -25,7 +25,6 @@ from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import freeze_gc
 from webrl.runs.store import read_json, read_records
 from webrl.suites.mix import by_suite
 from webrl.types import Task, Trajectory
@@ -91,7 +90,6 @@ def run_all(config: RunConfig) -> int:
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
         _describe(config, summary["eval"], sys.stdout)
-        freeze_gc()
 
     folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +296,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         if rollouts is not None:
             if plan.orm:
                 summary.labels = _judge(rollouts, plan.orm, plan.labels, config)
-                outcomes: Mapping[bytes, int | None] | None = read_outcomes(plan.labels, problems.on_line)
+                outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
             with progress(rollouts.num_bytes, "stage 1", "B") as bar:
@@ -319,7 +319,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                     plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
                 )
         if tools.scorer:
-            summary.scored = asdict(tools.scorer.counts)
+            summary.scored = tools.scorer.counts
         summary.problems = dict(problems.counts)
     return summary
 

@@ -20,7 +20,7 @@ from webrl.llm.turns import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer
-from webrl.reward.labels import outcome_key, read_outcomes
+from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
 from webrl.types import Label, StepRecord, Trajectory
 
@@ -54,8 +54,8 @@ class Tools:
     """Everything that could not be used."""
     counts: Counter[str] = field(default_factory=Counter)
     """`trajectories`, `steps`, and what was left out: see `build_records`; also `duplicate`, `unusable`."""
-    outcomes: Mapping[bytes, int | None] | None = None
-    """Outcome by `outcome_key(trajectory_id)`; None adds no reward (a trace folder's own scores count then)."""
+    outcomes: Mapping[str, int | None] | None = None
+    """Outcome by trajectory id; None adds no reward (a trace folder's own scores count then)."""
     encode: StepEncoder | None = None
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
@@ -71,7 +71,7 @@ class Tools:
     run_dir: Path | None = None
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
-    def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
+    def judged(self, outcomes: Mapping[str, int | None] | None) -> Tools:
         """Return the same for another source, of which nothing is counted yet."""
         return replace(self, counts=Counter(), outcomes=outcomes)
 
@@ -141,7 +141,7 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
     for place, trajectory, recorded in _trajectories(source, tools):
         name, label = trajectory.trajectory_id, recorded
         if tools.outcomes is not None:
-            label = Label(name, None, tools.outcomes.get(outcome_key(name)))
+            label = Label(name, None, tools.outcomes.get(name))
         counts: Counter[str] = Counter()
         records = build_records(
             [trajectory],
@@ -164,7 +164,7 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
 def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
     """Stream (place for error messages, trajectory, recorded judgement or None if there is none) of a source."""
     if source.kind == "trajectories":
-        seen: set[bytes] = set()
+        seen: set[str] = set()
         for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
             place = f"{source.path}:{number}"
             try:
@@ -175,13 +175,12 @@ def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajector
                 tools.problems.add("bad_trajectory", place, f"{error}; left out")
                 tools.counts["unusable"] += 1
                 continue
-            key = outcome_key(trajectory.trajectory_id)
-            if key in seen:
+            if trajectory.trajectory_id in seen:
                 reason = f"trajectory {trajectory.trajectory_id!r} was here before; left out"
                 tools.problems.add("duplicate_id", place, reason)
                 tools.counts["duplicate"] += 1
                 continue
-            seen.add(key)
+            seen.add(trajectory.trajectory_id)
             yield place, trajectory, None
     elif source.kind == "demonstrations":
         # As old as the supervised start; without token ids, which may be another tokenizer's. Each gets a name of its
@@ -206,7 +205,7 @@ def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajector
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, score_label(trajectory)
 
 
-def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:
+def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[str, int | None] | None:
     """Return the outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
     if source.kind != "trajectories":
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
 
@@ -33,14 +32,9 @@ def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> di
     return {label.trajectory_id: label for label in read_records(path, Label, on_error)}
 
 
-def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[bytes, int | None]:
-    """Return the reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
-    return {outcome_key(label.trajectory_id): label.reward for label in read_records(path, Label, on_error)}
-
-
-def outcome_key(trajectory_id: str) -> bytes:
-    """[8] bytes that identify a trajectory id."""
-    return blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, int | None]:
+    """Return the reward by trajectory id. Arguments and errors as `read_labels`."""
+    return {label.trajectory_id: label.reward for label in read_records(path, Label, on_error)}
 
 
 PRIOR_TASKS = 4

@@ -145,17 +145,3 @@ class Meter:
             browser_mib=sum(memory[pid] for pid in browser_of),
             gpus=self._gpus,
         )
-
-
-_latest: Usage | None = None
-
-
-def set_latest(usage: Usage | None) -> None:
-    """Keep this process's last reading for whoever shows it; None when nobody reads any more."""
-    global _latest
-    _latest = usage
-
-
-def latest() -> str:
-    """Return the last reading in one line; "" while nobody reads."""
-    return ", ".join(_latest.texts().values()) if _latest else ""

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -804,15 +804,23 @@ class Option:
     keys: tuple[str, ...]
     """Where one section shares it with others, the shared one's is the first."""
     description: str
+    choices: tuple[str, ...]
+    """The values that it takes, where they are a list."""
 
 
 def describe_options() -> list[Option]:
     """Every option: a field of one model is one option, wherever sections have it."""
-    found: dict[tuple[type[BaseModel], str], tuple[list[str], str]] = {}
+    found: dict[tuple[type[BaseModel], str], tuple[list[str], FieldInfo]] = {}
     for key, owner, info in _fields(RunConfig, ""):
-        keys, _ = found.setdefault((owner, key.rpartition(".")[2]), ([], info.description or ""))
-        keys.append(key)
-    return [Option(tuple(keys), text) for keys, text in found.values()]
+        found.setdefault((owner, key.rpartition(".")[2]), ([], info))[0].append(key)
+    return [
+        Option(
+            tuple(keys),
+            info.description or "",
+            tuple(map(str, get_args(info.annotation) if get_origin(info.annotation) is Literal else ())),
+        )
+        for keys, info in found.values()
+    ]
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:

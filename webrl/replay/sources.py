@@ -138,7 +138,7 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
             tools.counts["steps"] += 1
             yield record
         return
-    for place, trajectory, recorded in _trajectories(source, tools):
+    for place, trajectory, recorded in read_trajectories(source, tools):
         name, label = trajectory.trajectory_id, recorded
         if tools.outcomes is not None:
             label = Label(name, None, tools.outcomes.get(name))
@@ -161,7 +161,7 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
         yield from usable
 
 
-def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
+def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
     """Stream (place for error messages, trajectory, recorded judgement or None if there is none) of a source."""
     if source.kind == "trajectories":
         seen: set[str] = set()

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Train; gives the exit code."""
+    """Train, on all processes of the job (`run_multinode.sh sft`); gives the exit code."""
     config = resolve_config(args, prefer_newest=False)
     paths = choose_paths(config, args)
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
@@ -38,12 +39,13 @@ def main(args: argparse.Namespace) -> int:
         check_model(paths.init, sees=config.rollout.image_size is not None)
         return 0
     check_start(config, paths)
+    from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output
 
-    with hold_output(paths.out):
+    with joined(pick_device(config.models.device), hold_output(paths.out)):
         report = train_start(config, paths, make_probe(config))
-    print("\n".join(describe(report)))
-    print(f"report {paths.report / 'report.json'}")
+    if report:  # of the main process
+        print("\n".join([*describe(report), f"report {paths.report / 'report.json'}"]))
     return 0
 
 

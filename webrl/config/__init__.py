@@ -43,7 +43,6 @@ _Data = Annotated[Path, AfterValidator(shipped_data)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
-_RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
@@ -376,13 +375,6 @@ class RolloutConfig(SamplingConfig):
         web: _Web = _Web()
         arena: _Arena = _Arena()
     engine: EngineConfig = EngineConfig()
-
-    @field_validator("observation", mode="before")
-    @classmethod
-    def _is_still_there(cls, value: Any) -> Any:
-        if value == "dom":
-            raise ValueError("'dom' was removed; axtree has the same elements and ids, html is the other form")
-        return value
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
@@ -919,9 +911,7 @@ def _explain(error: Any, source: str) -> str:
     if error["type"] == "extra_forbidden":
         near, section = _nearest_keys(key), key.partition(".")[0]
         hint = f"; sections: {', '.join(RunConfig.model_fields)}"
-        if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml
-            hint = f"; it is called {_RENAMED[key]!r} now"
-        elif near:
+        if near:
             hint = f"; did you mean {' or '.join(map(repr, near))}?"
         elif section in RunConfig.model_fields:
             hint = f"; `webrl run --help {section}` lists the options of that section"

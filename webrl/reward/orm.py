@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,19 +36,9 @@ _CHARS_PER_TOKEN = 3
 """An API judge's tokenizer is not ours to ask, so its page is cut at this many characters per allowed token."""
 
 
-@dataclass(frozen=True)
-class AnswerTokens:
-    """The two answers at the first answer position."""
-
-    yes: int
-    """First token of "YES"."""
-    no: int
-    """First token of "NO"."""
-
-
 @lru_cache(maxsize=8)
-def answer_tokens(tokenizer: Any) -> AnswerTokens:
-    """Token ids of YES and NO.
+def answer_tokens(tokenizer: Any) -> tuple[int, int]:
+    """Token ids of YES and NO, the two answers at the first answer position.
 
     In the released ORM's vocabulary both are single tokens. Where a tokenizer splits them, the first token of each
     stands for it: it is what the model has to decide on at the first answer position.
@@ -65,7 +54,7 @@ def answer_tokens(tokenizer: Any) -> AnswerTokens:
             f"the judge's tokenizer {tokenizer.name_or_path!r} gives YES and NO the tokens {yes} and {no}: "
             "they cannot be told apart at the first answer position; use another judge"
         )
-    return AnswerTokens(yes[0], no[0])
+    return yes[0], no[0]
 
 
 def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 1.0) -> float:
@@ -107,7 +96,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
             return 1.0 if answer == "YES" else 0.0
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
-        yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
+        yes, no = await model.choice_logprobs(prompt.ids, tokens)
         return yes_probability(yes, no, temperature)
     except PolicyError as error:
         raise JudgeError(str(error)) from error

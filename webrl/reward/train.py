@@ -102,9 +102,9 @@ def encode_example(
     example: JudgedExample, tokenizer: Any, config: LabelConfig
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (judge prompt, answer and end token), the page cut by tokens as when judging."""
-    tokens = answer_tokens(tokenizer)
+    yes, no = answer_tokens(tokenizer)
     end = closing_ids(tokenizer, config.prompt_format)
-    return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)
+    return prompt_ids(example, tokenizer, config), (yes if example.success else no, *end)
 
 
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
             async def one(example: JudgedExample) -> float:
                 async with limit:
                     ids = prompt_ids(example, model.tokenizer, config.label)
-                    yes, no = await model.choice_logprobs(ids, (tokens.yes, tokens.no))
+                    yes, no = await model.choice_logprobs(ids, tokens)
                     bar.update()
                     return yes_probability(yes, no)
 

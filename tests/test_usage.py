@@ -1,8 +1,7 @@
-"""What a run takes of its machine: real processes, a real browser, and a driver's answers."""
+"""What a run takes of its machine: real processes, and a driver's answers."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import os
@@ -17,9 +16,8 @@ import pytest
 from report_builders import build_run
 
 from webrl.reports.status import status
-from webrl.rollouts.browser import Browser
 from webrl.runs.lock import hold_run
-from webrl.runs.machine import Meter, Usage
+from webrl.runs.machine import measure, usage
 from webrl.runs.memory import PeakMemory
 from webrl.runs.progress import PlainProgress, progress
 
@@ -33,46 +31,18 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return found
 
 
-def test_a_process_that_works_takes_cores_and_one_that_waits_none(tmp_path: Path):
+def test_a_process_that_works_takes_cores_and_one_that_waits_none():
     work = "import sys, threading\nfor line in sys.stdin:\n    while True: pass\n"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, text=True) as process:
-        meter = Meter(process.pid)
-        assert meter.read().mib > 0
-        assert eventually(lambda: meter.read().cores < 0.01)
+        assert measure(process.pid)[0] > 0
+        assert eventually(lambda: usage(process.pid, 0.5)["cores"].startswith("0.0 of "))
         assert process.stdin
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert eventually(lambda: meter.read().cores > 0.05)
-        assert meter.read().browsers == 0
+        assert eventually(lambda: not usage(process.pid, 0.5)["cores"].startswith("0.0 of "))
         process.kill()
     with pytest.raises(psutil.NoSuchProcess):
-        meter.read()
-
-
-@pytest.mark.browser
-def test_a_browser_is_counted_with_its_pages_and_whether_it_works():
-    async def body() -> tuple[bool, bool, Usage]:
-        before = Meter().read().browsers  # that other tests share
-        browser = await Browser().start()
-        try:
-            context = await browser.new_context()
-            page = await context.new_page()
-            meter = Meter()
-            assert meter.read().browsers == before + 1  # not one for each of its processes
-            await page.evaluate("() => { window.on = true; const f = () => { for (let i = 0; i < 2e7; i++); "
-                                "if (window.on) setTimeout(f, 0); }; f(); }")  # fmt: skip
-            worked = eventually(lambda: meter.read().busy_browsers >= 1)
-            seen = meter.read()
-            await page.evaluate("() => { window.on = false; }")
-            return worked, eventually(lambda: meter.read().busy_browsers == 0), seen
-        finally:
-            await browser.close()
-
-    worked, rested, seen = asyncio.run(body())
-    assert worked
-    assert rested
-    assert 0 < seen.browser_mib < seen.mib
-    assert f" of {seen.browsers} browsers busy (" in seen.texts()["browsers"]
+        measure(process.pid)
 
 
 def test_gpus_are_what_the_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -82,14 +52,12 @@ def test_gpus_are_what_the_driver_says(tmp_path: Path, monkeypatch: pytest.Monke
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    usage = Meter().read()
-    assert usage.gpus == ((80.0, 1024.0, 81920.0), (90.0, 3072.0, 81920.0))
-    assert usage.texts()["gpu"] == "2 GPUs 85 % at work, 4.0 of 160.0 GiB"
+    assert usage(os.getpid(), 0.1)["gpu"] == "2 GPUs 85 % at work, 4.0 of 160.0 GiB"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "gpu" not in Meter().read().texts()
+    assert "gpu" not in usage(os.getpid(), 0.1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     driver.write_text("#!/bin/sh\necho '[N/A], 3072, 81920'\n", encoding="utf-8")  # a part of a divided GPU
-    assert Meter().read().gpus == ()
+    assert "gpu" not in usage(os.getpid(), 0.1)
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere_while_memory_is_measured(

@@ -19,14 +19,14 @@ from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
 from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run, seconds_left, usual_seconds
 from webrl.runs.lock import who_works_in
-from webrl.runs.machine import Meter
+from webrl.runs.machine import usage
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.suites.mix import by_suite
 from webrl.types import Trajectory
 
 _SAMPLE_S = 1.0
-"""How long cores and browsers are measured."""
+"""How long cores are measured."""
 NAMES = tuple(spec.name for spec in STAGES)
 
 
@@ -74,10 +74,7 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows += _progress(folder, stage, since, config)
         if holder and holder[2] is not None:
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is somebody else's
-                meter = Meter(holder[2])
-                meter.read()
-                time.sleep(_SAMPLE_S)
-                rows += meter.read().texts().items()
+                rows += usage(holder[2], _SAMPLE_S).items()
     for phase, marker in _markers(run, "eval"):
         for name, rate in named_rates(marker["counts"]).items():
             if name.endswith("held-out seeds") and (text := rate_text(rate)):

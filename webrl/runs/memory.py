@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from webrl.runs.machine import Meter
+from webrl.runs.machine import measure
 
 _LONGEST_PAUSE_S = 8.0
 """A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""
@@ -36,9 +36,9 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        meter, pause = Meter(), self._interval_s
+        pause = self._interval_s
         while True:
-            self.peak_mib = max(self.peak_mib, meter.read().mib)
+            self.peak_mib = max(self.peak_mib, measure()[0])
             if self._stop.wait(pause):
                 return
             pause = max(self._interval_s, min(2 * pause, _LONGEST_PAUSE_S))

@@ -26,9 +26,9 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import build_records, open_encoder
+from webrl.replay.records import open_encoder
 from webrl.replay.score import score_on_devices
-from webrl.replay.sources import Source, Tools, find_source, read_steps
+from webrl.replay.sources import Source, Tools, build_records, find_source, read_steps
 from webrl.replay.stage import add_history, mix_replay
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import dump_line, read_records, write_records
@@ -95,12 +95,12 @@ def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path)
     rewards = [1, 0, None, 1, 1, 0, 1, 0]
     write_phase(tmp_path, trajectories, rewards)
     labels = {t.trajectory_id: Label(t.trajectory_id, None, r) for t, r in zip(trajectories, rewards, strict=True)}
-    expected_counts = Counter()
-    expected = [dump_line(r) for r in build_records(trajectories, labels, expected_counts, tokenizer="tok")]
+    tools = Tools(ProblemLog(), tokenizer="tok")
+    expected = [dump_line(r) for t in trajectories for r in build_records(t, labels[t.trajectory_id], tools)]
     outcomes = {i: label.reward for i, label in labels.items()}
     steps, counts, problems = read_all(find_source(tmp_path), outcomes=outcomes, tokenizer="tok")
     assert [dump_line(step) for step in steps] == expected
-    assert counts == expected_counts
+    assert counts == tools.counts
     assert counts == {"trajectories": 6, "steps": len(expected), "unfinished": 1, "unlabelled": 1}
     assert problems == {}
 
@@ -205,8 +205,12 @@ def make_history(num, p=0.7):
     """Steps with stored log-probs, two a trajectory."""
     logprobs = (math.log(p), math.log(p), 0.0)
     trajectories = [make_trajectory(f"h{i:03}", instruction=f"x{i % 40}", phase=i // 10) for i in range(num)]
-    labels = {t.trajectory_id: Label(t.trajectory_id, None, int(i % 3 > 0)) for i, t in enumerate(trajectories)}
-    return [replace(r, ref_logprobs=logprobs) for r in build_records(trajectories, labels, Counter())]
+    tools = Tools(ProblemLog())
+    return [
+        replace(record, ref_logprobs=logprobs)
+        for i, t in enumerate(trajectories)
+        for record in build_records(t, Label(t.trajectory_id, None, int(i % 3 > 0)), tools)
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["perplexity", "recency", "all", "none"])
@@ -240,7 +244,7 @@ def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_pat
     trajectory = make_trajectory("h", 4)
     records = [
         replace(r, ref_logprobs=certain if r.index == 1 else likely)
-        for r in build_records([trajectory], {"h": Label("h", None, 1)}, Counter())
+        for r in build_records(trajectory, Label("h", None, 1), Tools(ProblemLog()))
     ]
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", make_history(3)[:6])

@@ -10,7 +10,6 @@ import argparse
 import logging
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,25 +88,14 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
 
 def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
     """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
-    from webrl.llm.fingerprint import tokenizer_fingerprint
-    from webrl.llm.loading import load_tokenizer
-    from webrl.replay.records import build_records, open_encoder, released_next_prompt
-    from webrl.runs.store import read_records
+    from webrl.interop.problems import ProblemLog
+    from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
     from webrl.training import score_actions, score_values, train_actor, train_critic
-    from webrl.types import Label, Trajectory
 
     actor, metrics = config.models.actor, out / "metrics.jsonl"
-    tokenizer = load_tokenizer(actor)
-    labels = {label.trajectory_id: label for label in read_records(SAMPLES / "labels.jsonl", Label)}
-    samples = build_records(
-        read_records(SAMPLES / "trajectories.jsonl", Trajectory),
-        labels,
-        Counter(),
-        encode=open_encoder(tokenizer, actor, config),
-        tokenizer=tokenizer_fingerprint(tokenizer),
-        next_prompt=released_next_prompt(config, tokenizer),
-    )
-    records = score_actions(list(samples), actor, config)
+    source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())
+    steps = read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
+    records = score_actions(list(steps), actor, config)
     losses: dict[str, Any] = {}
     losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
     scored = score_values(records, out / "critic", config)

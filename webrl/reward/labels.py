@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from webrl.runs.store import Appender, read_records
+from webrl.runs.store import read_records
 from webrl.types import Label
-
-
-def keep_label(label: Label, file: Appender, counts: Counter[str], on_label: Callable[[Label], None] | None) -> None:
-    """Append a new label, count it (`judged` or `unjudged`; `success`), and tell of it."""
-    file.append(label)
-    counts["unjudged" if label.reward is None else "judged"] += 1
-    counts["success"] += label.reward == 1
-    if on_label:
-        on_label(label)
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:

@@ -18,7 +18,6 @@ updated and not installed again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import tomllib
 from functools import cache
@@ -116,19 +115,19 @@ def settings_of(suite: str) -> type[Section]:
     Of a suite that is not installed, or cannot be imported, it takes any settings and keeps none: a run of another
     suite may have been saved with them, and one of this suite is refused (`find`, `load`).
     """
-    rows = _rows(SUITES).get(suite, ())
-    if len(rows) == 1:
-        with contextlib.suppress(Exception):  # whatever a package does at import
-            found: type[Section] = import_module(f"{rows[0].module.rpartition('.')[0]}.settings").SETTINGS
-            return found
+    try:
+        package = find(SUITES, suite).module.rpartition(".")[0]
+        found: type[Section] = import_module(f"{package}.settings").SETTINGS
+        return found
+    except Exception as error:  # whatever a package does at import
+        reason = str(error)
 
     class Unread(Section):
         @model_validator(mode="before")
         @classmethod
         def _keep_none(cls, data: Any) -> Any:
             if isinstance(data, dict) and data:
-                fix = f"pip install 'webrl[{companion_of(SUITES, suite)}]'"
-                logger.info("rollout.%s is left out: its package is not installed: %s", suite, fix)
+                logger.info("rollout.%s is left out: %s", suite, reason)
             return {}
 
     return Unread

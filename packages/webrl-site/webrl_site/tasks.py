@@ -188,7 +188,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
 
 def site_name(config: RolloutConfig) -> str:
     """The site as tasks name it."""
-    return PREFIX + config.web.name
+    return f"{PREFIX}{config.web.name}"
 
 
 def training_tasks(config: RunConfig) -> list[Task]:

@@ -14,7 +14,7 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.evaluate import pass_all, pass_any
-from webrl.llm import open_model
+from webrl.llm import LanguageModel, open_model
 from webrl.reward.calibration import calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
@@ -104,7 +104,7 @@ async def judge_all(
             bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
-        settings, temperatures, models = config.label, [], []
+        settings, temperatures, models = config.label, list[float](), list[LanguageModel]()
         # The environment's own reward is for ablations only: not to be compared with an outcome model's unsaid.
         if config.label.judge != "environment":
             names = (config.models.orm, *config.label.ensemble)

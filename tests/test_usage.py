@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from report_builders import build_run
 
 from webrl.reports.status import status
 from webrl.runs.lock import hold_run
-from webrl.runs.machine import measure, usage
-from webrl.runs.memory import PeakMemory
+from webrl.runs.machine import PeakMemory, free_heap, measure, usage
 from webrl.runs.progress import PlainProgress, progress
 
 PATIENCE_S = 120
@@ -86,3 +87,15 @@ def test_status_says_what_the_run_takes_of_this_machine(tmp_path: Path):
     with hold_run(run.path):
         said = dict(status(run.path))["cores"]
     assert f" of {os.cpu_count()} cores, " in said
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")
+def test_memory_below_what_is_in_use_is_handed_back() -> None:
+    """A training frees its tensors in any order: the C library keeps what lies below the last one in use."""
+    tensors = [torch.zeros(5_000) for _ in range(15_000)]
+    full = psutil.Process().memory_info().rss
+    last = tensors[-1]
+    tensors.clear()
+    free_heap()
+    assert full - psutil.Process().memory_info().rss > 250e6
+    assert not last.any()

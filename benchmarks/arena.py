@@ -33,10 +33,11 @@ from arena_proof import prove  # noqa: E402
 from rollout import EPISODE_STEPS, CpuMeter, Rate, pss_mb, run_together  # noqa: E402
 from stock_browsergym import scripted_action  # noqa: E402
 
-from webrl.config import ArenaConfig, RolloutConfig  # noqa: E402
+from webrl.config import RolloutConfig  # noqa: E402
 from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.types import Task  # noqa: E402
+from webrl_arena.settings import ArenaConfig  # noqa: E402
 from webrl_arena.tasks import TEMPLATES  # noqa: E402
 from webrl_arena.world import running  # noqa: E402
 from webrl_arena.world.client import Arena  # noqa: E402

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,11 @@ def measure_records(trajectories: Path) -> dict[str, float]:
     """CPU time of reading the first 1,000 trajectories as records, and of making training records of them and writing
     those, in shares of parsing, and of parsing and writing, alone.
     """
-    from webrl.replay.records import build_records
+    from webrl.interop.problems import ProblemLog
+    from webrl.replay.sources import Tools, build_records
     from webrl.types import Trajectory
 
+    tools = Tools(ProblemLog())
     with trajectories.open("rb") as file:
         lines = list(itertools.islice(file, 1000))
 
@@ -77,7 +78,7 @@ def measure_records(trajectories: Path) -> dict[str, float]:
         return min(once() for _ in range(4))
 
     def rewrite(line: bytes) -> None:
-        for record in build_records([Trajectory.from_json(orjson.loads(line))], None, Counter()):
+        for record in build_records(Trajectory.from_json(orjson.loads(line)), None, tools):
             orjson.dumps(record)
 
     return {

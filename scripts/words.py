@@ -65,7 +65,7 @@ PLAIN = {
 
 LIMITS = {
     "cli": 5,
-    "config": 19,
+    "config": 16,
     "demos": 2,
     "errors": 2,
     "interop": 1,
@@ -84,7 +84,7 @@ LIMITS = {
     "webrl_grpo": 2,
     "webrl_report": 18,
     "webrl_serve": 9,
-    "webrl_site": 39,
+    "webrl_site": 42,
     "webrl_study": 6,
     "webrl_webarena": 16,
 }

@@ -167,7 +167,6 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
         ("rolout.max_steps", "did you mean 'rollout'?"),
         ("rollout.lora_rank", "did you mean 'training.lora_rank'?"),  # an option, of another section
         ("rollout.top_p", "`webrl run --help rollout` lists the options of that section"),  # like no known one
-        ("rollout.attempts", "it is called 'rollout.num_generations' now"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_key_that_was_meant(key: str, hint: str) -> None:
@@ -201,11 +200,6 @@ def test_a_config_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
 def test_a_value_out_of_range_is_quoted() -> None:
     with pytest.raises(UsageError, match=r"filter.value_low = 1.5"):
         load_config(None, ["filter.value_low=1.5"])
-
-
-def test_a_form_of_the_page_that_was_removed_is_named_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"rollout.observation = 'dom': 'dom' was removed; axtree has .*, html is"):
-        load_config(None, ["rollout.observation=dom"])
 
 
 def test_every_option_has_a_description() -> None:

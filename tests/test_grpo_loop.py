@@ -46,7 +46,6 @@ def settings(*overrides: str) -> RunConfig:
         ),
         ("rollout.num_generations=0", "rollout.num_generations = 0", "greater than or equal to 1"),
         ("rollout.num_generations=-3", "rollout.num_generations = -3", "greater than or equal to 1"),
-        ("rollout.attempts=4", "unknown key 'rollout.attempts'", "it is called 'rollout.num_generations' now"),
         ("replay.strategy=perplexity", "replay.strategy=perplexity: other weights", "set replay.strategy=none"),
         ("rollout.temperature=0", "rollout.temperature=0: greedy", "set rollout.temperature=1"),
         ("rollout.policy=expert", "rollout.policy=expert", "set rollout.policy=actor"),

@@ -26,11 +26,10 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import build_records, open_encoder
+from webrl.replay.records import open_encoder
 from webrl.replay.score import score_on_devices
-from webrl.replay.sources import Source, Tools, find_source, read_steps
+from webrl.replay.sources import Source, Tools, build_records, find_source, read_steps
 from webrl.replay.stage import add_history, mix_replay
-from webrl.reward.labels import outcome_key
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import dump_line, read_records, write_records
 from webrl.training.critic_data import critic_states
@@ -96,12 +95,12 @@ def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path)
     rewards = [1, 0, None, 1, 1, 0, 1, 0]
     write_phase(tmp_path, trajectories, rewards)
     labels = {t.trajectory_id: Label(t.trajectory_id, None, r) for t, r in zip(trajectories, rewards, strict=True)}
-    expected_counts = Counter()
-    expected = [dump_line(r) for r in build_records(trajectories, labels, expected_counts, tokenizer="tok")]
-    outcomes = {outcome_key(i): label.reward for i, label in labels.items()}
+    tools = Tools(ProblemLog(), tokenizer="tok")
+    expected = [dump_line(r) for t in trajectories for r in build_records(t, labels[t.trajectory_id], tools)]
+    outcomes = {i: label.reward for i, label in labels.items()}
     steps, counts, problems = read_all(find_source(tmp_path), outcomes=outcomes, tokenizer="tok")
     assert [dump_line(step) for step in steps] == expected
-    assert counts == expected_counts
+    assert counts == tools.counts
     assert counts == {"trajectories": 6, "steps": len(expected), "unfinished": 1, "unlabelled": 1}
     assert problems == {}
 
@@ -114,7 +113,7 @@ def test_without_labels_no_reward_is_added_and_nothing_is_left_out(tmp_path):
 
 def test_the_environments_reward_never_reaches_a_training_record(tmp_path):
     write_phase(tmp_path, [replace(make_trajectory("a"), env_reward=0.987654)], [0])
-    steps, _, _ = read_all(find_source(tmp_path), outcomes={outcome_key("a"): 0})
+    steps, _, _ = read_all(find_source(tmp_path), outcomes={"a": 0})
     assert all(b"0.987654" not in dump_line(step) and step.outcome == 0 for step in steps)
 
 
@@ -206,8 +205,12 @@ def make_history(num, p=0.7):
     """Steps with stored log-probs, two a trajectory."""
     logprobs = (math.log(p), math.log(p), 0.0)
     trajectories = [make_trajectory(f"h{i:03}", instruction=f"x{i % 40}", phase=i // 10) for i in range(num)]
-    labels = {t.trajectory_id: Label(t.trajectory_id, None, int(i % 3 > 0)) for i, t in enumerate(trajectories)}
-    return [replace(r, ref_logprobs=logprobs) for r in build_records(trajectories, labels, Counter())]
+    tools = Tools(ProblemLog())
+    return [
+        replace(record, ref_logprobs=logprobs)
+        for i, t in enumerate(trajectories)
+        for record in build_records(t, Label(t.trajectory_id, None, int(i % 3 > 0)), tools)
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["perplexity", "recency", "all", "none"])
@@ -241,7 +244,7 @@ def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_pat
     trajectory = make_trajectory("h", 4)
     records = [
         replace(r, ref_logprobs=certain if r.index == 1 else likely)
-        for r in build_records([trajectory], {"h": Label("h", None, 1)}, Counter())
+        for r in build_records(trajectory, Label("h", None, 1), Tools(ProblemLog()))
     ]
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", make_history(3)[:6])
@@ -283,7 +286,7 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
         folder = tmp_path / str(num)
         write_phase(folder, [make_trajectory(f"t{i}", 10) for i in range(num)])
         source = find_source(folder)
-        outcomes = {outcome_key(f"t{i}"): 1 for i in range(num)}
+        outcomes = {f"t{i}": 1 for i in range(num)}
         tracemalloc.start()
         steps = write_records(folder / "train.jsonl", read_steps(source, Tools(ProblemLog(), outcomes=outcomes)))
         past, every = [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all")

@@ -7,7 +7,7 @@ import pytest
 from test_replay_select import make_step
 
 from webrl.errors import DataError
-from webrl.replay.score import ScoreCache, ScoreCounts, score_cached
+from webrl.replay.score import ScoreCache, score_cached
 
 
 def halve(records):
@@ -20,7 +20,7 @@ def refuse(records):
 
 
 def run(path, records, score, fingerprint="actor-1", chunk_tokens=18):  # 18 tokens are three steps
-    counts = ScoreCounts()
+    counts = {"computed": 0, "cached": 0}
     with ScoreCache(path) as cache:
         return list(score_cached(records, score, cache, fingerprint, counts, chunk_tokens)), counts
 
@@ -28,9 +28,9 @@ def run(path, records, score, fingerprint="actor-1", chunk_tokens=18):  # 18 tok
 def test_a_second_run_computes_nothing_and_gives_the_same_bits(tmp_path):
     records = [make_step(f"t{i}", ref_logprobs=None) for i in range(10)]
     first, counts = run(tmp_path / "scores.db", records, halve)
-    assert (counts.computed, counts.cached) == (10, 0)
+    assert (counts["computed"], counts["cached"]) == (10, 0)
     again, counts = run(tmp_path / "scores.db", records, refuse)
-    assert (counts.computed, counts.cached) == (0, 10)
+    assert (counts["computed"], counts["cached"]) == (0, 10)
     assert again == first
     assert first[0].ref_logprobs == (-4 / 7, -5 / 7, -9 / 7)
 
@@ -39,16 +39,16 @@ def test_only_unknown_steps_are_computed_and_order_is_kept(tmp_path):
     records = [make_step(f"t{i}", ref_logprobs=None) for i in range(10)]
     run(tmp_path / "scores.db", records[::2], halve)
     scored, counts = run(tmp_path / "scores.db", records, halve)
-    assert (counts.computed, counts.cached) == (5, 5)
+    assert (counts["computed"], counts["cached"]) == (5, 5)
     assert [r.step_id for r in scored] == [r.step_id for r in records]
 
 
 def test_another_actor_or_other_ids_under_the_same_step_id_are_computed(tmp_path):
     record = make_step(ref_logprobs=None)
     run(tmp_path / "scores.db", [record], halve)
-    assert run(tmp_path / "scores.db", [record], halve, "actor-2")[1].computed == 1
+    assert run(tmp_path / "scores.db", [record], halve, "actor-2")[1]["computed"] == 1
     changed = dataclasses.replace(record, prompt_ids=(1, 2))
-    assert run(tmp_path / "scores.db", [changed], halve)[1].computed == 1
+    assert run(tmp_path / "scores.db", [changed], halve)[1]["computed"] == 1
 
 
 def test_scores_made_before_a_kill_are_kept(tmp_path):
@@ -60,7 +60,7 @@ def test_scores_made_before_a_kill_are_kept(tmp_path):
     records = [make_step(f"t{i}", ref_logprobs=None) for i in range(6)]
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "scores.db", records, fail_late)
-    assert run(tmp_path / "scores.db", records, halve)[1] == ScoreCounts(computed=3, cached=3)
+    assert run(tmp_path / "scores.db", records, halve)[1] == {"computed": 3, "cached": 3}
 
 
 def test_a_file_that_is_no_cache_is_one_clear_error(tmp_path):

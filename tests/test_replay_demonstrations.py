@@ -143,10 +143,23 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     check_inputs(bad, ["train"])
 
 
-def test_the_command_line_refuses_them_in_one_line(tmp_path, actor, capsys):
-    command = ["run", "demo", f"runs_dir={tmp_path}", f"models.actor={actor}"]
-    assert main([*command, f"replay.demos=[{tmp_path}/absent]"]) == 2
-    assert capsys.readouterr().err == f"webrl: replay.demos: {tmp_path}/absent: no such file or folder\n"
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    "content", [None, b"\xff\xfe{}\n", b"instruction,steps\n", b'{"prompt": "Click", "completion": "click(1)"}\n']
+)
+def test_the_command_line_refuses_what_cannot_be_read_in_one_line(tmp_path, actor, capsys, content, options):
+    """No file; not UTF-8; no JSONL; another program's format."""
+    shown = tmp_path / "shown.jsonl"
+    if content:
+        shown.write_bytes(content)
+    command = ["run", "demo", f"runs_dir={tmp_path}", f"models.actor={actor}", f"replay.demos=[{shown}]"]
+    assert main([*command, *options]) == 2
+    wrong = (
+        f"'{shown}' has no finished trajectory that succeeded; leave it out"
+        if content
+        else f"{shown}: no such file or folder"
+    )
+    assert capsys.readouterr().err.splitlines()[-1] == f"webrl: replay.demos: {wrong}"
     assert not (tmp_path / "demo").exists()
 
 

@@ -79,7 +79,7 @@ def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
 
 def label(trajectories, out, judge=None, ensemble=(), **config):
     judge = judge or RuleJudge()
-    return asyncio.run(label_trajectories(trajectories, judge, LabelConfig(**config), out, ensemble=ensemble))
+    return asyncio.run(label_trajectories(trajectories, [judge, *ensemble], LabelConfig(**config), out))
 
 
 def test_yes_probability_is_the_softmax_of_the_two_answers():
@@ -104,14 +104,14 @@ def test_no_answer_at_all_is_a_judge_error(pair):
 
 def test_answer_tokens_are_single_tokens_where_the_tokenizer_has_them():
     tokenizer = make_tokenizer("YES", "NO")
-    tokens = answer_tokens(tokenizer)
-    assert tokenizer.convert_ids_to_tokens([tokens.yes, tokens.no]) == ["YES", "NO"]
+    tokens = list(answer_tokens(tokenizer))
+    assert tokenizer.convert_ids_to_tokens(tokens) == ["YES", "NO"]
 
 
 def test_the_first_token_stands_for_a_split_answer():
     tokenizer = make_tokenizer()
-    tokens = answer_tokens(tokenizer)
-    assert tokenizer.convert_ids_to_tokens([tokens.yes, tokens.no]) == ["Y", "N"]
+    tokens = list(answer_tokens(tokenizer))
+    assert tokenizer.convert_ids_to_tokens(tokens) == ["Y", "N"]
 
 
 def test_answers_that_begin_alike_are_refused():
@@ -200,7 +200,7 @@ def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_pat
     pages = ("p=0.25", "p=0.75", "p=0.5", "p=0.6")
     config = LabelConfig(judge="llm")
     counts = asyncio.run(
-        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], RuleJudge(), config, out)
+        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], [RuleJudge()], config, out)
     )
     assert counts == {"judged": 2, "success": 1, "unjudged": 2}
     labels = read_labels(out)
@@ -211,7 +211,7 @@ def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_pat
 def test_each_judge_of_an_ensemble_is_read_at_its_own_temperature(tmp_path):
     out = tmp_path / "labels.jsonl"
     judges, page = [RuleJudge("a"), RuleJudge("b")], [make_trajectory(0, "p=0.8")]
-    asyncio.run(label_trajectories(page, judges[0], LabelConfig(), out, ensemble=judges[1:], temperatures=[1.0, 2.0]))
+    asyncio.run(label_trajectories(page, judges, LabelConfig(), out, temperatures=[1.0, 2.0]))
     # Odds 4 and, at temperature 2, sqrt(4): P(YES) 4/5 and 2/3.
     assert read_labels(out)["t0"].p_yes == pytest.approx((4 / 5 + 2 / 3) / 2)
 

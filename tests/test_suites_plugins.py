@@ -139,6 +139,17 @@ def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path
     assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
 
 
+def test_a_config_with_the_settings_of_an_absent_companion_loads_and_says_what_it_leaves_out(tmp_path):
+    """As a run of another suite was saved where all companions are."""
+    (tmp_path / "old.yaml").write_text("rollout: {web: {name: notes, read_only: false}, arena: {score_steps: true}}\n")
+    shown = webrl("run", "old.yaml", "--dry-run", folder=tmp_path, path=[core_alone(tmp_path)])
+    assert shown.returncode == 0, shown.stderr
+    assert f"rollout.web is left out: {absent('web', 'site')}" in shown.stderr
+    assert "rollout.arena is left out" in shown.stderr
+    assert "rollout.webarena" not in shown.stderr
+    assert "\n  web: {}\n" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("site", "name", "extra"), [("arena.shop.price", "arena", "arena"), ("gitlab+map", "gitlab", "webarena")]
 )

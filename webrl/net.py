@@ -21,8 +21,7 @@ import hmac
 import ipaddress
 import signal
 import socket
-import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -43,7 +42,7 @@ MAX_BODY_BYTES = 1 << 20
 REQUEST_TIMEOUT_S = 10.0
 """A connection that has not sent the whole head of its request by then is closed; the same for a body."""
 SEND_TIMEOUT_S = 140.0
-"""A client that has read nothing of what is sent to it for this long is dropped; reading slowly is allowed."""
+"""A client that has read nothing of what is sent to it for this long is dropped (by Linux); reading slowly is not."""
 _KEEP_ALIVE_S = 60
 """An HTTP connection without a request for this long is closed."""
 _SHUTDOWN_S = 2
@@ -116,7 +115,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KERNEL_TIMEOUTS.items():  # accepted connections inherit them
-            if hasattr(socket, name):  # macOS has other names, and defaults
+            if hasattr(socket, name):  # macOS has other names, and keeps a client that does not read
                 listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind(address)
         listener.listen(1024)
@@ -255,36 +254,10 @@ async def run_app(
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(stop.wait())
-    # The kernel's own deadline sees bytes that a very slow client still takes from it.
-    by_kernel = "TCP_USER_TIMEOUT" in _KERNEL_TIMEOUTS and hasattr(socket, "TCP_USER_TIMEOUT")
-    dropping = None if by_kernel else asyncio.create_task(_drop_stalled(server.server_state.connections))
-    try:
-        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        stopping.cancel()
-        await serving
-    finally:
-        if dropping is not None:
-            dropping.cancel()
-
-
-async def _drop_stalled(connections: Collection[Any]) -> None:
-    """Abort the connections whose clients stop reading; `TCP_USER_TIMEOUT` does that on Linux only.
-
-    Nothing is written to a client that does not read once its buffer is full, so the buffer's size stays the same.
-    """
-    buffered: dict[Any, tuple[int, float]] = {}  # protocol -> (unsent bytes, the time since which there are so many)
-    while True:
-        await asyncio.sleep(SEND_TIMEOUT_S / 10)
-        now = time.monotonic()
-        before, buffered = buffered, {}
-        for protocol in connections:
-            unsent = protocol.transport.get_write_buffer_size()
-            last, since = before.get(protocol, (0, now))
-            if unsent:
-                buffered[protocol] = (unsent, since if unsent == last else now)
-            if unsent == last > 0 and now - since >= SEND_TIMEOUT_S:
-                protocol.transport.abort()
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    stopping.cancel()
+    await serving
 
 
 @cache

@@ -26,7 +26,7 @@ from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import PeakMemory, free_heap
+from webrl.runs.machine import PeakMemory, free_heap
 from webrl.runs.store import write_json
 from webrl.stages import Context
 

@@ -45,22 +45,17 @@ def check_settings(config: RunConfig, source: str) -> None:
             f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
             "instructions that were written for it"
         )
+    rollout, strategy = config.rollout, config.replay.strategy
     if config.actor.objective == "grpo" and config.num_phases:
-        # What leaves it nothing to compare, or lets it compare attempts of other weights; all of it at once.
-        rollout, strategy = config.rollout, config.replay.strategy
-        found = []
-        if rollout.num_generations == 1:
-            found.append(
-                "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)"
-            )
-        if strategy != "none":
-            found.append(f"replay.strategy={strategy}: other weights sampled replayed steps; set replay.strategy=none")
-        if not rollout.temperature:
-            found.append("rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1")
-        if rollout.policy == "expert":
-            found.append("rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor")
-        if found:
-            raise UsageError(f"{source}: actor.objective=grpo compares a task's attempts: {'; '.join(found)}")
+        # what leaves it nothing to compare, or lets it compare attempts of other weights
+        _refuse(f"{source}: actor.objective=grpo compares a task's attempts", {
+            "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)":
+                rollout.num_generations == 1,
+            f"replay.strategy={strategy}: other weights sampled replayed steps; set replay.strategy=none":
+                strategy != "none",
+            "rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1": not rollout.temperature,
+            "rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor": rollout.policy == "expert",
+        })  # fmt: skip
     if (
         config.actor.objective == "imitation"
         and config.num_phases
@@ -70,13 +65,30 @@ def check_settings(config: RunConfig, source: str) -> None:
             f"{source}: actor.objective=imitation learns from demonstrations only: name some in replay.demos, with "
             "actor.imitation above 0"
         )
-    if config.rollout.refill and (config.rollout.num_generations == 1 or config.rollout.policy == "expert"):
+    if rollout.refill and (rollout.num_generations == 1 or rollout.policy == "expert"):
         raise UsageError(
-            f"{source}: rollout.refill={config.rollout.refill} replaces groups of an actor's attempts: set "
+            f"{source}: rollout.refill={rollout.refill} replaces groups of an actor's attempts: set "
             "rollout.num_generations=4, with rollout.policy=actor"
         )
-    if config.rollout.image_size is not None:
-        _check_screenshots(config, source)
+    if rollout.image_size is not None:
+        models, is_blind = config.models, not rollout.show_text
+        _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
+            "rollout.engine.kind=openai: not yet; set rollout.engine.kind=vllm or transformers":
+                rollout.engine.kind == "openai",
+            "models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat":
+                models.prompt_format == "webrl",
+            "models.enable_thinking=true: not yet; set models.enable_thinking=false": models.enable_thinking,
+            "rollout.show_text=false: the curriculum reads the pages that the actor read; set tasks.source=fresh":
+                is_blind and tasks.source == "curriculum" and config.num_phases > 0,
+            f"rollout.show_text=false: dialect={rollout.dialect} has no coordinates; set dialect=browsergym":
+                is_blind and rollout.dialect != "browsergym",
+        })  # fmt: skip
+
+
+def _refuse(what: str, problems: dict[str, bool]) -> None:
+    """Raise UsageError with all the problems that there are."""
+    if found := [text for text, is_there in problems.items() if is_there]:
+        raise UsageError(f"{what}: {'; '.join(found)}")
 
 
 def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
@@ -131,7 +143,14 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
                     f"(docs/cluster.md), or set {section}.engine=ddp"
                 )
     if due & {"replay", "train"} and config.rollout.image_size is not None:
-        _check_seeing_training(config)
+        updated = ("actor", "critic") if config.trains_critic else ("actor",)
+        untried = [f"{name}.{o}: not yet" for name in updated for o in getattr(config, name).untried_with_screenshots]
+        _refuse("rollout.image_size trains the actor on screenshots", dict.fromkeys(untried, True) | {
+            "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
+            "actor.objective=webrl_scaled": config.actor.objective == "webrl_released",
+            "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
+            "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
+        })  # fmt: skip
     check_models(config, due)
 
 
@@ -182,41 +201,3 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         from webrl.training.critic import check_critic
 
         check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
-
-
-def _check_screenshots(config: RunConfig, source: str) -> None:
-    """Refuse what cannot take screenshots; all of it at once."""
-    rollout, models = config.rollout, config.models
-    found = []
-    if rollout.engine.kind == "openai":
-        found.append("rollout.engine.kind=openai: not yet; set rollout.engine.kind=vllm or transformers")
-    if models.prompt_format == "webrl":
-        found.append("models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat")
-    if models.enable_thinking:
-        found.append("models.enable_thinking=true: not yet; set models.enable_thinking=false")
-    if not rollout.show_text and config.tasks.source == "curriculum" and config.num_phases:
-        found.append(
-            "rollout.show_text=false: the curriculum reads the pages that the actor read; set tasks.source=fresh"
-        )
-    if not rollout.show_text and rollout.dialect != "browsergym":
-        found.append(f"rollout.show_text=false: dialect={rollout.dialect} has no coordinates; set dialect=browsergym")
-    if found:
-        raise UsageError(f"{source}: rollout.image_size shows the actor screenshots: {'; '.join(found)}")
-
-
-def _check_seeing_training(config: RunConfig) -> None:
-    """Refuse what no model that sees is trained with; all of it at once."""
-    trained = ("actor", "critic") if config.trains_critic else ("actor",)
-    found = [f"{name}.{o}: not yet" for name in trained for o in getattr(config, name).untried_with_screenshots]
-    if config.actor.objective == "webrl_released":
-        found.append(
-            "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
-            "actor.objective=webrl_scaled"
-        )
-    if config.tasks.source == "curriculum" and config.filter.critic_band:
-        found.append(
-            "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
-            "filter.critic_band=false"
-        )
-    if found:
-        raise UsageError(f"rollout.image_size trains the actor on screenshots: {'; '.join(found)}")

@@ -299,8 +299,6 @@ def accept(context: Context) -> Counts:
     factor = trained.get("actor_rate_factor", context.rate_factor)
     if phase == 0 or not config.accept.tasks:
         return {"rate_factor": factor}
-    if folder.is_done("eval"):  # a run of a version without this stage
-        return {"rate_factor": factor, "skipped": "the phase was evaluated before"}
     verdict_path, new = folder.path / "accept.json", folder.path / "probe_new.jsonl"
     if not verdict_path.exists():
         tasks = probe_tasks(config)

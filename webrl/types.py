@@ -41,12 +41,7 @@ class Status(StrEnum):
     @property
     def finished(self) -> bool:
         """True if the trajectory is a whole attempt that can be judged."""
-        return self in _FINISHED
-
-
-_FINISHED = frozenset(
-    {Status.PAGE_ENDED, Status.AGENT_DONE, Status.STEP_LIMIT, Status.REPEATED_ACTION, Status.PARSE_FAILURES}
-)
+        return self not in (Status.ENV_ERROR, Status.POLICY_ERROR, Status.TIMEOUT, Status.CUT_OFF)
 
 
 class Record:

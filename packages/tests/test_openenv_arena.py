@@ -8,7 +8,7 @@ import pytest
 from openenv_builders import client, run_script, server
 
 from webrl.cli import main
-from webrl.config.arena import ArenaConfig
+from webrl_arena.settings import ArenaConfig
 from webrl_arena.tasks import BY_TYPE, find_task
 from webrl_arena.world import running
 from webrl_grpo.play import Player

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from webrl.config import Account, EngineConfig, RolloutConfig, RunConfig, WebArenaConfig, load_config
+from webrl.config import EngineConfig, RolloutConfig, RunConfig, load_config
 from webrl.config.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
 from webrl.errors import StageError, UsageError
 from webrl.llm.servers.http_pool import HttpPool
 from webrl.runs.folder import open_run, run_info
+from webrl_webarena.settings import Account, WebArenaConfig
 from webrl_webarena.sites import find_sites
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,9 +82,9 @@ def test_a_saved_config_is_compared_and_continued_without_its_secrets(tmp_path):
         require_secrets(saved)
     require_secrets(saved, ("actor", "critic"))
     with pytest.raises(UsageError, match="read from a saved config"):
-        find_sites(saved.webarena)
+        find_sites(saved.rollout.webarena)
     again = load_config(folder.config, [f"rollout.webarena.accounts.gitlab.password={json.dumps(PLANTED['password'])}"])
-    assert again.webarena.accounts["gitlab"].password.reveal() == PLANTED["password"]
+    assert again.rollout.webarena.accounts["gitlab"].password.reveal() == PLANTED["password"]
 
 
 def test_a_secret_by_reference_is_saved_as_its_reference(tmp_path, monkeypatch):

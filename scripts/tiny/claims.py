@@ -128,8 +128,8 @@ def train(
     """In place, on the CPU; about ten minutes on one core."""
     rng = synthetic.Words(further.seed, lexicon_of(judged))
     pools = pools_of(judged, rng)
-    tokens = answer_tokens(tokenizer)
-    ids = torch.tensor([tokens.no, tokens.yes])
+    yes, no = answer_tokens(tokenizer)
+    ids = torch.tensor([no, yes])
     optimizer = torch.optim.AdamW(model.parameters(), lr=further.lr, betas=(0.9, 0.95), weight_decay=0.01)
     model.train()
     running = 0.0

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def _site_checks(config: str | None) -> list[Check]:
     from webrl.config.resources import find_config
 
     check_sites = plugins.load(plugins.HOOKS, "check-sites")
-    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).webarena))
+    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).rollout.webarena))
     if not found:
         fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
         return [Check("sites", MISSING, "no WebArena site is configured", fix)]
@@ -94,19 +94,13 @@ class Check(Record):
     """What to do about it, or ""."""
 
 
-def check_python() -> Check:
-    """Say which interpreter this is; webrl is not imported by one outside of the supported range."""
-    return Check("python", OK, f"{platform.python_version()} ({sys.executable})")
-
-
 def check_browser() -> Check:
     """Check that Chromium starts, opens a page and runs a script in it."""
     from webrl.rollouts.browser import Browser, find_chromium
 
     async def start() -> str:
         async with asyncio.timeout(60), Browser() as browser:
-            context = await browser.new_context()
-            page = await context.new_page()
+            page = await (await browser.new_context()).new_page()
             agent: str = await page.evaluate("navigator.userAgent")
             return agent.partition("Chrome/")[2].split(" ")[0]
 
@@ -139,16 +133,10 @@ def check_models() -> Check:
     from webrl.config import ModelsConfig
 
     models = ModelsConfig()
-    lacking = [
-        path for path in (models.actor, models.orm, models.generator) if not (Path(path) / "config.json").is_file()
-    ]
-    if lacking:
-        return Check(
-            "models",
-            WARNING,
-            f"{', '.join(lacking)}: no model there",
-            "remove the folder, or run elsewhere: webrl has its own",
-        )
+    names = (models.actor, models.orm, models.generator)
+    if lacking := [path for path in names if not (Path(path) / "config.json").is_file()]:
+        fix = "remove the folder, or run elsewhere: webrl has its own"
+        return Check("models", WARNING, f"{', '.join(lacking)}: no model there", fix)
     return Check("models", OK, str(Path(models.actor).resolve().parent))
 
 
@@ -170,11 +158,9 @@ def check_orm_prompt() -> Check:
 
 def check_torch() -> Check:
     """Check that torch imports."""
-    found = _try_import("torch", "import torch; print(torch.__version__, torch.get_num_threads())")
-    if found.state != OK:
-        return Check("torch", MISSING, found.detail, "make setup" if _in_clone() else f"{_pip()} install torch")
-    version, threads = found.detail.split()
-    return Check("torch", OK, f"{version}, {threads} CPU threads")
+    found = _try_import("torch", "import torch; print(f'{torch.__version__}, {torch.get_num_threads()} CPU threads')")
+    fix = "make setup" if _in_clone() else f"{_pip()} install torch"
+    return found if found.state == OK else replace(found, fix=fix)
 
 
 def check_gpu() -> Check:
@@ -191,13 +177,15 @@ def check_gpu() -> Check:
 
 def check_extra(name: str) -> Check:
     """Check that an optional package imports."""
+    # in a clone with the pinned versions
+    wanted = f"-c constraints.txt -e '.[{name}]'" if _in_clone() else f"'webrl[{name}]'"
+    fix = f"{_pip()} install {wanted}"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check(name, OPTIONAL, "not installed", _install(name))
+        return Check(name, OPTIONAL, "not installed", fix)
     found = _try_import(name, f"import {name}; print({name}.__version__)")
     if found.state != OK:
-        fix = _install(name)
         if "torchvision" in found.detail:
             fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
         return Check(name, WARNING, f"{version} does not import: {found.detail}", fix)
@@ -217,19 +205,15 @@ def check_memory() -> Check:
     memory = psutil.virtual_memory()
     free = memory.available / 2**30
     detail = f"{free:.1f} of {memory.total / 2**30:.1f} GiB free, {os.cpu_count()} CPUs"
-    if free < DEMO_MEMORY_GIB:
-        fix = f"the demo needs {DEMO_MEMORY_GIB} GiB; close other programs, or lower rollout.envs_per_worker"
-        return Check("memory", WARNING, detail, fix)
-    return Check("memory", OK, detail)
+    fix = f"the demo needs {DEMO_MEMORY_GIB} GiB; close other programs, or lower rollout.envs_per_worker"
+    return Check("memory", WARNING, detail, fix) if free < DEMO_MEMORY_GIB else Check("memory", OK, detail)
 
 
 def check_disk() -> Check:
     """Check how much room there is where run folders are written."""
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    detail = f"{free:.1f} GiB free in {Path.cwd()}"
-    if free < DEMO_DISK_GIB:
-        return Check("disk", WARNING, detail, f"free {DEMO_DISK_GIB} GiB, or set runs_dir= to another disk")
-    return Check("disk", OK, detail)
+    detail, fix = f"{free:.1f} GiB free in {Path.cwd()}", f"free {DEMO_DISK_GIB} GiB, or set runs_dir= to another disk"
+    return Check("disk", WARNING, detail, fix) if free < DEMO_DISK_GIB else Check("disk", OK, detail)
 
 
 def check_writing() -> Check:
@@ -238,16 +222,10 @@ def check_writing() -> Check:
     folder = runs if runs.is_dir() else Path()
     try:
         with tempfile.NamedTemporaryFile(dir=folder):
-            pass
+            return Check("writing", OK, str(runs.resolve()))
     except OSError as error:
         detail = f"cannot write in {folder.resolve()}: {error.strerror or error}"
         return Check("writing", MISSING, detail, "change its permissions, or set runs_dir= to a folder of yours")
-    return Check("writing", OK, str(runs.resolve()))
-
-
-def _install(extra: str) -> str:
-    """Return what installs an extra: in a clone with the pinned versions."""
-    return f"{_pip()} install " + (f"-c constraints.txt -e '.[{extra}]'" if _in_clone() else f"'webrl[{extra}]'")
 
 
 def _in_clone() -> bool:
@@ -271,7 +249,7 @@ def _try_import(name: str, code: str) -> Check:
 
 
 CHECKS: dict[str, Callable[[], Check]] = {
-    "python": check_python,
+    "python": lambda: Check("python", OK, f"{platform.python_version()} ({sys.executable})"),
     "browser": check_browser,
     "tasks": check_tasks,
     "models": check_models,

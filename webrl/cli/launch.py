@@ -7,15 +7,17 @@ naming the rank that died first and its log. Every rank's output is in the log f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from webrl.errors import TrainingError, UsageError, WebRLError
+from webrl.errors import StageError, TrainingError, UsageError, WebRLError
 from webrl.runs.machine import visible_gpus
 from webrl.training.cpu_variables import cpu_environment
 from webrl.training.topology import Topology, read_number, read_topology
@@ -104,6 +106,31 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
             f"node {topology.node_rank} lost the job ({type(error).__name__}: {reason}); another node ended it, or "
             f"{topology.master_addr}:{topology.master_port} cannot be reached; see the logs in {logs}"
         ) from error
+
+
+@contextlib.contextmanager
+def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
+    """Join the job's processes, if there are several; the main one, which writes, takes the lock.
+
+    Raises:
+        StageError: the lock's, on every process.
+    """
+    from webrl.training.ranks import broadcast, is_main, join, leave
+
+    join(device)
+    try:
+        with contextlib.ExitStack() as stack:
+            reason = None
+            if is_main():
+                try:
+                    stack.enter_context(lock)
+                except StageError as error:
+                    reason = str(error)
+            if reason := broadcast(reason):
+                raise StageError(reason)
+            yield
+    finally:
+        leave()
 
 
 def _wait_for_name(host: str) -> None:

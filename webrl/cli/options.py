@@ -6,12 +6,9 @@ import argparse
 import json
 import sys
 import textwrap
-import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel
+from typing import Any
 
 from webrl.config import RunConfig, describe_options, load_config
 from webrl.config.resources import find_config, is_file
@@ -197,7 +194,7 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
             keys = [key for key in keys if key in COMMON]
         if not keys:
             continue
-        choices = _choices(keys[0])
+        choices = " | ".join(option.choices)
         lines.append(f"  {keys[0]}={default_text(defaults, keys[0])}")
         lines += wrapper.wrap(f"{option.description}{f' ({choices})' if choices else ''}")
         others = [f"{key}={default_text(defaults, key)}" for key in keys[1:]]
@@ -218,21 +215,6 @@ def default_text(defaults: RunConfig, key: str) -> str:
     if isinstance(value, str | Path):
         return str(value)
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _choices(key: str) -> str:
-    """Return the values a `Literal` option admits, or ""."""
-    model: type[BaseModel] = RunConfig
-    *parents, leaf = key.split(".")
-    for part in parents:
-        annotation = model.model_fields[part].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        model = annotation
-    annotation = model.model_fields[leaf].annotation
-    if typing.get_origin(annotation) is not Literal:
-        return ""
-    return " | ".join(map(str, typing.get_args(annotation)))
 
 
 def count(text: str) -> int:

@@ -18,13 +18,13 @@ from webrl.errors import DataError, UsageError
 from webrl.evaluate import page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
+from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text, site_table
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import freeze_gc
 from webrl.runs.store import read_json, read_records
 from webrl.suites import by_suite
 from webrl.types import Task, Trajectory
@@ -36,11 +36,13 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
     Raises:
-        UsageError: episodes to train on would not be sampled at temperature 1.
+        UsageError: episodes to train on would not be sampled at temperature 1, or a demonstration cannot be read.
         ModelError: a model that it starts from cannot be loaded.
     """
     stages = (stage,) if stage else [spec.name for spec in phases.STAGES]
     check_rollouts(config, stages)
+    if "replay" in stages:
+        check_demonstrations(config)
     check_models(config, stages)
     print(f"# plan of {config.run_dir}")
     for missing in missing_extras(config, stages):
@@ -88,7 +90,6 @@ def run_all(config: RunConfig) -> int:
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
         _describe(config, summary["eval"], sys.stdout)
-        freeze_gc()
 
     folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]

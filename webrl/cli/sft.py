@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
-from webrl.config import RunConfig
 from webrl.config.extras import check_extras
-from webrl.demos.sft import Probe, train_start
+from webrl.demos.sft import train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
@@ -30,58 +30,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Train; gives the exit code."""
-    config = resolve_config(args, prefer_newest=False)
-    paths = choose_paths(config, args)
-    print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
-    if args.dry_run:
-        check_model(paths.init, sees=config.rollout.image_size is not None)
-        return 0
-    check_start(config, paths)
-    from webrl.runs.lock import hold_output
-
-    with hold_output(paths.out):
-        report = train_start(config, paths, make_probe(config))
-    print("\n".join(describe(report)))
-    print(f"report {paths.report / 'report.json'}")
-    return 0
-
-
-def choose_paths(config: RunConfig, args: argparse.Namespace) -> TrainingPaths:
-    """Return what is read and written.
+    """Train, on all processes of the job (`run_multinode.sh sft`); gives the exit code.
 
     Raises:
-        UsageError: no `--data`, and no demonstrations recorded for this run.
+        UsageError: no `--data`, and no demonstrations recorded for this run; or options that have not been tried with
+            screenshots.
+        ExtraMissing: a package that the training or its probe wants is not there.
+        ModelError: the base model cannot be loaded, or cannot read what it is to be shown.
     """
+    config = resolve_config(args, prefer_newest=False)
     data: Sequence[Path] = args.data or [config.run_dir / "demos"]
     if not args.data and not data[0].is_dir():
         raise UsageError(
             f"no demonstrations: {data[0]} does not exist; record some with `webrl record-demos`, or name them "
             "with --data"
         )
-    return TrainingPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
-
-
-def check_start(config: RunConfig, paths: TrainingPaths) -> None:
-    """Return if the packages and the base model are there that the training and its probe want.
-
-    Raises:
-        ExtraMissing: a package is not.
-        ModelError: the base model cannot be loaded, or cannot read what it is to be shown.
-        UsageError: options that have not been tried with screenshots.
-    """
-    check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
-    check_sight(config, paths.init)
-    check_model(paths.init, sees=config.rollout.image_size is not None)
-    untried = config.sft.untried_with_screenshots
-    if config.rollout.image_size is not None and untried:
+    paths = TrainingPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
+    print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
+    sees, untried = config.rollout.image_size is not None, config.sft.untried_with_screenshots
+    if not args.dry_run:
+        check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
+        check_sight(config, paths.init)
+    check_model(paths.init, sees=sees)
+    if args.dry_run:
+        return 0
+    if sees and untried:
         raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
-
-
-def make_probe(config: RunConfig) -> Probe:
-    """Plays `sft.probe_tasks` held-out tasks in the browser, with the evaluation's temperature."""
+    from webrl.llm.loading import pick_device
+    from webrl.runs.lock import hold_output
 
     def probe(model: Path, episodes: Path) -> dict[str, float]:
+        """Play `sft.probe_tasks` held-out tasks in the browser, with the evaluation's temperature."""
         from webrl.evaluate import success_rate
         from webrl.runs.store import read_records
         from webrl.stages import play
@@ -94,7 +73,11 @@ def make_probe(config: RunConfig) -> Probe:
         rate = success_rate(read_records(episodes, Trajectory))
         return {"probe_successes": float(rate.successes), "probe_episodes": float(rate.episodes)}
 
-    return probe
+    with joined(pick_device(config.models.device), hold_output(paths.out)):
+        report = train_start(config, paths, probe)
+    if report:  # of the main process
+        print("\n".join([*describe(report), f"report {paths.report / 'report.json'}"]))
+    return 0
 
 
 def describe(report: dict[str, object]) -> list[str]:

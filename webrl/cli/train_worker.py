@@ -7,22 +7,20 @@ All processes go through the same calls; only the main one writes files and mark
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from webrl.cli.command import Parser
+from webrl.cli.launch import joined
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output
-from webrl.errors import StageError, WebRLError
+from webrl.errors import WebRLError
 from webrl.preflight import check_inputs
 from webrl.runs.folder import newest_run
 
@@ -40,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     guard_output()
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    run: Any = record(_run_sft if is_sft else _run)  # the agent learns from it which rank failed first, and why
+    if is_sft:
+        from webrl.cli.sft import main as train_sft
+    run: Any = record(train_sft if is_sft else _run)  # the agent learns from it which rank failed first, and why
     try:
         run(args)
         return 0
@@ -88,25 +88,14 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
 
 def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
     """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
-    from webrl.llm.fingerprint import tokenizer_fingerprint
-    from webrl.llm.loading import load_tokenizer
-    from webrl.replay.records import build_records, open_encoder, released_next_prompt
-    from webrl.runs.store import read_records
+    from webrl.interop.problems import ProblemLog
+    from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
     from webrl.training import score_actions, score_values, train_actor, train_critic
-    from webrl.types import Label, Trajectory
 
     actor, metrics = config.models.actor, out / "metrics.jsonl"
-    tokenizer = load_tokenizer(actor)
-    labels = {label.trajectory_id: label for label in read_records(SAMPLES / "labels.jsonl", Label)}
-    samples = build_records(
-        read_records(SAMPLES / "trajectories.jsonl", Trajectory),
-        labels,
-        Counter(),
-        encode=open_encoder(tokenizer, actor, config),
-        tokenizer=tokenizer_fingerprint(tokenizer),
-        next_prompt=released_next_prompt(config, tokenizer),
-    )
-    records = score_actions(list(samples), actor, config)
+    source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())
+    steps = read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
+    records = score_actions(list(steps), actor, config)
     losses: dict[str, Any] = {}
     losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
     scored = score_values(records, out / "critic", config)
@@ -127,62 +116,16 @@ def _run(args: argparse.Namespace) -> None:
     check_inputs(config, ("train",))
     from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output, hold_run
-    from webrl.training.ranks import is_main, join, leave
+    from webrl.training.ranks import is_main
 
-    join(pick_device(config.models.device))
-    try:
-        out = config.runs_dir / "samples"
-        with _main_holds(hold_output(out) if samples else hold_run(config.run_dir)):
-            counts = train_samples(config, out) if samples else train_phase(config, args.phase)
+    out = config.runs_dir / "samples"
+    with joined(pick_device(config.models.device), hold_output(out) if samples else hold_run(config.run_dir)):
+        counts = train_samples(config, out) if samples else train_phase(config, args.phase)
         if is_main():
             where = f"sample records of the clone, written to {out}" if samples else f"run folder {config.run_dir}"
             logger.info("trained: %s", where)
             for name, value in counts.items():
                 logger.info("  %s: %s", name, f"{value:.5g}" if isinstance(value, float) else str(value)[:200])
-    finally:
-        leave()
-
-
-@contextlib.contextmanager
-def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
-    """The main process, which writes, takes the lock; if it cannot, every process of the job ends with the reason."""
-    from webrl.training.ranks import broadcast, is_main
-
-    with contextlib.ExitStack() as stack:
-        reason = None
-        if is_main():
-            try:
-                stack.enter_context(lock)
-            except StageError as error:
-                reason = str(error)
-        reason = broadcast(reason)
-        if reason:
-            raise StageError(reason)
-        yield
-
-
-def _run_sft(args: argparse.Namespace) -> None:
-    from webrl.cli.sft import check_start, choose_paths, describe, make_probe
-    from webrl.demos.sft import train_start
-
-    config = resolve_config(args, prefer_newest=False)
-    paths = choose_paths(config, args)
-    if args.dry_run:
-        logger.info("data %s, base %s, model %s", ", ".join(map(str, paths.data)), paths.init, paths.out)
-        return
-    check_start(config, paths)
-    from webrl.llm.loading import pick_device
-    from webrl.runs.lock import hold_output
-    from webrl.training.ranks import join, leave
-
-    join(pick_device(config.models.device))
-    try:
-        with _main_holds(hold_output(paths.out)):
-            report = train_start(config, paths, make_probe(config))
-        for line in describe(report) if report else ():
-            logger.info("%s", line)
-    finally:
-        leave()
 
 
 if __name__ == "__main__":

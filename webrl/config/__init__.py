@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -29,11 +29,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from webrl.config import plugins
-from webrl.config.arena import ArenaConfig
-from webrl.config.redaction import MASK, Secret, SecretUrl, redact, without_references
+from webrl.config.redaction import MASK, SecretUrl, redact, without_references
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
-from webrl.config.section import STATE_DIR, Section, SuiteConfig
-from webrl.config.web import WebConfig
+from webrl.config.section import Section
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
 
@@ -45,7 +43,6 @@ _Data = Annotated[Path, AfterValidator(shipped_data)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
-_RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
@@ -291,57 +288,7 @@ class FilterConfig(Section):
         return self
 
 
-class Account(Section):
-    """A log-in of a site."""
-
-    username: str = Field(description="user of that site")
-    password: Secret = Field(description="its password, such as ${GITLAB_PASSWORD}")
-
-
-SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
-
-
-class VerifiedConfig(Section):
-    """WebArena-Verified's tasks and the program that scores them (docs/worlds.md)."""
-
-    tasks: Path | None = Field(None, description="its task file, as `webarena-verified dataset-get` writes it")
-    command: tuple[str, ...] = Field(
-        ("webarena-verified",), min_length=1, description="its program, in an environment of its own"
-    )
-    folder: Path = Field(
-        Path("runs/webarena_verified"),
-        description="answers, network traffic and verdicts of the last episode of each task",
-    )
-
-
-class WebArenaConfig(SuiteConfig):
-    """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
-
-    sites: dict[SiteName, tuple[SecretUrl, ...]] = Field(
-        {}, description="base URLs by site, several are replicas; none: WA_<SITE> or <SITE> in the environment"
-    )
-    accounts: dict[SiteName, Account] = Field({}, description="log-ins; none: those of the published images")
-    reset_urls: tuple[SecretUrl, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
-    reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
-    health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
-    reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
-    vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
-    state_dir: Path = Field(Path("runs/webarena"), description=STATE_DIR)
-    lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
-    login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
-    validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
-    verified: VerifiedConfig = VerifiedConfig()
-    judge: ServerConfig = Field(
-        ServerConfig(model_name="gpt-4-1106-preview"),
-        description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",
-    )
-
-    @field_validator("sites", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
+_WebArena, _Web, _Arena = map(plugins.settings_of, ("webarena", "web", "arena"))
 
 
 class RolloutConfig(SamplingConfig):
@@ -420,17 +367,15 @@ class RolloutConfig(SamplingConfig):
     public_hosts: tuple[Host, ...] = Field((), description="the same, as long as a host's address is no internal one")
     max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
     upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
-    webarena: WebArenaConfig = WebArenaConfig()
-    web: WebConfig = WebConfig()
-    arena: ArenaConfig = ArenaConfig()
+    if TYPE_CHECKING:
+        webarena: Any = None
+        web: Any = None
+        arena: Any = None
+    else:  # the suites' own models
+        webarena: _WebArena = _WebArena()
+        web: _Web = _Web()
+        arena: _Arena = _Arena()
     engine: EngineConfig = EngineConfig()
-
-    @field_validator("observation", mode="before")
-    @classmethod
-    def _is_still_there(cls, value: Any) -> Any:
-        if value == "dom":
-            raise ValueError("'dom' was removed; axtree has the same elements and ids, html is the other form")
-        return value
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
@@ -782,11 +727,6 @@ class RunConfig(Section):
         return self
 
     @property
-    def webarena(self) -> WebArenaConfig:
-        """WebArena's part of the rollout settings: worker processes need it too."""
-        return self.rollout.webarena
-
-    @property
     def run_dir(self) -> Path:
         """Folder of this run."""
         return self.runs_dir / self.name
@@ -857,15 +797,23 @@ class Option:
     keys: tuple[str, ...]
     """Where one section shares it with others, the shared one's is the first."""
     description: str
+    choices: tuple[str, ...]
+    """The values that it takes, where they are a list."""
 
 
 def describe_options() -> list[Option]:
     """Every option: a field of one model is one option, wherever sections have it."""
-    found: dict[tuple[type[BaseModel], str], tuple[list[str], str]] = {}
+    found: dict[tuple[type[BaseModel], str], tuple[list[str], FieldInfo]] = {}
     for key, owner, info in _fields(RunConfig, ""):
-        keys, _ = found.setdefault((owner, key.rpartition(".")[2]), ([], info.description or ""))
-        keys.append(key)
-    return [Option(tuple(keys), text) for keys, text in found.values()]
+        found.setdefault((owner, key.rpartition(".")[2]), ([], info))[0].append(key)
+    return [
+        Option(
+            tuple(keys),
+            info.description or "",
+            tuple(map(str, get_args(info.annotation) if get_origin(info.annotation) is Literal else ())),
+        )
+        for keys, info in found.values()
+    ]
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:
@@ -964,9 +912,7 @@ def _explain(error: Any, source: str) -> str:
     if error["type"] == "extra_forbidden":
         near, section = _nearest_keys(key), key.partition(".")[0]
         hint = f"; sections: {', '.join(RunConfig.model_fields)}"
-        if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml
-            hint = f"; it is called {_RENAMED[key]!r} now"
-        elif near:
+        if near:
             hint = f"; did you mean {' or '.join(map(repr, near))}?"
         elif section in RunConfig.model_fields:
             hint = f"; `webrl run --help {section}` lists the options of that section"

@@ -1,6 +1,6 @@
 """What installed packages add to webrl, found by their entry points; nothing is imported to list it.
 
-API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`, `hook(name)`.
+API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`, `hook(name)`, `settings_of(suite)`.
 
 Groups:
 
@@ -21,10 +21,14 @@ from __future__ import annotations
 import logging
 import tomllib
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
+
+from webrl.config.section import Section
 from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
@@ -103,6 +107,30 @@ def load(group: str, name: str) -> Any:
     except Exception as error:  # whatever a package does at import
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{name!r}: {row.value} of {_package(row)} cannot be imported: {problem}") from error
+
+
+def settings_of(suite: str) -> type[Section]:
+    """The model of a suite's section of the config: `SETTINGS` of the module `settings` beside the suite's own.
+
+    Of a suite that is not installed, or cannot be imported, it takes any settings and keeps none: a run of another
+    suite may have been saved with them, and one of this suite is refused (`find`, `load`).
+    """
+    try:
+        package = find(SUITES, suite).module.rpartition(".")[0]
+        found: type[Section] = import_module(f"{package}.settings").SETTINGS
+        return found
+    except Exception as error:  # whatever a package does at import
+        reason = str(error)
+
+    class Unread(Section):
+        @model_validator(mode="before")
+        @classmethod
+        def _keep_none(cls, data: Any) -> Any:
+            if isinstance(data, dict) and data:
+                logger.info("rollout.%s is left out: %s", suite, reason)
+            return {}
+
+    return Unread
 
 
 def hook(name: str) -> Any | None:

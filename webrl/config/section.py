@@ -23,7 +23,7 @@ class Section(BaseModel):
             raise ValueError("expected a number")
         if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
             raise ValueError(
-                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
+                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields), '…')}"
             )
         if typing.get_origin(kind) is tuple and isinstance(value, str | int | float):
             raise ValueError("expected a list: [first, second]")

@@ -17,8 +17,7 @@ from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.turns import without_end
-from webrl.runs.disk import atomic_path
-from webrl.runs.store import dump_line
+from webrl.runs.store import write_records
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -54,23 +53,14 @@ def convert_released(path: Path, out: Path) -> dict[str, int]:
     Raises:
         DataError: see `read_released`; also if there is no usable trajectory.
     """
-    counts: Counter[str] = Counter()
-    out.mkdir(parents=True, exist_ok=True)
-    with (
-        ProblemLog(out / "problems.txt") as problems,
-        atomic_path(out / "trajectories.jsonl") as trajectories,
-        atomic_path(out / "labels.jsonl") as labels,
-        trajectories.open("wb") as trajectory_file,
-        labels.open("wb") as label_file,
-    ):
-        for trajectory, label in read_released(path, problems):
-            trajectory_file.write(dump_line(trajectory))
-            label_file.write(dump_line(label))
-            counts["trajectories"] += 1
-            counts["successes"] += label.reward == 1
-        if not counts["trajectories"]:
-            raise DataError(f"{path}: no usable trajectory: {dict(problems.counts)}")
-        return dict(counts + problems.counts)
+    with ProblemLog(out / "problems.txt") as problems:
+        found = list(read_released(path, problems))
+    if not found:
+        raise DataError(f"{path}: no usable trajectory: {dict(problems.counts)}")
+    write_records(out / "trajectories.jsonl", (trajectory for trajectory, _ in found))
+    write_records(out / "labels.jsonl", (label for _, label in found))
+    counts = Counter(trajectories=len(found), successes=sum(label.reward == 1 for _, label in found))
+    return dict(counts + problems.counts)
 
 
 def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:

@@ -21,7 +21,6 @@ from webrl.errors import ModelError, PolicyError, StageError, UsageError
 from webrl.llm.interface import LanguageModel, Policy, PolicyOutput, Sampling, Turn
 from webrl.llm.loading import prompt_of
 from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
-from webrl.runs.memory import without_collections
 
 logger = logging.getLogger(__name__)
 
@@ -147,15 +146,14 @@ async def open_model(
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     model: LanguageModel
     if engine.kind == "transformers":
-        with without_collections():
-            if sees:
-                from webrl.llm.local.vision import VisionModel
+        if sees:
+            from webrl.llm.local.vision import VisionModel
 
-                model = VisionModel.load(name, engine, models)
-            else:
-                from webrl.llm.local.model import LocalModel
+            model = VisionModel.load(name, engine, models)
+        else:
+            from webrl.llm.local.model import LocalModel
 
-                model = LocalModel(name, engine, models)
+            model = LocalModel(name, engine, models)
     elif engine.kind == "openai":
         if sees:
             raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")

@@ -15,7 +15,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.replay.records import read_picture
-from webrl.reward.labels import outcome_key, read_outcomes
+from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Step, Task, Trajectory
 
@@ -123,7 +123,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
         if outcomes is not None:
-            yield trajectory, outcomes.get(outcome_key(trajectory.trajectory_id))
+            yield trajectory, outcomes.get(trajectory.trajectory_id)
         else:
             yield trajectory, None if trajectory.env_reward is None else int(is_success(trajectory))
 

@@ -8,29 +8,35 @@ Where nobody names a config, rollouts are turned into the prompt of their run or
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.released import read_released
-from webrl.interop.vab import read_vab, trace_paths
+from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
 from webrl.llm.loading import adapter_base, model_folder
 from webrl.replay.demonstrations import check_demonstrations
-from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
+from webrl.replay.sources import (
+    Source,
+    Tools,
+    find_source,
+    labelled_outcomes,
+    open_tools,
+    read_steps,
+    read_trajectories,
+)
 from webrl.replay.stage import SCORE_CACHE, add_history
 from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
 from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_json, read_records, write_records
-from webrl.types import Trajectory
+from webrl.runs.store import count_lines, read_json, write_records
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
@@ -136,13 +142,24 @@ def make_plan(
     Raises:
         UsageError: an output that is to be a pickle, or is a folder.
     """
-    defaults = _default_plan(config)
-    rollout = rollout or defaults.rollout
+    run = RunFolder(config.run_dir) if (config.run_dir / "config.yaml").is_file() else newest_run(config.runs_dir)
+    phases = [run.phase(k) for k in range(run.last_phase() + 1)] if run else []
+    while phases and not phases[-1].trajectories.is_file():
+        phases.pop()
+    if phases:  # the newest with rollouts
+        *past, newest = phases
+        played, written, earlier = newest.path, newest.train, tuple(p.train for p in past if p.train.is_file())
+        playing = str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor
+    else:
+        out = config.runs_dir / "samples"
+        played, written, earlier = SAMPLES / "vab", out / "train.jsonl", (SAMPLES / "experience/trajectories.jsonl",)
+        playing = config.models.actor
+    rollout = rollout or played
     if rollout.name in ("", ".."):  # `.`: the output is named after the folder
         rollout = rollout.resolve()
-    known = rollout == defaults.rollout
+    known = rollout == played
     if output is None:
-        output = defaults.output if known else rollout.with_name(f"{rollout.stem}_train.jsonl")
+        output = written if known else rollout.with_name(f"{rollout.stem}_train.jsonl")
     if output.suffix in (".pt", ".pth", ".pkl", ".bin"):
         raise UsageError(
             f"--output_path {str(output)!r}: training records are written as JSONL, never as a pickle; name it "
@@ -150,12 +167,14 @@ def make_plan(
         )
     if output.is_dir():
         raise UsageError(f"--output_path {str(output)!r} is a folder; name a file in it")
-    in_run = known and output == defaults.output
-    actor = actor or defaults.actor
-    experience = tuple(defaults.experience if experience is None and known else experience or ())
+    labels, cache = (output.with_name(f"{output.stem}_{name}") for name in ("labels.jsonl", "scores.sqlite"))
+    if phases and known and output == written:
+        labels, cache = newest.labels, newest.path.parent / SCORE_CACHE
+    experience = tuple(earlier if experience is None and known else experience or ())
     demos = () if config.replay.strategy == "none" else config.replay.demos
     if known:  # what the stage of a run takes, and nothing in phase 0
         demos = config.replayed_demos if experience else ()
+    actor = actor or playing
     return ProcessPlan(
         stages=tuple(stages),
         rollout=rollout,
@@ -164,43 +183,8 @@ def make_plan(
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,
-        labels=defaults.labels if in_run else output.with_name(f"{output.stem}_labels.jsonl"),
-        cache=defaults.cache if in_run else output.with_name(f"{output.stem}_scores.sqlite"),
-    )
-
-
-def _default_plan(config: RunConfig) -> ProcessPlan:
-    """Return what is processed if nothing is named: the newest phase of the run, else the sample traces."""
-    run = RunFolder(config.run_dir) if (config.run_dir / "config.yaml").is_file() else newest_run(config.runs_dir)
-    phases = range(run.last_phase(), -1, -1) if run else ()
-    for phase in phases:
-        assert run
-        folder = run.phase(phase)
-        if not folder.trajectories.is_file():
-            continue
-        past = [run.phase(k) for k in range(phase)]
-        return ProcessPlan(
-            stages=(1, 2),
-            rollout=folder.path,
-            experience=tuple(p.train for p in past if p.train.is_file()),
-            demos=(),
-            output=folder.train,
-            orm=None,
-            actor=str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor,
-            labels=folder.labels,
-            cache=run.path / SCORE_CACHE,
-        )
-    out = config.runs_dir / "samples"
-    return ProcessPlan(
-        stages=(1, 2),
-        rollout=SAMPLES / "vab",
-        experience=(SAMPLES / "experience" / "trajectories.jsonl",),
-        demos=(),
-        output=out / "train.jsonl",
-        orm=None,
-        actor=config.models.actor,
-        labels=out / "train_labels.jsonl",
-        cache=out / "train_scores.sqlite",
+        labels=labels,
+        cache=cache,
     )
 
 
@@ -296,7 +280,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         if rollouts is not None:
             if plan.orm:
                 summary.labels = _judge(rollouts, plan.orm, plan.labels, config)
-                outcomes: Mapping[bytes, int | None] | None = read_outcomes(plan.labels, problems.on_line)
+                outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
             with progress(rollouts.num_bytes, "stage 1", "B") as bar:
@@ -319,7 +303,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                     plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
                 )
         if tools.scorer:
-            summary.scored = asdict(tools.scorer.counts)
+            summary.scored = tools.scorer.counts
         summary.problems = dict(problems.counts)
     return summary
 
@@ -328,16 +312,11 @@ def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[st
     """Judge the rollouts; defects are listed once, by the pass that writes the records."""
     from webrl.reward.stage import judge
 
-    silent = ProblemLog(num_shown=0)
-    trajectories: Iterator[Trajectory]
-    total = 0  # about, for progress
-    if source.kind == "trajectories":
-        trajectories, total = read_records(source.path, Trajectory, silent.on_line), count_lines(source.path)
-    elif source.kind == "vab":
-        trajectories, total = read_vab(source.path, silent), len(trace_paths(source.path))
-    elif source.kind == "released":
-        trajectories = (trajectory for trajectory, _ in read_released(source.path, silent))
-    else:
+    if source.kind == "records":
         raise UsageError(f"--add_reward needs trajectories; {source.path} holds training records without pages")
+    read = read_trajectories(source, Tools(ProblemLog(num_shown=0)))
+    trajectories = (trajectory for _, trajectory, _ in read)
+    total = count_lines(source.path) if source.kind == "trajectories" else 0  # about, for progress
+    total = len(trace_paths(source.path)) if source.kind == "vab" else total
     judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": orm})})
     return judge(judged, trajectories, labels, total)

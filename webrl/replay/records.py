@@ -1,10 +1,8 @@
-"""Training records (`train.jsonl`) from judged trajectories, and token ids for steps that our policy did not sample."""
+"""Token ids and pictures of steps that our policy did not sample, as if it had."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from webrl.config import RunConfig
@@ -13,7 +11,7 @@ from webrl.llm.pictures import Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import CLOSE, OPEN, encode_plain, encode_text, split_thinking
 from webrl.llm.turns import closing_ids
-from webrl.types import Label, StepRecord, Trajectory
+from webrl.types import Trajectory
 
 
 class EncodedStep(NamedTuple):
@@ -31,72 +29,6 @@ StepEncoder = Callable[[Trajectory, int], EncodedStep]
 """Tokenises step `index` of a trajectory (`open_encoder` makes one)."""
 NextPrompt = Callable[[Trajectory], Sequence[int]]
 """[P] the prompt after a trajectory's last step (the released objective's s')."""
-
-
-def build_records(
-    trajectories: Iterable[Trajectory],
-    labels: Mapping[str, Label] | None,
-    counts: Counter[str],
-    *,
-    encode: StepEncoder | None = None,
-    tokenizer: str = "",
-    next_prompt: NextPrompt | None = None,
-) -> Iterator[StepRecord]:
-    """Stream the steps of judged, finished trajectories; sampled ids are taken over exactly, never made again.
-
-    Args:
-        labels: judgement by trajectory id; None adds no reward (`outcome` stays None and nothing is left out
-            for want of a label).
-        counts: is counted up: `trajectories`, `steps`, and what was left out: `unfinished`, `unlabelled`
-            (trajectories), `no_token_ids`, `empty_action` (steps).
-        encode: for steps without ids; None leaves those steps out.
-        tokenizer: fingerprint of the tokenizer that made the ids.
-        next_prompt: fills `next_prompt_ids` of each last step; None leaves them empty.
-    """
-    for trajectory in trajectories:
-        outcome = None
-        if not trajectory.status.finished:
-            counts["unfinished"] += 1
-            continue
-        if labels is not None:
-            label = labels.get(trajectory.trajectory_id)
-            if label is None or label.reward is None:
-                counts["unlabelled"] += 1
-                continue
-            outcome = label.reward
-        counts["trajectories"] += 1
-        for step in trajectory.steps:
-            ids = EncodedStep(step.prompt_ids, step.action_ids) if step.prompt_ids else None
-            if ids is None and encode:
-                ids = encode(trajectory, step.index)
-            if ids is None or not ids.action_ids:
-                counts["no_token_ids" if ids is None else "empty_action"] += 1
-                continue
-            counts["steps"] += 1
-            is_sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
-            # An actor of text reads demonstrations of one that sees as text.
-            is_shown = bool(step.screenshot_sha256) and bool(step.prompt_ids or ids.picture)
-            record = StepRecord(
-                step_id=f"{trajectory.trajectory_id}:{step.index}",
-                trajectory_id=trajectory.trajectory_id,
-                instruction=trajectory.instruction,
-                site=trajectory.task.site,
-                phase=trajectory.phase,
-                index=step.index,
-                num_steps=len(trajectory.steps),
-                prompt_ids=tuple(ids.prompt_ids),
-                action_ids=tuple(ids.action_ids),
-                outcome=outcome,
-                logprobs=step.logprobs if is_sampled else None,
-                source="current",
-                tokenizer=tokenizer,
-                group=trajectory.task.task_id,
-                screenshot=step.screenshot if is_shown else "",
-                screenshot_sha256=step.screenshot_sha256 if is_shown else "",
-            )
-            if next_prompt and record.is_last:
-                record = replace(record, next_prompt_ids=tuple(next_prompt(trajectory)))
-            yield record
 
 
 def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:

@@ -75,7 +75,12 @@ class ScoreCache:
             OSError: it is full.
         """
         rows = [
-            (fingerprint, r.step_id, _digest_of(r), array.array("d", r.ref_logprobs).tobytes())
+            (
+                fingerprint,
+                r.step_id,
+                _digest_of(r),
+                array.array("d", r.ref_logprobs).tobytes(),
+            )
             for r in records
             if r.ref_logprobs is not None
         ]
@@ -120,28 +125,19 @@ def read_scores(
     return found
 
 
-@dataclasses.dataclass
-class ScoreCounts:
-    """What a scoring run did."""
-
-    computed: int = 0
-    """Steps that went through the model."""
-    cached: int = 0
-    """Steps answered from disk."""
-
-
 def score_cached(
     records: Iterable[StepRecord],
     score: ScoreFunction,
     cache: ScoreCache,
     fingerprint: str,
-    counts: ScoreCounts,
+    counts: dict[str, int],
     chunk_tokens: int = 8_000_000,
 ) -> Iterator[StepRecord]:
     """Stream records with `ref_logprobs`, in order; only steps unknown to the cache are computed.
 
     Args:
         score: the model pass.
+        counts: is counted up: `computed` steps went through the model, `cached` ones were answered from disk.
         chunk_tokens: `score` is called with about this many tokens at once: some 300 MB of ids, minutes of
             work for an 8B model (which is loaded once a call), and enough to batch by length.
         fingerprint: of the actor's weights.
@@ -149,34 +145,29 @@ def score_cached(
     Raises:
         ValueError: `score` gave another number of records back, or none for a step.
     """
+    records, num_tokens = iter(records), 0
     chunk: list[StepRecord] = []
-    num_tokens = 0
-    for record in records:
-        chunk.append(record)
-        num_tokens += len(record.prompt_ids) + len(record.action_ids)
-        if num_tokens >= chunk_tokens:
-            yield from _score_chunk(chunk, score, cache, fingerprint, counts)
-            chunk, num_tokens = [], 0
-    if chunk:
-        yield from _score_chunk(chunk, score, cache, fingerprint, counts)
-
-
-def _score_chunk(
-    chunk: Sequence[StepRecord], score: ScoreFunction, cache: ScoreCache, fingerprint: str, counts: ScoreCounts
-) -> list[StepRecord]:
-    known = [cache.get(fingerprint, record) for record in chunk]
-    missing = [record for record, logprobs in zip(chunk, known, strict=True) if logprobs is None]
-    fresh = list(score(missing)) if missing else []
-    if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
-        raise ValueError(f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs")
-    cache.put(fingerprint, fresh)
-    counts.computed += len(fresh)
-    counts.cached += len(chunk) - len(fresh)
-    new = iter(fresh)
-    return [
-        dataclasses.replace(record, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
-        for record, logprobs in zip(chunk, known, strict=True)
-    ]
+    while True:
+        record = next(records, None)
+        if record is not None:
+            chunk.append(record)
+            num_tokens += len(record.prompt_ids) + len(record.action_ids)
+            if num_tokens < chunk_tokens:
+                continue
+        known = [cache.get(fingerprint, step) for step in chunk]
+        missing = [step for step, logprobs in zip(chunk, known, strict=True) if logprobs is None]
+        fresh = list(score(missing)) if missing else []
+        if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
+            raise ValueError(f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs")
+        cache.put(fingerprint, fresh)
+        counts["computed"] += len(fresh)
+        counts["cached"] += len(chunk) - len(fresh)
+        new = iter(fresh)
+        for step, logprobs in zip(chunk, known, strict=True):
+            yield dataclasses.replace(step, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
+        if record is None:
+            return
+        chunk, num_tokens = [], 0
 
 
 def _digest_of(record: StepRecord) -> bytes:
@@ -204,7 +195,7 @@ class Scorer(ScoreCache):
         # may raise, so before a file is made
         self._fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor
         super().__init__(cache)
-        self.counts = ScoreCounts()
+        self.counts = {"computed": 0, "cached": 0}
         self._actor = actor
         self._config = config
 

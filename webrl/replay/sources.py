@@ -18,9 +18,9 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
-from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_encoder, released_next_prompt
+from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer
-from webrl.reward.labels import outcome_key, read_outcomes
+from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
 from webrl.types import Label, StepRecord, Trajectory
 
@@ -54,8 +54,8 @@ class Tools:
     """Everything that could not be used."""
     counts: Counter[str] = field(default_factory=Counter)
     """`trajectories`, `steps`, and what was left out: see `build_records`; also `duplicate`, `unusable`."""
-    outcomes: Mapping[bytes, int | None] | None = None
-    """Outcome by `outcome_key(trajectory_id)`; None adds no reward (a trace folder's own scores count then)."""
+    outcomes: Mapping[str, int | None] | None = None
+    """Outcome by trajectory id; None adds no reward (a trace folder's own scores count then)."""
     encode: StepEncoder | None = None
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
@@ -71,30 +71,39 @@ class Tools:
     run_dir: Path | None = None
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
-    def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
+    def judged(self, outcomes: Mapping[str, int | None] | None) -> Tools:
         """Return the same for another source, of which nothing is counted yet."""
         return replace(self, counts=Counter(), outcomes=outcomes)
 
 
+def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
+    """The tools of an actor that come of its tokenizer.
+
+    Raises:
+        ModelError: an unusable model folder.
+    """
+    tokenizer = load_tokenizer(actor)
+    return Tools(
+        problems,
+        encode=open_encoder(tokenizer, actor, config),
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        next_prompt=released_next_prompt(config, tokenizer),
+        end_token_ids=tuple(end_token_ids(actor, tokenizer)),
+        run_dir=config.run_dir,
+    )
+
+
 @contextlib.contextmanager
 def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
-    """The tools of an actor: its tokenizer, and its scores, which are kept in `cache`.
+    """All tools of an actor: its scores, too, which are kept in `cache`.
 
     Raises:
         ModelError: an unusable model folder.
         DataError: an unusable cache.
     """
-    tokenizer = load_tokenizer(actor)
+    tools = tools_of(actor, config, problems)
     with Scorer(actor, config, cache) as scorer:
-        yield Tools(
-            problems,
-            encode=open_encoder(tokenizer, actor, config),
-            tokenizer=tokenizer_fingerprint(tokenizer),
-            next_prompt=released_next_prompt(config, tokenizer),
-            end_token_ids=tuple(end_token_ids(actor, tokenizer)),
-            scorer=scorer,
-            run_dir=config.run_dir,
-        )
+        yield replace(tools, scorer=scorer)
 
 
 def find_source(path: Path, *, prefer_records: bool = False) -> Source:
@@ -138,33 +147,73 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
             tools.counts["steps"] += 1
             yield record
         return
-    for place, trajectory, recorded in _trajectories(source, tools):
-        name, label = trajectory.trajectory_id, recorded
+    for place, trajectory, label in read_trajectories(source, tools):
         if tools.outcomes is not None:
-            label = Label(name, None, tools.outcomes.get(outcome_key(name)))
-        counts: Counter[str] = Counter()
-        records = build_records(
-            [trajectory],
-            None if label is None else {name: label},
-            counts,
-            encode=tools.encode,
-            tokenizer=tools.tokenizer,
-            next_prompt=tools.next_prompt,
-        )
+            name = trajectory.trajectory_id
+            label = Label(name, None, tools.outcomes.get(name))
+        own = replace(tools, counts=Counter())
         try:
-            usable = list(records)
+            usable = list(build_records(trajectory, label, own))
         except (ValueError, PolicyError) as error:
             tools.problems.add("bad_trajectory", place, f"{error}; left out")
             tools.counts["unusable"] += 1
             continue
-        tools.counts.update(counts)
+        tools.counts.update(own.counts)
         yield from usable
 
 
-def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
+def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> Iterator[StepRecord]:
+    """Stream the steps of a judged, finished trajectory; sampled ids are taken over exactly, never made again.
+
+    Args:
+        label: None adds no reward (`outcome` stays None and nothing is left out for want of a label).
+        tools: its `counts` are counted up: `trajectories`, `steps`, and what was left out: `unfinished`, `unlabelled`
+            (trajectories), `no_token_ids`, `empty_action` (steps).
+    """
+    if not trajectory.status.finished:
+        tools.counts["unfinished"] += 1
+        return
+    if label is not None and label.reward is None:
+        tools.counts["unlabelled"] += 1
+        return
+    tools.counts["trajectories"] += 1
+    for step in trajectory.steps:
+        ids = EncodedStep(step.prompt_ids, step.action_ids) if step.prompt_ids else None
+        if ids is None and tools.encode:
+            ids = tools.encode(trajectory, step.index)
+        if ids is None or not ids.action_ids:
+            tools.counts["no_token_ids" if ids is None else "empty_action"] += 1
+            continue
+        tools.counts["steps"] += 1
+        is_sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
+        # An actor of text reads demonstrations of one that sees as text.
+        is_shown = bool(step.screenshot_sha256) and bool(step.prompt_ids or ids.picture)
+        record = StepRecord(
+            step_id=f"{trajectory.trajectory_id}:{step.index}",
+            trajectory_id=trajectory.trajectory_id,
+            instruction=trajectory.instruction,
+            site=trajectory.task.site,
+            phase=trajectory.phase,
+            index=step.index,
+            num_steps=len(trajectory.steps),
+            prompt_ids=tuple(ids.prompt_ids),
+            action_ids=tuple(ids.action_ids),
+            outcome=None if label is None else label.reward,
+            logprobs=step.logprobs if is_sampled else None,
+            tokenizer=tools.tokenizer,
+            group=trajectory.task.task_id,
+            screenshot=step.screenshot if is_shown else "",
+            screenshot_sha256=step.screenshot_sha256 if is_shown else "",
+        )
+        if tools.next_prompt and record.is_last:
+            record = replace(record, next_prompt_ids=tuple(tools.next_prompt(trajectory)))
+        yield record
+
+
+def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
     """Stream (place for error messages, trajectory, recorded judgement or None if there is none) of a source."""
     if source.kind == "trajectories":
-        seen: set[bytes] = set()
+        seen: set[str] = set()
         for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
             place = f"{source.path}:{number}"
             try:
@@ -175,13 +224,12 @@ def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajector
                 tools.problems.add("bad_trajectory", place, f"{error}; left out")
                 tools.counts["unusable"] += 1
                 continue
-            key = outcome_key(trajectory.trajectory_id)
-            if key in seen:
+            if trajectory.trajectory_id in seen:
                 reason = f"trajectory {trajectory.trajectory_id!r} was here before; left out"
                 tools.problems.add("duplicate_id", place, reason)
                 tools.counts["duplicate"] += 1
                 continue
-            seen.add(key)
+            seen.add(trajectory.trajectory_id)
             yield place, trajectory, None
     elif source.kind == "demonstrations":
         # As old as the supervised start; without token ids, which may be another tokenizer's. Each gets a name of its
@@ -206,7 +254,7 @@ def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajector
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, score_label(trajectory)
 
 
-def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:
+def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[str, int | None] | None:
     """Return the outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
     if source.kind != "trajectories":
         return None

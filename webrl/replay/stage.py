@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -81,7 +81,7 @@ def mix_replay(
             "by_type": by_type,
             "trajectories": counts,
             "history": reasons,
-            "scored": asdict(tools.scorer.counts),
+            "scored": tools.scorer.counts,
             "sampler": sampler,
             "problems": dict(problems.counts),
         }

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich import box
+from rich.table import Table
 
 from webrl.evaluate import by_suite, named_rates, over_start_text
 from webrl.reward.report import undecided_sites
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Summary = Mapping[str, Any]
 """One phase of `summary.json` (schema: data/README.md)."""
 
 _TRAINING_SHOWN = (
-    "loss",
-    "accuracy",
-    "auc",
-    "ece",
-    "advantage",
-    "kl",
-    "perplexity",
-    "samples",
-    "steps",
-    "tokens_per_s",
-)
+    "loss", "accuracy", "auc", "ece", "advantage", "kl", "perplexity", "samples", "steps", "tokens_per_s",
+)  # fmt: skip
 
 
 def phase_table(phase: Summary) -> Table:
     """Show everything one phase did, stage by stage."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"phase {phase['phase']}", no_wrap=True)
     table.add_column("supervised start" if phase["phase"] == 0 else "")
@@ -95,9 +83,6 @@ def update_text(phase: Summary) -> str:
 
 def overview_table(phases: Sequence[Summary]) -> Table:
     """Show a line per phase: how success moved."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     rates = [named_rates(phase.get("eval") or {}) for phase in phases]
     names = rate_names(rates)
@@ -117,9 +102,6 @@ def overview_table(phases: Sequence[Summary]) -> Table:
 
 def site_table(phases: Sequence[Summary]) -> Table | None:
     """Show successes per task type, first against last evaluated phase; None with fewer than two evaluations."""
-    from rich import box
-    from rich.table import Table
-
     evaluated = []
     for phase in phases:
         counts = by_suite(phase.get("eval") or {}).values()
@@ -128,10 +110,7 @@ def site_table(phases: Sequence[Summary]) -> Table | None:
     if len(evaluated) < 2:
         return None
     (start, before), (end, after) = evaluated[0], evaluated[-1]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("task type")
-    table.add_column(f"phase {start}")
-    table.add_column(f"phase {end}")
+    table = Table("task type", f"phase {start}", f"phase {end}", box=box.SIMPLE_HEAD, pad_edge=False)
     for site, rate in sorted(after.items()):
         table.add_row(site, rate_text(before.get(site) or {}), rate_text(rate))
     return table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,21 @@ from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
 from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run, seconds_left, usual_seconds
 from webrl.runs.lock import who_works_in
-from webrl.runs.machine import Meter
+from webrl.runs.machine import usage
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.suites import by_suite
 from webrl.types import Trajectory
 
 _SAMPLE_S = 1.0
-"""How long cores and browsers are measured."""
+"""How long cores are measured."""
 NAMES = tuple(spec.name for spec in STAGES)
 
 
-@dataclass(frozen=True)
-class _DueStage:
-    """The stage that is due, of a run that has not finished."""
-
-    folder: PhaseFolder
-    stage: str
-    since: float | None
-    """When it began (seconds since the epoch); None where nobody works, or an earlier process did a part of it."""
+_Due = tuple[PhaseFolder, str, float | None]
+"""What is due of a run that has not finished: phase, stage, and when that began (seconds since the epoch); None where
+nobody works, or an earlier process did a part of it.
+"""
 
 
 def status(path: Path) -> list[tuple[str, str]]:
@@ -67,28 +62,26 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows.append(("state", f"at work: {holder[0]}"))
     else:
         rows.append(("state", "nobody works on it; the same `webrl run` resumes from here" if due else "finished"))
-    usual = usual_seconds(run, due.stage, due.folder.phase) if due else None
     if due:
-        parts = [due.stage]
-        if due.since is not None:
-            parts.append(f"for {duration(max(0.0, time.time() - due.since))}")
+        folder, stage, since = due
+        usual = usual_seconds(run, stage, folder.phase)
+        parts = [stage]
+        if since is not None:
+            parts.append(f"for {duration(max(0.0, time.time() - since))}")
         if usual:
             parts.append(f"took {duration(usual[1])} in phase {usual[0]}")
-        rows += [("phase", f"{due.folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
-        rows += _progress(due, config)
+        rows += [("phase", f"{folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
+        rows += _progress(folder, stage, since, config)
         if holder and holder[2] is not None:
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is somebody else's
-                meter = Meter(holder[2])
-                meter.read()
-                time.sleep(_SAMPLE_S)
-                rows += meter.read().texts().items()
+                rows += usage(holder[2], _SAMPLE_S).items()
     for phase, marker in _markers(run, "eval"):
         for name, rate in named_rates(marker["counts"]).items():
             if name.endswith("held-out seeds") and (text := rate_text(rate)):
                 rows.append((f"phase {phase}", f"{text} of {name}"))
     if due:
-        of_phase, of_run = seconds_left(run, NAMES, due.folder.phase, num_phases)
-        spent = min(time.time() - due.since, usual[1]) if due.since is not None and usual else 0.0
+        of_phase, of_run = seconds_left(run, NAMES, folder.phase, num_phases)
+        spent = min(time.time() - since, usual[1]) if since is not None and usual else 0.0
         left = [(of_phase, "of this phase"), (of_run, "of the run")]
         known = [f"{duration(max(0.0, seconds - spent))} {what}" for seconds, what in left if seconds is not None]
         unknown = "not known before a phase like this one has finished"
@@ -103,7 +96,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     return rows
 
 
-def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _DueStage | None:
+def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _Due | None:
     """Find the first stage that has not finished; `began` is when the process that works on the run started."""
     before: Path | None = None
     for phase in range(num_phases + 1):
@@ -112,15 +105,16 @@ def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _DueStag
             marker = folder.marker(stage)
             if not marker.exists():
                 at = before.stat().st_mtime if before else began
-                return _DueStage(folder, stage, at if began is not None and at is not None and at >= began else None)
+                return folder, stage, at if began is not None and at is not None and at >= began else None
             before = marker
     return None
 
 
-def _progress(due: _DueStage, config: RunConfig | None) -> Iterator[tuple[str, str]]:
+def _progress(
+    folder: PhaseFolder, stage: str, since: float | None, config: RunConfig | None
+) -> Iterator[tuple[str, str]]:
     """How far the stage is, where its files tell."""
-    folder = due.folder
-    if due.stage == "train":
+    if stage == "train":
         newest: dict[str, int] = {}
         if folder.metrics.exists():
             for _, line in read_lines(folder.metrics, lambda _: None):
@@ -128,25 +122,25 @@ def _progress(due: _DueStage, config: RunConfig | None) -> Iterator[tuple[str, s
                     newest[str(line.get("name"))] = line["step"]
         yield "steps", ", ".join(f"{name} {number}" for name, number in newest.items()) or "none yet"
         return
-    path = {"rollout": folder.trajectories, "label": folder.labels, "eval": folder.eval}.get(due.stage)
+    path = {"rollout": folder.trajectories, "label": folder.labels, "eval": folder.eval}.get(stage)
     if path is None:
         return
     planned = 0
-    if due.stage == "label":
+    if stage == "label":
         planned = _num_lines(folder.trajectories)
-    elif config is not None and due.stage == "rollout":
+    elif config is not None and stage == "rollout":
         planned = _num_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
     elif config is not None:
         from webrl.suites import eval_tasks
 
         planned = len(eval_tasks(config))
     done = _num_lines(path)
-    seconds = time.time() - due.since if due.since is not None else 0.0
+    seconds = time.time() - since if since is not None else 0.0
     rate = pace(done, seconds) if seconds else ""
     left = time_left(done, seconds, planned - done) if seconds else ""
-    what = "labels" if due.stage == "label" else "episodes"
+    what = "labels" if stage == "label" else "episodes"
     yield what, ", ".join(filter(None, (f"{done} of {planned}" if planned else str(done), rate, left)))
-    if due.stage != "label" and done:
+    if stage != "label" and done:
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
         for suite, mine in by_suite(judged, config and config.tasks.suite).items():
             if mine:

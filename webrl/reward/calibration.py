@@ -71,6 +71,7 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
         DataError: fewer than ten trajectories of either class.
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_curve
 
     y = np.asarray(truth, dtype=np.int64)  # [N]
     if min(int(y.sum()), int((1 - y).sum())) < 10:
@@ -83,18 +84,12 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
     low, high = _TEMPERATURES
     temperature = min(max(1 / slope, low), high) if slope > 0 else high
     calibrated = 1 / (1 + np.exp(-odds / temperature))
-    order = np.argsort(calibrated, kind="stable")
-    scores, truths = calibrated[order], y[order]
-    borders = np.flatnonzero(np.diff(scores) > 0) + 1  # a threshold can lie between unequal scores only
-    threshold = 0.5
-    if len(borders):
-        failures_below = np.cumsum(1 - truths)[borders - 1]
-        successes_below = np.cumsum(truths)[borders - 1]
-        balanced = failures_below / (1 - y).sum() + 1 - successes_below / y.sum()
-        if balanced.max() > 1:
-            middles = (scores[borders - 1] + scores[borders]) / 2
-            best = middles[balanced >= balanced.max() - 1e-12]
-            threshold = float(best[np.argmin(np.abs(best - 0.5))])
+    false, true, cuts = roc_curve(y, calibrated, drop_intermediate=False)  # from the highest score down, inf first
+    balanced, threshold = (true - false)[1:-1], 0.5
+    if len(balanced) and balanced.max() > 0:
+        middles = (cuts[1:-1] + cuts[2:]) / 2  # a threshold can lie between unequal scores only
+        best = middles[balanced >= balanced.max() - 1e-12]
+        threshold = float(best[np.argmin(np.abs(best - 0.5))])
     return Calibration(round(temperature, 4), threshold, len(y))
 
 

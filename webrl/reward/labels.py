@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
 
-from webrl.runs.store import Appender, read_records
+from webrl.runs.store import read_records
 from webrl.types import Label
-
-
-def keep_label(label: Label, file: Appender, counts: Counter[str], on_label: Callable[[Label], None] | None) -> None:
-    """Append a new label, count it (`judged` or `unjudged`; `success`), and tell of it."""
-    file.append(label)
-    counts["unjudged" if label.reward is None else "judged"] += 1
-    counts["success"] += label.reward == 1
-    if on_label:
-        on_label(label)
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:
@@ -33,14 +22,9 @@ def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> di
     return {label.trajectory_id: label for label in read_records(path, Label, on_error)}
 
 
-def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[bytes, int | None]:
-    """Return the reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
-    return {outcome_key(label.trajectory_id): label.reward for label in read_records(path, Label, on_error)}
-
-
-def outcome_key(trajectory_id: str) -> bytes:
-    """[8] bytes that identify a trajectory id."""
-    return blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, int | None]:
+    """Return the reward by trajectory id. Arguments and errors as `read_labels`."""
+    return {label.trajectory_id: label.reward for label in read_records(path, Label, on_error)}
 
 
 PRIOR_TASKS = 4

@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from typing import Any
 from webrl.config import LabelConfig
 from webrl.config.redaction import redact
 from webrl.errors import JudgeError, ModelError, PolicyError
+from webrl.evaluate import is_success
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.prompts import Prompt, build_judge_prompt, llm_judge_messages
-from webrl.reward.labels import keep_label, read_labels
+from webrl.reward.labels import read_labels
 from webrl.reward.system_text import configured_text
 from webrl.rollouts.answers import read_any
 from webrl.runs.store import Appender
@@ -37,19 +37,9 @@ _CHARS_PER_TOKEN = 3
 """An API judge's tokenizer is not ours to ask, so its page is cut at this many characters per allowed token."""
 
 
-@dataclass(frozen=True)
-class AnswerTokens:
-    """The two answers at the first answer position."""
-
-    yes: int
-    """First token of "YES"."""
-    no: int
-    """First token of "NO"."""
-
-
 @lru_cache(maxsize=8)
-def answer_tokens(tokenizer: Any) -> AnswerTokens:
-    """Token ids of YES and NO.
+def answer_tokens(tokenizer: Any) -> tuple[int, int]:
+    """Token ids of YES and NO, the two answers at the first answer position.
 
     In the released ORM's vocabulary both are single tokens. Where a tokenizer splits them, the first token of each
     stands for it: it is what the model has to decide on at the first answer position.
@@ -65,7 +55,7 @@ def answer_tokens(tokenizer: Any) -> AnswerTokens:
             f"the judge's tokenizer {tokenizer.name_or_path!r} gives YES and NO the tokens {yes} and {no}: "
             "they cannot be told apart at the first answer position; use another judge"
         )
-    return AnswerTokens(yes[0], no[0])
+    return yes[0], no[0]
 
 
 def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 1.0) -> float:
@@ -107,7 +97,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
             return 1.0 if answer == "YES" else 0.0
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
-        yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
+        yes, no = await model.choice_logprobs(prompt.ids, tokens)
         return yes_probability(yes, no, temperature)
     except PolicyError as error:
         raise JudgeError(str(error)) from error
@@ -142,11 +132,10 @@ def outcome_prompt(
 
 async def label_trajectories(
     trajectories: Iterable[Trajectory],
-    model: LanguageModel,
+    judges: Sequence[LanguageModel],
     config: LabelConfig,
     out: Path,
     *,
-    ensemble: Sequence[LanguageModel] = (),
     temperatures: Sequence[float] = (),
     on_label: Callable[[Label], None] | None = None,
 ) -> Counter[str]:
@@ -156,22 +145,32 @@ async def label_trajectories(
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
-        ensemble: further judges whose P(YES) are averaged in; if one of them fails, the trajectory stays unjudged.
-        temperatures: of `model` and of each of the ensemble; by default 1 for all.
+        judges: of several the P(YES) are averaged; if one fails, the trajectory stays unjudged. None where
+            `config.judge` is the environment, whose own reward is the label then.
+        temperatures: of each judge; by default 1 for all.
         on_label: called with each new label (progress).
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
     """
-    judges = (model, *ensemble)
     temperatures = temperatures or [1.0] * len(judges)
     judged = set()
     if out.exists():
-        judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
+        known, is_final = read_labels(out, on_error=logger.warning), config.judge == "environment"
+        judged = {i for i, label in known.items() if is_final or label.reward is not None}
     counts: Counter[str] = Counter()
-
     pending: deque[asyncio.Task[Label]] = deque()
+
     with Appender(out) as file:
+
+        async def keep_first() -> None:
+            label = await pending.popleft()
+            file.append(label)
+            counts["unjudged" if label.reward is None else "judged"] += 1
+            counts["success"] += label.reward == 1
+            if on_label:
+                on_label(label)
+
         try:
             for trajectory in trajectories:
                 if not trajectory.status.finished:
@@ -181,9 +180,9 @@ async def label_trajectories(
                 else:
                     pending.append(asyncio.create_task(_label(trajectory, judges, config, temperatures)))
                     if len(pending) >= config.engine.max_batch:
-                        keep_label(await pending.popleft(), file, counts, on_label)
+                        await keep_first()
             while pending:
-                keep_label(await pending.popleft(), file, counts, on_label)
+                await keep_first()
         finally:  # at an error the questions that wait are given up
             for task in pending:
                 task.cancel()
@@ -194,6 +193,12 @@ async def label_trajectories(
 async def _label(
     trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig, temperatures: Sequence[float]
 ) -> Label:
+    if config.judge == "environment":
+        if trajectory.env_reward is None:
+            why = trajectory.env_error or "the environment has no reward for this task"
+            return Label(trajectory.trajectory_id, None, None, config.judge, why)
+        won = is_success(trajectory)
+        return Label(trajectory.trajectory_id, float(won), int(won), config.judge)
     name = "+".join(j.name for j in judges)
     questions = [judge(trajectory, j, config, t) for j, t in zip(judges, temperatures, strict=True)]
     answers = await asyncio.gather(*questions, return_exceptions=True)

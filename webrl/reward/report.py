@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -21,86 +20,54 @@ from webrl.evaluate import is_success, wilson_interval
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
 from webrl.training.calibration import auc, reliability
-from webrl.types import Record, Trajectory
+from webrl.types import Trajectory
 
 _Z = NormalDist().inv_cdf(0.975)
 
 
-@dataclass(frozen=True)
-class Estimate(Record):
-    """A figure with its interval.
-
-    Example: `Estimate(value=0.875, ci95=(0.53, 0.98), num=8)`
-    """
-
-    value: float | None
-    """The figure; None where it is not defined (precision without a positive answer)."""
-    ci95: tuple[float, ...]
-    """95 % interval (lower, upper); empty where it is not defined."""
-    num: int
-    """Denominator."""
-
-
-@dataclass(frozen=True)
-class JudgeReport(Record):
-    """A judge against the truth."""
-
-    num: int
-    """Judged trajectories."""
-    num_success: int
-    """True successes among them."""
-    true_positive: int
-    false_positive: int
-    true_negative: int
-    false_negative: int
-    accuracy: Estimate
-    balanced_accuracy: Estimate
-    """Mean of the accuracies on successes and on failures."""
-    precision: Estimate
-    """Share of those judged successful that are."""
-    recall: Estimate
-    """Share of the successes that were judged so."""
-    auc: Estimate
-    """Probability that a success gets a higher P(YES) than a failure."""
-    num_unjudged: int = 0
-    """Trajectories without a judgement; in none of the figures."""
-
-
 def judge_report(
     truth: Sequence[int], p_yes: Sequence[float], threshold: float = 0.5, num_unjudged: int = 0
-) -> JudgeReport:
-    """Compare judgements with the truth; an answer is positive if P(YES) exceeds `threshold`."""
+) -> dict[str, Any]:
+    """Compare judgements with the truth; an answer is positive if P(YES) exceeds `threshold`.
+
+    Returns:
+        `num` judged trajectories, `num_success` of them, `true_positive`, `false_positive`, `true_negative`,
+        `false_negative`; `accuracy`, `balanced_accuracy` (mean of the accuracies on successes and on failures),
+        `precision`, `recall`, and `auc` (probability that a success gets a higher P(YES) than a failure), each with
+        `value` (None where it is not defined: precision without a positive answer), `ci95` (its 95 % interval; empty
+        then) and `num` (denominator); `num_unjudged`, which are in none of the figures.
+    """
     y = np.asarray(truth, dtype=np.int64)  # [N]
     p = np.asarray(p_yes, dtype=np.float64)  # [N]
     said = (p > threshold).astype(np.int64)  # [N]
     tp, fp = int((said & y).sum()), int((said & (1 - y)).sum())
     fn, tn = int(y.sum()) - tp, int((1 - y).sum()) - fp
     successes, failures = tp + fn, tn + fp
-    balanced = ranked = Estimate(None, (), len(y))  # not defined without both classes
+    balanced = ranked = _figure(None, (), len(y))  # not defined without both classes
     if successes and failures:
         rates = tp / successes, tn / failures
         limits = wilson_interval(tp, successes), wilson_interval(tn, failures)
         below, above = (
             math.hypot(*(r - limit[side] for r, limit in zip(rates, limits, strict=True))) / 2 for side in (0, 1)
         )
-        balanced = Estimate(sum(rates) / 2, (sum(rates) / 2 - below, sum(rates) / 2 - above), len(y))
+        balanced = _figure(sum(rates) / 2, (sum(rates) / 2 - below, sum(rates) / 2 - above), len(y))
         area = float(auc(y, p))
         low, high = _auc_limit(area, successes, failures), 1 - _auc_limit(1 - area, successes, failures)
-        ranked = Estimate(area, (low, high), len(y))
-    return JudgeReport(
-        num=len(y),
-        num_success=successes,
-        true_positive=tp,
-        false_positive=fp,
-        true_negative=tn,
-        false_negative=fn,
-        accuracy=_proportion(tp + tn, len(y)),
-        balanced_accuracy=balanced,
-        precision=_proportion(tp, tp + fp),
-        recall=_proportion(tp, tp + fn),
-        auc=ranked,
-        num_unjudged=num_unjudged,
-    )
+        ranked = _figure(area, (low, high), len(y))
+    return {
+        "num": len(y),
+        "num_success": successes,
+        "true_positive": tp,
+        "false_positive": fp,
+        "true_negative": tn,
+        "false_negative": fn,
+        "accuracy": _proportion(tp + tn, len(y)),
+        "balanced_accuracy": balanced,
+        "precision": _proportion(tp, tp + fp),
+        "recall": _proportion(tp, tp + fn),
+        "auc": ranked,
+        "num_unjudged": num_unjudged,
+    }
 
 
 def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
@@ -120,9 +87,8 @@ def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
     if not everything:
         return None
     # The rewards as labelled decide; P(YES) ranks (AUC).
-    report = judge_report([r[0] for r in everything], [r[2] for r in everything], 0.5, unjudged).to_json()
-    ranked = judge_report([r[0] for r in everything], [r[1] for r in everything])
-    report["auc"] = ranked.auc.to_json()
+    report = judge_report([r[0] for r in everything], [r[2] for r in everything], 0.5, unjudged)
+    report["auc"] = judge_report([r[0] for r in everything], [r[1] for r in everything])["auc"]
     sites = [site for site, group in rows.items() for _ in group]
     report["by_site"] = count_sites(sites, [r[0] for r in everything], [r[2] for r in everything])
     return report
@@ -157,10 +123,12 @@ def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple
     return [(b["value"], round(b["outcome"] * b["count"]), b["count"]) for b in bins]
 
 
-def _proportion(count: int, num: int) -> Estimate:
-    if not num:
-        return Estimate(None, (), 0)
-    return Estimate(count / num, wilson_interval(count, num), num)
+def _figure(value: float | None, ci95: tuple[float, ...], num: int) -> dict[str, Any]:
+    return {"value": value, "ci95": list(ci95), "num": num}
+
+
+def _proportion(count: int, num: int) -> dict[str, Any]:
+    return _figure(count / num, wilson_interval(count, num), num) if num else _figure(None, (), 0)
 
 
 def _auc_limit(value: float, successes: int, failures: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
@@ -13,21 +13,19 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
-from webrl.evaluate import is_success, pass_all, pass_any
-from webrl.llm import open_model
+from webrl.evaluate import pass_all, pass_any
+from webrl.llm import LanguageModel, open_model
 from webrl.reward.calibration import calibrated
-from webrl.reward.labels import keep_label, read_labels
+from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
 from webrl.runs.progress import progress
-from webrl.runs.store import Appender, count_lines, read_lines, read_records
+from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
 _FEW = 20
 """Fewer trajectories may all end alike."""
-JUDGE = "environment"
-"""Judge of the labels that the environment's own reward makes."""
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -106,20 +104,14 @@ async def judge_all(
             bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
-        if config.label.judge == "environment":
-            # For ablations only: not to be compared with results of an outcome model without saying so.
-            return _label_by_environment(trajectories, labels, show)
-        names = (config.models.orm, *config.label.ensemble)
-        settings, temperatures = calibrated(config.label, names)
-        models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
+        settings, temperatures, models = config.label, list[float](), list[LanguageModel]()
+        # The environment's own reward is for ablations only: not to be compared with an outcome model's unsaid.
+        if config.label.judge != "environment":
+            names = (config.models.orm, *config.label.ensemble)
+            settings, temperatures = calibrated(config.label, names)
+            models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
         return await label_trajectories(
-            trajectories,
-            models[0],
-            settings,
-            labels,
-            ensemble=models[1:],
-            temperatures=temperatures,
-            on_label=show,
+            trajectories, models, settings, labels, temperatures=temperatures, on_label=show
         )
 
 
@@ -161,27 +153,3 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
         "no_signal": 1 - kinds["mixed"] / len(groups),
         "passed": passed,
     }
-
-
-def _label_by_environment(
-    trajectories: Iterable[Trajectory], out: Path, on_label: Callable[[Label], None]
-) -> Counter[str]:
-    """Label every finished trajectory as `reward.orm.label_trajectories` does; without a reward one stays unjudged."""
-    known = set(read_labels(out)) if out.exists() else set()
-    counts: Counter[str] = Counter()
-    with Appender(out) as file:
-        for trajectory in trajectories:
-            if not trajectory.status.finished:
-                counts["unfinished"] += 1
-                continue
-            if trajectory.trajectory_id in known:
-                counts["skipped"] += 1
-                continue
-            if trajectory.env_reward is None:
-                why = trajectory.env_error or "the environment has no reward for this task"
-                label = Label(trajectory.trajectory_id, None, None, JUDGE, why)
-            else:
-                won = is_success(trajectory)
-                label = Label(trajectory.trajectory_id, float(won), int(won), JUDGE)
-            keep_label(label, file, counts, on_label)
-    return counts

@@ -42,7 +42,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         compare: whether the model that it starts from, a judge already, is reported on too.
 
     Returns:
-        What is in `report.json`: `data` (examples by kind), `num_rehearsed`, `losses`, `heldout` (`JudgeReport`),
+        What is in `report.json`: `data` (examples by kind), `num_rehearsed`, `losses`, `heldout` (`judge_report`),
         `calibrated`, `start`.
 
     Raises:
@@ -93,7 +93,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
     if compare and heldout:
         examples = [item.example for item in heldout]
         scores = score_examples(config, paths.init, examples)
-        report["start"] = judge_report([e.success for e in examples], scores).to_json()
+        report["start"] = judge_report([e.success for e in examples], scores)
     write_json(paths.report / "report.json", report)
     return report
 
@@ -102,9 +102,9 @@ def encode_example(
     example: JudgedExample, tokenizer: Any, config: LabelConfig
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (judge prompt, answer and end token), the page cut by tokens as when judging."""
-    tokens = answer_tokens(tokenizer)
+    yes, no = answer_tokens(tokenizer)
     end = closing_ids(tokenizer, config.prompt_format)
-    return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)
+    return prompt_ids(example, tokenizer, config), (yes if example.success else no, *end)
 
 
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
             async def one(example: JudgedExample) -> float:
                 async with limit:
                     ids = prompt_ids(example, model.tokenizer, config.label)
-                    yes, no = await model.choice_logprobs(ids, (tokens.yes, tokens.no))
+                    yes, no = await model.choice_logprobs(ids, tokens)
                     bar.update()
                     return yes_probability(yes, no)
 
@@ -140,7 +140,7 @@ def _evaluate(
     examples = [item.example for item in heldout]
     truth, p_yes = [e.success for e in examples], score_examples(config, str(model), examples)
     by_site = count_sites([e.site for e in examples], truth, [int(p > 0.5) for p in p_yes])
-    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes).to_json() | {"by_site": by_site}}
+    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes) | {"by_site": by_site}}
     curves: dict[str, Sequence[float]] = {"as trained": p_yes}
     if config.orm.calibrate:
         # Fitted on every other trajectory and judged on the rest, so that the report is not about its own fit.
@@ -148,7 +148,7 @@ def _evaluate(
         calibration = fit_calibration(truth[fit], p_yes[fit])
         calibration.save(model)
         values = [calibration.apply(p) for p in p_yes]
-        report = judge_report(truth[rest], values[rest], calibration.threshold).to_json()
+        report = judge_report(truth[rest], values[rest], calibration.threshold)
         result["calibrated"] = report | {"calibration": calibration.to_json()}
         truth, curves = truth[rest], {"as trained": p_yes[rest], "calibrated": values[rest]}
     if plot_reliability := plugins.hook("reliability-figure"):
@@ -166,7 +166,7 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
 
     Returns:
         `num_practice`, `num_success`: finished practice episodes; `num_rehearsed`; of held-out ones `num_heldout`, and
-        `before`, `after`: the share that each judge is right about, with its interval (`JudgeReport.accuracy`); and
+        `before`, `after`: the share that each judge is right about, with its interval (`judge_report`); and
         `kept`: why the judge stays as it was ("" where `out` is the new one).
 
     Raises:

@@ -15,6 +15,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
 import signal
@@ -33,7 +34,6 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import Suite, suite_of
-from webrl.runs.memory import raise_gc_threshold
 from webrl.runs.own_python import restore_python_path
 from webrl.runs.text import dump_json
 from webrl.types import Task
@@ -224,7 +224,7 @@ async def main() -> None:
 if __name__ == "__main__":
     guard_output()
     restore_python_path()
-    raise_gc_threshold()
+    gc.set_threshold(20_000)  # one page's tree has more new objects than the default
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):

@@ -61,7 +61,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
         raise StageError(f"cannot write {what}: a part of its path exists and is a file, not a folder") from None
     except OSError as error:
         raise StageError(f"cannot write {what}: {error.strerror or error}") from None
-    lock = _lock(folder)
+    lock = FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
     if lock.is_locked:
         yield
         return
@@ -99,10 +99,6 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _lock(folder: Path) -> Any:
-    return FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
-
-
 def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
     """Return who works in a run folder; None where nobody does.
 
@@ -113,7 +109,7 @@ def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
     if not record or _is_dead(record):
         return None
     is_here = record.get("host") == socket.gethostname()
-    lock = _lock(folder)
+    lock = FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
     if not lock.is_locked and not is_here:
         # another machine's process cannot be looked for, its lock can
         with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):

@@ -1,4 +1,4 @@
-"""What this machine has to offer, and what a run takes of it now: cores, browsers, memory, GPUs, free ports.
+"""What this machine has to offer, what a run takes of it, now and at its peak, and what it hands back.
 
 GPUs are asked of the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
 """
@@ -6,16 +6,18 @@ GPUs are asked of the driver (no torch, no CUDA context); usage is read from out
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import random
-import re
 import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import PurePath
-from time import monotonic
+from time import sleep
+from typing import Any
 
 import psutil
 
@@ -54,108 +56,90 @@ def free_port() -> int:
     raise OSError("of 1,000 TCP ports of 127.0.0.1 that were tried, none can be listened on")
 
 
-BUSY = 0.05
-"""Cores above which a browser counts as busy: an idle one wakes now and then."""
-_GPU_EVERY_S = 10.0
-"""Asking the driver starts a process."""
-_BROWSER = re.compile("chrom|headless[_-]shell")
-_GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
+def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
+    """Memory of a process and of all that it started in MiB (shared pages count once where the OS tells), and the CPU
+    seconds that each of them has taken, by process id.
+
+    Raises:
+        psutil.NoSuchProcess: the process has ended.
+    """
+    root = psutil.Process(pid)
+    mib, seconds = 0.0, {}
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            info, times = process.memory_full_info(), process.cpu_times()
+            mib += getattr(info, "pss", info.rss) / 2**20
+            seconds[process.pid] = times.user + times.system
+    return mib, seconds
 
 
-@dataclass(frozen=True)
-class Usage:
-    """One reading."""
+def usage(pid: int, interval_s: float) -> dict[str, str]:
+    """Return in words what a process and all that it started take of this machine: `cores` with the memory, and `gpu`.
 
-    mib: float
-    """Memory of all processes; shared pages count once where the OS tells."""
-    cores: float
-    """Cores' worth of work since the reading before; 0 at the first."""
-    browsers: int
-    busy_browsers: int
-    browser_cores: float
-    browser_mib: float
-    gpus: tuple[tuple[float, float, float], ...]
-    """(percent of the time at work, MiB used, MiB there) of each visible GPU."""
-
-    def texts(self) -> dict[str, str]:
-        """Return `cores`, `browsers` and `gpu` in words; what there is none of is left out."""
-        texts = {"cores": f"{self.cores:.1f} of {os.cpu_count() or 1} cores, {self.mib / 1024:.1f} GiB"}
-        if self.browsers:
-            took = f"{self.browser_cores:.1f} cores, {self.browser_mib / 1024:.1f} GiB"
-            texts["browsers"] = f"{self.busy_browsers} of {self.browsers} browsers busy ({took})"
-        if self.gpus:
-            used, there = (sum(gpu[k] for gpu in self.gpus) / 1024 for k in (1, 2))
-            work = sum(gpu[0] for gpu in self.gpus) / len(self.gpus)
-            many = f"{len(self.gpus)} GPUs" if len(self.gpus) > 1 else "GPU"
-            texts["gpu"] = f"{many} {work:.0f} % at work, {used:.1f} of {there:.1f} GiB"
-        return texts
+    Raises as `measure`.
+    """
+    _, before = measure(pid)
+    sleep(interval_s)
+    mib, after = measure(pid)
+    cores = sum(after[each] - before[each] for each in before.keys() & after.keys()) / interval_s
+    texts = {"cores": f"{cores:.1f} of {os.cpu_count() or 1} cores, {mib / 1024:.1f} GiB"}
+    gpus = visible_gpus()
+    table = query_gpus("utilization.gpu,memory.used,memory.total", gpus) if gpus else []
+    # what is no number is of a part of a divided GPU
+    known = [[*map(float, row)] for row in table if all(value.replace(".", "", 1).isdecimal() for value in row)]
+    if known:
+        work, used, there = (sum(column) for column in zip(*known, strict=True))
+        many = f"{len(known)} GPUs" if len(known) > 1 else "GPU"
+        texts["gpu"] = f"{many} {work / len(known):.0f} % at work, {used / 1024:.1f} of {there / 1024:.1f} GiB"
+    return texts
 
 
-class Meter:
-    """Reads the usage of a process and of all that it started; rates are from one reading to the next."""
-
-    def __init__(self, pid: int | None = None) -> None:
-        self._root = psutil.Process(pid)
-        self._seconds: dict[int, float] = {}
-        self._at = 0.0
-        self._gpus: tuple[tuple[float, float, float], ...] = ()
-        self._gpus_at: float | None = None
-
-    def read(self) -> Usage:
-        """Read the usage now.
-
-        Raises:
-            psutil.NoSuchProcess: the process has ended.
-        """
-        now, before, self._seconds = monotonic(), self._seconds, {}
-        passed, self._at = now - self._at, now
-        memory: dict[int, float] = {}
-        cores: dict[int, float] = {}
-        browser_of: dict[int, int] = {}
-        for process in [self._root, *self._root.children(recursive=True)]:
-            pid = process.pid
-            try:
-                info, times = process.memory_full_info(), process.cpu_times()
-                # a process belongs to its parent's browser, or is one itself; parents come before their children
-                browser = browser_of.get(process.ppid())
-                if browser is None and _BROWSER.search(PurePath(next(iter(process.cmdline()), "")).name):
-                    browser = pid
-            except _GONE:
-                continue
-            memory[pid] = getattr(info, "pss", info.rss) / 2**20
-            self._seconds[pid] = times.user + times.system
-            cores[pid] = max(0.0, self._seconds[pid] - before[pid]) / passed if pid in before and passed > 0 else 0.0
-            if browser is not None:
-                browser_of[pid] = browser
-        if self._gpus_at is None or (self._gpus and now - self._gpus_at >= _GPU_EVERY_S):
-            self._gpus_at = now
-            gpus = visible_gpus()
-            table = query_gpus("utilization.gpu,memory.used,memory.total", gpus) if gpus else []
-            known = [row for row in table if all(value.replace(".", "", 1).isdecimal() for value in row)]
-            self._gpus = tuple((float(a), float(b), float(c)) for a, b, c in known)
-        work = dict.fromkeys(browser_of.values(), 0.0)
-        for pid, browser in browser_of.items():
-            work[browser] += cores[pid]
-        return Usage(
-            mib=sum(memory.values()),
-            cores=sum(cores.values()),
-            browsers=len(work),
-            busy_browsers=sum(part > BUSY for part in work.values()),
-            browser_cores=sum(work.values()),
-            browser_mib=sum(memory[pid] for pid in browser_of),
-            gpus=self._gpus,
-        )
+_LONGEST_PAUSE_S = 8.0
+"""A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""
 
 
-_latest: Usage | None = None
+class PeakMemory:
+    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known).
+
+    The pauses between readings double from `interval_s` on, up to eight seconds.
+    """
+
+    def __init__(self, interval_s: float = 2.0) -> None:
+        self.peak_mib = 0.0
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause = self._interval_s
+        while True:
+            self.peak_mib = max(self.peak_mib, measure()[0])
+            if self._stop.wait(pause):
+                return
+            pause = max(self._interval_s, min(2 * pause, _LONGEST_PAUSE_S))
 
 
-def set_latest(usage: Usage | None) -> None:
-    """Keep this process's last reading for whoever shows it; None when nobody reads any more."""
-    global _latest
-    _latest = usage
+def free_heap() -> None:
+    """Hand back to the system what the C library keeps of freed memory: 1.1 GB after a training of the tiny actor.
+
+    (glibc does it; elsewhere there is no `malloc_trim`.)
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
-def latest() -> str:
-    """Return the last reading in one line; "" while nobody reads."""
-    return ", ".join(_latest.texts().values()) if _latest else ""
+def free_gpu_cache() -> None:
+    """Hand back to the driver the GPU memory that torch keeps for this process and does not use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.runs.clock import duration
-from webrl.runs.machine import latest
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -32,16 +31,8 @@ def progress(
     if silent or sys.stderr.isatty():
         from tqdm import tqdm
 
-        class Bar(tqdm):
-            """Says at its end what the run takes of the machine."""
-
-            @property
-            def format_dict(self) -> dict[str, Any]:
-                shown: dict[str, Any] = super().format_dict
-                return shown | {"postfix": ", ".join(filter(None, (shown["postfix"], latest())))}
-
         sizes = {"unit_scale": True} if unit == "B" else {}
-        return Bar(
+        return tqdm(
             total=total, initial=initial, desc=what, unit=unit, leave=leave, disable=silent, mininterval=0.5, **sizes
         )
     return PlainProgress(total, what, unit, initial=initial)
@@ -77,7 +68,7 @@ class PlainProgress:
         fresh = self._done - self._initial
         return ", ".join(filter(None, (
             f"{self._what}: {self._done}{of} {units}", pace(fresh, seconds),
-            time_left(fresh, seconds, (self._total or 0) - self._done), self._postfix, latest(),
+            time_left(fresh, seconds, (self._total or 0) - self._done), self._postfix,
         )))  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from webrl.runs.memory import free_heap
+from webrl.runs.machine import free_heap
 
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 Gradients = list[Tensor | None]

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webrl.config import RunConfig
-from webrl.config.arena import ArenaConfig
 from webrl.errors import DataError, UsageError
 from webrl.suites import in_turn
 from webrl.types import Task
@@ -30,6 +29,7 @@ from webrl_arena.across import ACROSS
 from webrl_arena.dashboard import DASHBOARD
 from webrl_arena.forum import FORUM
 from webrl_arena.mail import MAIL
+from webrl_arena.settings import ArenaConfig
 from webrl_arena.storefront import STOREFRONT
 from webrl_arena.task_files import PREFIX, as_task, read_task_file
 from webrl_arena.templates import Entities, Template

@@ -4,3 +4,5 @@ sites, locks: what WebArena and the arena use, too. tasks: what is asked. hooks,
 and an episode. env: its environment. checks: its score. explore: pages for the generator and `webrl init-site`;
 starter: what that writes and tries. suite: all this as a `Suite`.
 """
+
+import webrl.config  # noqa: F401 - which imports settings.py: in the other order that would be half there

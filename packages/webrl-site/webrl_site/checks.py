@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
@@ -28,6 +27,7 @@ from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl_site.hooks import filled, run_command
 from webrl_site.login import authenticated_client
+from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError, page_of
 from webrl_site.tasks import Check
 

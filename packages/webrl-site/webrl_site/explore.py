@@ -17,13 +17,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from webrl.config import RolloutConfig
 from webrl.config.redaction import redact
-from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.guard import changes
 from webrl.rollouts.observe import shown_frames
 from webrl_site.env import WebEnv
+from webrl_site.settings import WebConfig
 from webrl_site.tasks import require_start, task_at
 
 _PER_FORM = 2

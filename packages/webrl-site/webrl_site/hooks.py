@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from webrl.config.redaction import redact
-from webrl.config.web import WebConfig
 from webrl_site.locks import exclusive
+from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from webrl.config.web import FormLogin, WebConfig
 from webrl.errors import DataError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
@@ -28,6 +27,7 @@ from webrl.rollouts.observe import load_script, shown_frames
 from webrl.runs.store import write_json
 from webrl_site.hooks import run_command
 from webrl_site.locks import exclusive
+from webrl_site.settings import FormLogin, WebConfig
 from webrl_site.sites import SiteError, page_of, shows_proof
 
 if TYPE_CHECKING:

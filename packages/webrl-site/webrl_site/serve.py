@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import IO, Self
 
 from webrl.config.redaction import redact
-from webrl.config.web import WebConfig
 from webrl.llm.servers import guard
 from webrl.runs.machine import free_port
 from webrl_site.hooks import await_answer, filled
+from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 
 _TRIES = 3

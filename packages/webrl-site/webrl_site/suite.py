@@ -24,6 +24,7 @@ from webrl_site.hooks import reset_site
 from webrl_site.locks import hold_sites
 from webrl_site.login import Logins, forget
 from webrl_site.serve import EpisodeServer
+from webrl_site.settings import WebConfig
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class OwnSite(Suite):
         return WebEnv(browser, config)
 
     def reset_allowance_s(self, config: RolloutConfig) -> float:
-        web = config.web
+        web: WebConfig = config.web
         reset_s = web.reset.timeout_s if web.reset.every == "episode" else 0.0
         return _PATIENCE_S + reset_s + 2 * web.login.timeout_s + (web.serve.timeout_s if web.serve.is_set else 0.0)
 

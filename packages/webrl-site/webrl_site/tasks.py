@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from webrl.config import RolloutConfig, RunConfig
-from webrl.config.web import Pattern
 from webrl.errors import DataError, UsageError, problem_text
 from webrl.runs.store import open_input, read_json, read_lines
 from webrl.types import Lineage, Task
+from webrl_site.settings import Pattern
 
 PREFIX = "web."
 CHECKS = "checks"
@@ -188,7 +188,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
 
 def site_name(config: RolloutConfig) -> str:
     """The site as tasks name it."""
-    return PREFIX + config.web.name
+    return f"{PREFIX}{config.web.name}"
 
 
 def training_tasks(config: RunConfig) -> list[Task]:

@@ -11,13 +11,14 @@ import pytest
 from standins.play import training_task
 from standins.world import World
 
-from webrl.config import Account, ServerConfig, validate_config
+from webrl.config import ServerConfig, validate_config
 from webrl.errors import JudgeError
 from webrl.suites import open_sites
 from webrl_site.sites import SiteError
 from webrl_webarena.check import SiteCheck, check_sites, reset_sites
 from webrl_webarena.judge import AnswerJudge
 from webrl_webarena.login import LoginStore, mint_state, probe_login
+from webrl_webarena.settings import Account
 from webrl_webarena.sites import ACCOUNTS, find_sites
 
 pytestmark = pytest.mark.browser

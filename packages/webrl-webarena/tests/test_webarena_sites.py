@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from standins.play import training_task
 
-from webrl.config import RunConfig, WebArenaConfig, validate_config
+from webrl.config import RunConfig, validate_config
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import find_suite, suite_of
 from webrl.runs.folder import PhaseFolder
@@ -17,6 +17,7 @@ from webrl.tasks.curriculum import select_seeds
 from webrl.tasks.filter import Dropped
 from webrl.types import Task
 from webrl_site.sites import placeholders, resolve
+from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, check_url, find_sites, host_of
 from webrl_webarena.suite import WebArena
 from webrl_webarena.task_files import read_task_file, read_training_file

@@ -4,3 +4,5 @@ sites, tasks, task_files: where, and what. check: the sites before a stage. logi
 env: its environment. evaluator, scoring, judge: its score. verified: WebArena-Verified's tasks, and their score.
 report: the numbers afterwards. suite: all this as `Suite`s.
 """
+
+import webrl.config  # noqa: F401 - which imports settings.py: in the other order that would be half there

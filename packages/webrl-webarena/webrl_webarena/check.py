@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from webrl.config import WebArenaConfig
 from webrl_site.locks import holder
 from webrl_site.sites import SiteError
 from webrl_webarena.login import FORMS, mint_state
+from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, Sites, find_sites
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import logging
 import re
 from weakref import WeakKeyDictionary
 
-from webrl.config import RolloutConfig, WebArenaConfig
+from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
@@ -31,6 +31,7 @@ from webrl_site.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl_site.sites import resolve
 from webrl_webarena.evaluator import Evaluator, capture
 from webrl_webarena.login import LoginStore
+from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, Sites, find_sites, host_of
 from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
 from webrl_webarena.verified import ANSWER_FORMAT, Evidence, is_verified

@@ -21,13 +21,13 @@ from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from webrl.config import WebArenaConfig
 from webrl.errors import BrowserMissing
 from webrl.rollouts.browser import MISSING, find_chromium
 from webrl.rollouts.interface import Score
 from webrl.types import Task
 from webrl_webarena.judge import AnswerJudge
 from webrl_webarena.scoring import FinalState, score
+from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import Sites
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from webrl.config import Account, WebArenaConfig
 from webrl.runs.store import write_json
 from webrl_site.locks import exclusive
 from webrl_site.sites import SiteError, shows_proof
+from webrl_webarena.settings import Account, WebArenaConfig
 from webrl_webarena.sites import Sites
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from webrl.config import Account, WebArenaConfig
 from webrl.config.redaction import Secret, SecretUrl
 from webrl.errors import UsageError
+from webrl_webarena.settings import Account, WebArenaConfig
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
 """The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need beside them."""

@@ -20,12 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from webrl.config import RolloutConfig, WebArenaConfig
+from webrl.config import RolloutConfig
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.interface import Score
 from webrl.runs.store import read_json, write_json, write_text
 from webrl.types import Task
 from webrl_site.sites import placeholders
+from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES
 from webrl_webarena.task_files import check_sites
 

@@ -20,7 +20,7 @@ from webrl.llm.servers.vllm_fleet import Fleet, borrow, give_back
 from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
-from webrl.runs.memory import free_gpu_cache
+from webrl.runs.machine import free_gpu_cache
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

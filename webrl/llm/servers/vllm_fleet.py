@@ -46,8 +46,7 @@ from webrl.llm.servers.vllm_command import (
     server_environment,
 )
 from webrl.runs.clock import spent_on
-from webrl.runs.machine import free_port, query_gpus
-from webrl.runs.memory import free_gpu_cache
+from webrl.runs.machine import free_gpu_cache, free_port, query_gpus
 
 logger = logging.getLogger(__name__)
 

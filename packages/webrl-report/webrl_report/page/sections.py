@@ -265,18 +265,18 @@ def judge(run: RunFacts) -> Section:
             )
         report = judge_report([t for *_, t in with_truth], [float(label.reward or 0) for _, _, label, _ in with_truth])
         counts: list[tuple[object, ...]] = [
-            ("judged solved", report.true_positive, report.false_positive),
-            ("judged failed", report.false_negative, report.true_negative),
+            ("judged solved", report["true_positive"], report["false_positive"]),
+            ("judged failed", report["false_negative"], report["true_negative"]),
         ]
         head = ("judgement", "truly solved", "truly failed")
         section.tables.append(("Labels against the truth", Table(head, counts)))
         shares: list[tuple[object, ...]] = []
         for name in ("accuracy", "balanced_accuracy", "precision", "recall"):
-            found = getattr(report, name)
-            if found.value is not None:
-                low, high = found.ci95
-                text = f"{100 * found.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-                shares.append((name.replace("_", " "), text, found.num))
+            found = report[name]
+            if found["value"] is not None:
+                low, high = found["ci95"]
+                text = f"{100 * found['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+                shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
         wrong = [(n, attempt, label) for n, attempt, label, truth in with_truth if truth != label.reward]
         wrong.sort(key=lambda row: -abs((row[2].p_yes if row[2].p_yes is not None else 0.5) - 0.5))

@@ -6,6 +6,7 @@ It inherits the listening socket, makes the first database where there is none, 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -22,7 +23,6 @@ import psutil
 from filelock import FileLock, Timeout
 
 from webrl.runs.disk import atomic_path
-from webrl.runs.memory import freeze_gc, raise_gc_threshold
 from webrl.runs.own_python import restore_python_path
 from webrl_arena.world.content import catalogue
 from webrl_arena.world.forum import forum
@@ -63,8 +63,9 @@ def main() -> None:
     application = _application(folder, templates, key)
     host, port = listener.getsockname()[:2]
     # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
-    freeze_gc()
-    raise_gc_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)  # one page has more new objects than the default
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))

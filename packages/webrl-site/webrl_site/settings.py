@@ -264,3 +264,7 @@ class WebConfig(SuiteConfig):
     def hosts(self) -> tuple[str, ...]:
         """Hosts of the start pages, with port where they name one."""
         return tuple(dict.fromkeys(urlsplit(url).netloc.lower() for url in self.start_urls))
+
+
+SETTINGS = WebConfig
+"""The model of the section (`webrl.config.plugins.settings_of`)."""

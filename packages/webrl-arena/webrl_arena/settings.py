@@ -25,3 +25,7 @@ class ArenaConfig(TaskFiles):
     @classmethod
     def _one_is_a_list_of_one(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | Path) else value
+
+
+SETTINGS = ArenaConfig
+"""The model of the section (`webrl.config.plugins.settings_of`)."""

@@ -27,7 +27,7 @@ from webrl.rollouts.answers import read_any
 from webrl.runs.spelling import visible
 from webrl.training.objectives import get_objective
 from webrl.types import Step, StepRecord, Trajectory
-from webrl_report.view.index import Index, Place
+from webrl_report.view.index import Index, Row
 from webrl_report.view.query import policy_names
 
 logger = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ class StepView:
 class Details:
     """A trajectory."""
 
-    place: Place
+    row: Row
     trajectory: Trajectory
     policy: str | None
     """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
@@ -281,10 +281,10 @@ class Details:
     """SHA-256 of the trajectory's line: a label is for what was shown, not for what has taken its place."""
 
 
-def describe(index: Index, run: Run, place: Place) -> Details:
+def describe(index: Index, run: Run, row: Row) -> Details:
     """Read everything that a trajectory's page shows. Raises as `Index.read`."""
-    trajectory, line = index.read(place)
-    policies = policy_names(index, place.run)
+    trajectory, line = index.read(row)
+    policies = policy_names(index, row.file.run)
     config, _, config_problem = run.settings
     scores, scores_problem = _later_scores(run.path / "scores.sqlite", policies, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
@@ -314,7 +314,7 @@ def describe(index: Index, run: Run, place: Place) -> Details:
                 tokens=_tokens(tokenizer, step, later) if tokenizer else (),
                 sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
                 scores=later,
-                trained=_trained_on(index, place.run, trajectory, step, config),
+                trained=_trained_on(index, row.file.run, trajectory, step, config),
                 prompt=prompt,
                 has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
             )
@@ -330,7 +330,7 @@ def describe(index: Index, run: Run, place: Place) -> Details:
     final_page = pieces(trajectory.final_observation)
     is_cut = any(piece.kind == "cut" for piece in final_page)
     policy = policies.get(trajectory.policy)
-    return Details(place, trajectory, policy, steps, final_page, is_cut, notes, hashlib.sha256(line).hexdigest())
+    return Details(row, trajectory, policy, steps, final_page, is_cut, notes, hashlib.sha256(line).hexdigest())
 
 
 def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:

@@ -92,6 +92,8 @@ class Row:
     length: int
     trajectory: Trajectory
     """With neither steps nor final page."""
+    truth: int | None
+    """The environment's verdict."""
     num_steps: int
     words: str
     """What the search looks at."""
@@ -103,11 +105,6 @@ class Row:
     def place(self) -> str:
         """Where it lies, as addresses say it: `0/phase_01/trajectories.jsonl/17`."""
         return f"{self.file.run}/{self.file.name}/{self.line}"
-
-    @property
-    def truth(self) -> int | None:
-        """The environment's verdict."""
-        return None if self.trajectory.env_reward is None else int(is_success(self.trajectory))
 
     @property
     def label(self) -> Label | None:
@@ -132,8 +129,8 @@ class Row:
     @property
     def agrees(self) -> bool | None:
         """Whether the label is what the environment says; None if one of them is missing."""
-        truth, reward = self.truth, self.reward
-        return None if truth is None or reward is None else truth == reward
+        reward = self.reward
+        return None if self.truth is None or reward is None else self.truth == reward
 
 
 def check_run(run: Path) -> None:
@@ -346,9 +343,10 @@ class Index:
             folder_name, _, name = file.name.rpartition("/")
             labels = self._entries[file.run, f"{folder_name}/{_LABELS[name]}".lstrip("/")]
             kept = dataclasses.replace(made, steps=(), final_observation="")
-            hand_labels = self._entries[file.run, HAND_LABELS]
+            truth = None if made.env_reward is None else int(is_success(made))
+            by_hand = self._entries[file.run, HAND_LABELS]
             key = number
-            entry = Row(file, number, start, len(line), kept, len(made.steps), words, labels, hand_labels)
+            entry = Row(file, number, start, len(line), kept, truth, len(made.steps), words, labels, by_hand)
         with self._lock:
             file.entries[key] = entry
             self.version += 1

@@ -142,14 +142,15 @@ def totals(rows: Sequence[Row]) -> dict[str, int]:
 
     `num`; `judged`, `labelled` (as successes); `known` truth, `successes` by it; `agree`, `disagree`; `hand` labels.
     """
+    pairs = Counter((row.reward, row.truth) for row in rows).items()
     return {
         "num": len(rows),
-        "agree": sum(row.agrees is True for row in rows),
-        "disagree": sum(row.agrees is False for row in rows),
-        "judged": sum(row.reward is not None for row in rows),
-        "labelled": sum(row.reward == 1 for row in rows),
-        "known": sum(row.truth is not None for row in rows),
-        "successes": sum(row.truth == 1 for row in rows),
+        "agree": sum(num for (reward, truth), num in pairs if reward == truth is not None),
+        "disagree": sum(num for (reward, truth), num in pairs if {reward, truth} == {0, 1}),
+        "judged": sum(num for (reward, _), num in pairs if reward is not None),
+        "labelled": sum(num for (reward, _), num in pairs if reward == 1),
+        "known": sum(num for (_, truth), num in pairs if truth is not None),
+        "successes": sum(num for (_, truth), num in pairs if truth == 1),
         "hand": sum(row.hand is not None for row in rows),
     }
 

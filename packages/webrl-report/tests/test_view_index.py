@@ -205,7 +205,7 @@ def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_acto
     assert math.isclose(first.scores[1].mean_probability, math.exp(-0.1875))
     # 0.5 (0.5 − 0.25) + 0.5 (1 − 0.25), and 1 − 0.25 at the end
     assert [step.trained[0][2] for step in details.steps] == [0.5, 0.75]
-    assert (last.elements, last.is_element_shown) == (("17",), True)
+    assert last.elements == ("17",)
     assert [p.text for p in last.page if p.kind == "acted"] == ["[17] button 'Cancel'"]
     assert described(index, run, 2).steps[0].scores == []
 

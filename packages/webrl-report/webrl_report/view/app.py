@@ -374,7 +374,8 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
     The file has a lock of its own, so that two viewers do not lose each other's labels.
 
     Raises:
-        DataError: the trajectory is no whole attempt, or the folder cannot be written.
+        DataError: the trajectory is no whole attempt, or another viewer holds the file.
+        OSError: the folder cannot be written.
     """
     if success is not None and not trajectory.status.finished:
         raise DataError(
@@ -398,7 +399,3 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
                 temporary.write_bytes(b"".join(kept))
     except Timeout:
         raise DataError(f"{path}: another viewer is writing it; try again") from None
-    except OSError as error:
-        if error.errno is None or error.filename is None:
-            raise
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None

@@ -246,9 +246,6 @@ class StepView:
     page: Sequence[Piece]
     elements: tuple[str, ...]
     """Ids of what was acted on."""
-    is_element_shown: bool
-    is_cut: bool
-    """Whether some of the page is left out."""
     answer: Sequence[Piece]
     tokens: Sequence[Token]
     """Empty where the ids' text is not known, or there are none."""
@@ -273,8 +270,6 @@ class Details:
     """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
     steps: Sequence[StepView]
     final_page: Sequence[Piece]
-    final_is_cut: bool
-    """Whether some of the final page is left out."""
     notes: Sequence[str]
     """What could not be shown, and why."""
     digest: str
@@ -301,15 +296,11 @@ def describe(index: Index, run: Run, row: Row) -> Details:
             is_short = len(step.prompt_ids) <= _MAX_TOKENS
             prompt = pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if is_short else []
         elements = acted_elements(step.action) if step.action else ()
-        page = pieces(step.observation, elements, limit)
-        kinds = {piece.kind for piece in page}
         steps.append(
             StepView(
                 step=step,
-                page=page,
+                page=pieces(step.observation, elements, limit),
                 elements=elements,
-                is_element_shown="acted" in kinds,
-                is_cut="cut" in kinds,
                 answer=pieces(step.response, limit=limit),
                 tokens=_tokens(tokenizer, step, later) if tokenizer else (),
                 sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
@@ -328,9 +319,8 @@ def describe(index: Index, run: Run, row: Row) -> Details:
             f"have more than {max_tokens:,}"
         )
     final_page = pieces(trajectory.final_observation)
-    is_cut = any(piece.kind == "cut" for piece in final_page)
-    policy = policies.get(trajectory.policy)
-    return Details(row, trajectory, policy, steps, final_page, is_cut, notes, hashlib.sha256(line).hexdigest())
+    digest = hashlib.sha256(line).hexdigest()
+    return Details(row, trajectory, policies.get(trajectory.policy), steps, final_page, notes, digest)
 
 
 def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:

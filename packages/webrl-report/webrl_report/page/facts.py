@@ -254,7 +254,5 @@ def in_words(name: str) -> str:
 
 @cache
 def _words() -> dict[str, str]:
-    words: dict[str, str] = yaml.safe_load(
-        resources.files("webrl_report.page").joinpath("words.yaml").read_text("utf-8")
-    )
-    return words
+    text = resources.files("webrl_report.page").joinpath("words.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))

@@ -2,7 +2,7 @@
 
     with Collector(settings, out) as collector:
         collector.check(tasks)
-        collector.hand_over("actor@step-0", module)      # a snapshot; neither side waits
+        collector.hand_over("actor@step-0", module)      # a snapshot, for what is asked from now on
         collector.ask(0, attempts)
         episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
 
@@ -63,7 +63,6 @@ class Collector:
         self._out = out
         self._asked: deque[tuple[int, str]] = deque()
         self._fingerprint = ""
-        self._outbox: SimpleQueue[Any] = SimpleQueue()
 
     def __enter__(self) -> Self:
         self._connection, theirs = multiprocessing.Pipe()
@@ -75,18 +74,10 @@ class Collector:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
                 env=own_environment(),
             )
-        self._sender = threading.Thread(target=self._send_all, name="webrl-handover", daemon=True)
-        self._sender.start()
-        settings = revealed(self._settings)
-        self._outbox.put((settings, self._out, logging.getLogger("webrl").getEffectiveLevel()))
+        self._send(revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel())
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._outbox.put(None)
-        self._sender.join(_PATIENCE_S)
-        if self._sender.is_alive():  # the process does not read any more
-            self._process.kill()
-            self._sender.join()
         self._connection.close()  # the process ends when its end of the pipe closes
         try:
             self._process.wait(_PATIENCE_S)
@@ -101,18 +92,16 @@ class Collector:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Check the tasks like `Player.check`."""
-        self._outbox.put(("check", list(tasks)))
+        self._send("check", list(tasks))
         self._receive()
 
     def hand_over(self, fingerprint: str, module: Any) -> None:
         """Take a snapshot of the trained weights for all later requests."""
-        tensors = {
-            name: weight.detach().to("cpu", copy=True).contiguous()
-            for name, weight in module.named_parameters()
-            if weight.requires_grad
-        }
+        from safetensors.torch import save
+
+        trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
         self._fingerprint = fingerprint
-        self._outbox.put(("weights", fingerprint, tensors))
+        self._send("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained}))
 
     def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
         """Request a batch, played with the weights that were handed over last.
@@ -121,7 +110,7 @@ class Collector:
             version: number of batches that these weights have been trained on.
         """
         self._asked.append((version, self._fingerprint))
-        self._outbox.put(("play", list(attempts)))
+        self._send("play", list(attempts))
 
     @property
     def num_asked(self) -> int:
@@ -151,22 +140,10 @@ class Collector:
             )
         return episodes, staleness
 
-    def _send_all(self) -> None:
-        """Send messages from a thread, which waits neither for the training nor for the episodes."""
-        from safetensors.torch import save
-
-        try:
-            for message in iter(self._outbox.get, None):
-                match message:
-                    case ("weights", fingerprint, tensors):
-                        self._connection.send(("weights", fingerprint, save(tensors)))
-                    case _:
-                        self._connection.send(message)
-        except OSError:
-            pass  # it died: `_receive` says so
-        except Exception:  # boundary of the thread: `_receive` raises once the process has ended
-            logger.exception("nothing can be handed over to the process that collects episodes")
-            self._process.kill()
+    def _send(self, *message: Any) -> None:
+        """Send a message; the process takes it at once, whatever it is doing."""
+        with contextlib.suppress(OSError):  # it died: `_receive` says so
+            self._connection.send(message)
 
     def _receive(self) -> Any:
         try:

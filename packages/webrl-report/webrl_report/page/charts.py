@@ -109,12 +109,8 @@ class Point:
     """Whether it stands for so few observations that no line is drawn through it."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together."""
-
-    name: str
-    points: list[Point]
+Series = tuple[str, list[Point]]
+"""A name, and the points that belong together."""
 
 
 def interval_chart(
@@ -136,29 +132,29 @@ def interval_chart(
             axes.xaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set_xlim(-0.03, 1.03)
         else:
-            phases = [point.x for line in series for point in line.points]
+            phases = [point.x for _, points in series for point in points]
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
             axes.set_xlim(min(phases) - 0.3, max(phases) + 0.3)
-        for number, line in enumerate(series):
+        for number, (name, points) in enumerate(series):
             shift = 0 if diagonal else 0.05 * (number - (len(series) - 1) / 2)
             look = {
                 "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "clip_on": False,
             }  # fmt: skip
-            xs, ys = [point.x + shift for point in line.points], [point.y for point in line.points]
-            bars = margins([(point.y, point.low, point.high) for point in line.points])
+            xs, ys = [point.x + shift for point in points], [point.y for point in points]
+            bars = margins([(point.y, point.low, point.high) for point in points])
             axes.errorbar(xs, ys, yerr=bars, fmt="none", ecolor=look["color"], elinewidth=1.3)
-            through = [math.nan if point.is_thin else point.y for point in line.points]
-            axes.plot(xs, through, linewidth=2, markersize=6, label=_short(line.name), **look)
-            thin = [(x, y) for x, y, point in zip(xs, ys, line.points, strict=True) if point.is_thin]
+            through = [math.nan if point.is_thin else point.y for point in points]
+            axes.plot(xs, through, linewidth=2, markersize=6, label=_short(name), **look)
+            thin = [(x, y) for x, y, point in zip(xs, ys, points, strict=True) if point.is_thin]
             if thin:
                 axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         _add_legend(plot)
     rows: list[tuple[object, ...]] = [
-        (line.name, percent(point.x) if diagonal else plain(point.x), point.text)
-        for line in series
-        for point in line.points
+        (name, percent(point.x) if diagonal else plain(point.x), point.text)
+        for name, points in series
+        for point in points
     ]
     return Figure(title, note, plot, Table(("series", x_label, y_label), rows))
 

@@ -249,10 +249,11 @@ def _try(run: RunFacts, read: Callable[[], T], otherwise: T) -> T:
 
 def in_words(name: str) -> str:
     """Return what a name of a status, a filter or a reason means; an unknown one without its underscores."""
-    return _words().get(name, name.replace("_", " "))
+    return str(texts()["words"].get(name, name.replace("_", " ")))
 
 
 @cache
-def _words() -> dict[str, str]:
-    text = resources.files("webrl_report.page").joinpath("words.yaml").read_text(encoding="utf-8")
+def texts() -> dict[str, Any]:
+    """Read the page's texts, `texts.yaml`."""
+    text = resources.files("webrl_report.page").joinpath("texts.yaml").read_text(encoding="utf-8")
     return dict(yaml.safe_load(text))

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from webrl.config import plugins
 from webrl.config.redaction import guard_output, revealed
@@ -43,9 +43,6 @@ from webrl.runs.own_python import own_environment, own_python, restore_python_pa
 from webrl.types import Task
 from webrl_grpo.play import Attempt, Episode, Player
 from webrl_grpo.settings import GrpoSettings
-
-if TYPE_CHECKING:
-    from webrl_grpo.sampler import PolicyCopy, ServedCopy
 
 logger = logging.getLogger(__name__)
 
@@ -158,30 +155,25 @@ class Collector:
 
 def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
     """Handle messages until the process ends."""
+    from webrl_grpo.sampler import PolicyCopy, ServedCopy
+
     eyes = Eyes(settings.model_name) if settings.sees else None
     with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
-        copy: PolicyCopy | ServedCopy | None = None
-
-        def opened() -> PolicyCopy | ServedCopy:
-            from webrl_grpo.sampler import PolicyCopy, ServedCopy
-
-            new = ServedCopy(settings, out, player.run) if settings.has_servers else PolicyCopy(settings, eyes)
-            stack.callback(new.stop)
-            return new
-
+        # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
+        copy: PolicyCopy | ServedCopy
+        if settings.has_servers:
+            copy = ServedCopy(settings, out, player.run)
+            stack.callback(copy.stop)
+        else:
+            copy = PolicyCopy(settings, eyes)
         while True:
             match inbox.get():
                 case ("check", tasks):
                     player.check(tasks)
-                    if settings.has_servers:  # vLLM needs its share of the GPU before the trainer takes its own
-                        copy = copy or opened()
                     connection.send(None)
-                    copy = copy or opened()  # while the trainer loads its own
                 case ("weights", fingerprint, data):
-                    copy = copy or opened()
                     copy.take(fingerprint, data)
                 case ("play", attempts):
-                    assert copy is not None
                     connection.send(player.play(attempts, copy.open))
 
 

@@ -150,9 +150,6 @@ class PolicyCopy:
         """Lend the model with these weights."""
         return closing(open_sampler(self._settings, self.module, self._eyes, self._fingerprint))
 
-    def stop(self) -> None:
-        """Do nothing: the copy ends with the process."""
-
 
 class ServedCopy:
     """A text policy on vLLM servers of our own, which share the GPUs with the trainer.

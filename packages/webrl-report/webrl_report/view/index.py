@@ -189,7 +189,7 @@ class Index:
             return [row for file in files for row in file.entries.values()]
 
     def find(self, place: str) -> Row:
-        """Return the trajectory at a place (`Row.place`).
+        """Return the trajectory at a place (`Row.place`). The place is looked up, never opened.
 
         Raises:
             TrajectoryNotFound: there is none.
@@ -215,8 +215,9 @@ class Index:
                     for place in [each for each in self._files if each[0] == run and each[1] not in found]:
                         self._files.pop(place).clear()
                         self.version += 1
-                    for name in found.keys() - {known for of, known in self._files if of == run}:
-                        self._files[run, name] = File(run, name, found[name], folder / name, self._entries[run, name])
+                    for name, kind in found.items():
+                        new = File(run, name, kind, folder / name, self._entries[run, name])
+                        self._files.setdefault((run, name), new)
                 for name in found:
                     self._take_in(self._files[run, name])
             self.is_complete = self.is_complete or not self._stopped
@@ -314,7 +315,8 @@ class Index:
                         file.problems.append(f"{file.path}:{number}: {error}"[:_MAX_REASON])
         except (DataError, OSError) as error:
             file.problems.append(str(error)[:_MAX_REASON])
-        self.version += 1
+        with self._lock:
+            self.version += 1
 
     def _clear(self, file: File) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 
     with Collector(settings, out) as collector:
         collector.check(tasks)
-        collector.hand_over("actor@step-0", module)      # a snapshot, for what is asked from now on
+        collector.hand_over("actor@step-0", module)      # a snapshot, for all later requests
         collector.ask(0, attempts)
         episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
 
@@ -138,7 +138,7 @@ class Collector:
         return episodes, staleness
 
     def _send(self, *message: Any) -> None:
-        """Send a message; the process takes it at once, whatever it is doing."""
+        """Send a message; the process reads it at once, also while it plays."""
         with contextlib.suppress(OSError):  # it died: `_receive` says so
             self._connection.send(message)
 
@@ -190,17 +190,6 @@ def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         os._exit(1)
 
 
-def _portable(error: Exception) -> Exception:
-    """Return the error as the other process can raise it; a defect's with its traceback."""
-    if not isinstance(error, WebRLError):
-        error.add_note("in the process that collects episodes:\n" + "".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # boundary: an exception of any library, with whatever constructor
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error
-
-
 def main(fd: int) -> None:
     """Serve the pipe's end `fd`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
@@ -216,8 +205,16 @@ def main(fd: int) -> None:
         _serve(connection, settings, out, inbox)
     except (KeyboardInterrupt, EOFError, ConnectionError):
         pass  # the other process has ended
-    except Exception as error:  # the boundary of the process
-        connection.send(_portable(error))
+    except Exception as error:  # the boundary of the process; of a defect, the traceback is sent as well
+        trace = "".join(traceback.format_exception(error))
+        if not isinstance(error, WebRLError):
+            error.add_note(f"in the process that collects episodes:\n{trace}")
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception of any library, with any constructor
+            connection.send(RuntimeError(trace))
+        else:
+            connection.send(error)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         ExtraMissing: a package that an option needs.
         ModelError: an unusable model.
     """
-    from webrl.llm.loading import pick_device
+    from webrl.llm.loading import load_tokenizer, pick_device
 
     require("grpo", "webrl grpo")
     if conflict := openenv_conflict():
@@ -109,12 +109,6 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
         raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r} is no checkpoint-N folder")
     make_tasks(settings)
-    return _check_model(settings)
-
-
-def _check_model(settings: GrpoSettings) -> GrpoSettings:
-    from webrl.llm.loading import load_tokenizer
-
     name = settings.model_name
     config = config_of(name)
     check_model(name)

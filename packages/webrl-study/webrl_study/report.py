@@ -115,7 +115,20 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
     columns = ["method", "seeds"]
     for name in study.splits.values():
         columns += [f"{name}: points", "over seeds", "verdict", "effect h", "won : lost"]
-    rows = list(_comparison_rows(study, found))
+    rows = []
+    for method, by_split in found.items():
+        row = [method, str(next(iter(by_split.values())).difference.seeds)]
+        for split in study.splits:
+            if (comparison := by_split.get(split)) is None:
+                row += [""] * 5
+                continue
+            seeds = comparison.over_seeds
+            row += [
+                comparison.difference.text(signed=True),
+                f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
+                _verdict(comparison), f"{comparison.effect:+.2f}", f"{comparison.won} : {comparison.lost}",
+            ]  # fmt: skip
+        rows.append(row)
     if rows:
         phase = compared_phase(study, results)
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
@@ -239,24 +252,6 @@ def _success_rows(study: Study, results: Sequence[CellResult], split: str) -> It
 
 def _verdict(comparison: Comparison) -> str:
     return {True: "survives", False: "within the spread", None: "spread not known"}[comparison.survives]
-
-
-def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
-    for method, by_split in found.items():
-        row = [method, str(next(iter(by_split.values())).difference.seeds)]
-        for split in study.splits:
-            comparison = by_split.get(split)
-            if comparison is None:
-                row += [""] * 5
-            else:
-                seeds = comparison.over_seeds
-                row += [
-                    comparison.difference.text(signed=True),
-                    f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
-                    _verdict(comparison), f"{comparison.effect:+.2f}",
-                    f"{comparison.won} : {comparison.lost}",
-                ]  # fmt: skip
-        yield row
 
 
 def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:

@@ -125,8 +125,9 @@ def success(run: RunFacts) -> Section:
 def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]], min_episodes: int = 0) -> Series:
     """Make a line of (phase, or what was predicted; rate with interval); through points of a few goes no line."""
     points = [
-        Point(float(x), rate["rate"], *rate["ci95"], standing_text(rate), is_thin=rate["episodes"] < min_episodes)
+        Point(float(x), rate["rate"], low, high, standing_text(rate), is_thin=rate["episodes"] < min_episodes)
         for x, rate in rates
+        for low, high in [rate["ci95"]]
     ]
     return name, points
 

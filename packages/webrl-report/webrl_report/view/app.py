@@ -261,7 +261,7 @@ class _Pages:
         return self._page(
             "trajectory.html",
             selection,
-            **self._described(row),
+            **vars(describe(self._index, self._runs[row.file.run], row)),
             position=at + 1,
             total=len(rows),
             previous=rows[at - 1] if at > 0 else None,
@@ -272,7 +272,8 @@ class _Pages:
     def compare(self, request: Request) -> Response:
         """Show two trajectories side by side."""
         self._index.refresh()
-        sides = [self._described(self._index.find(request.query_params.get(name, ""))) for name in ("a", "b")]
+        rows = [self._index.find(request.query_params.get(name, "")) for name in ("a", "b")]
+        sides = [vars(describe(self._index, self._runs[row.file.run], row)) for row in rows]
         actions = [[view.step.action for view in side["steps"]] for side in sides]
         split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
         return self._page(
@@ -352,9 +353,6 @@ class _Pages:
         self._index.refresh()
         selection = Selection.from_query(query)
         return selection, select(self._index, selection)
-
-    def _described(self, row: Row) -> dict[str, Any]:
-        return vars(describe(self._index, self._runs[row.file.run], row))
 
     def _page(self, template: str, selection: Selection, status: int = 200, **values: Any) -> Response:
         shown = self._templates.get_template(template).render(

@@ -74,11 +74,6 @@ class File:
     state: tuple[int, int, int] = (0, 0, 0)
     """Inode, size and time of the last look."""
 
-    def clear(self) -> None:
-        """Forget what was read."""
-        self.entries.clear()
-        self.problems, self.is_torn, self.end, self.line, self.last = [], False, 0, 0, b""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
@@ -213,7 +208,7 @@ class Index:
                 found = find_files(folder)
                 with self._lock:
                     for place in [each for each in self._files if each[0] == run and each[1] not in found]:
-                        self._files.pop(place).clear()
+                        self._files.pop(place).entries.clear()
                         self.version += 1
                     for name, kind in found.items():
                         new = File(run, name, kind, folder / name, self._entries[run, name])
@@ -320,7 +315,8 @@ class Index:
 
     def _clear(self, file: File) -> None:
         with self._lock:
-            file.clear()
+            file.entries.clear()
+            file.problems, file.is_torn, file.end, file.line, file.last = [], False, 0, 0, b""
             self.version += 1
 
     def _add(self, file: File, number: int, start: int, line: bytes) -> None:

@@ -14,21 +14,11 @@ from webrl_report.view.index import EPISODES, Index, Row
 
 PAGE_SIZE = 50
 _MAX_WORDS = 20
-
-
-def _newest(row: Row) -> tuple[Any, ...]:
-    return row.file.run, -row.trajectory.phase, [*EPISODES.values()].index(row.file.kind), row.file.name, row.line
-
-
-def _certainty(row: Row) -> float:
-    return 1.0 if row.p_yes is None else abs(row.p_yes - 0.5)
-
-
 ORDERS: dict[str, tuple[str, Callable[[Row], Any]]] = {
     "disagreements": ("label against truth first", lambda row: row.agrees is not False),
     "newest": ("newest phase first", lambda _: 0),
     "oldest": ("oldest phase first", lambda row: (row.file.run, row.trajectory.phase)),
-    "unsure": ("least certain label first", _certainty),
+    "unsure": ("least certain label first", lambda row: 1.0 if row.p_yes is None else abs(row.p_yes - 0.5)),
     "longest": ("most steps first", lambda row: -row.num_steps),
 }
 """Name -> (what it says, what is sorted by); of what is alike there, the newest is first."""
@@ -134,7 +124,9 @@ def select(index: Index, selection: Selection) -> list[Row]:
         and all(test(row) for test in tests)
         and all(word in row.words for word in words)
     ]
-    return sorted(sorted(rows, key=_newest), key=ORDERS[selection.sort][1])
+    kinds = [*EPISODES.values()]
+    rows.sort(key=lambda r: (r.file.run, -r.trajectory.phase, kinds.index(r.file.kind), r.file.name, r.line))
+    return sorted(rows, key=ORDERS[selection.sort][1])
 
 
 def totals(rows: Sequence[Row]) -> dict[str, int]:
@@ -164,15 +156,14 @@ def options(index: Index) -> dict[str, list[tuple[str, int]]]:
 
 def same_task(index: Index, own: Row) -> list[Row]:
     """Return other attempts at the same task (site and instruction), of any phase and run; the same page first."""
-
-    def task_of(row: Row) -> tuple[str, str]:
-        return row.trajectory.task.site, row.trajectory.instruction
-
-    def order(row: Row) -> tuple[Any, ...]:
-        is_other_page = row.trajectory.task.task_id != own.trajectory.task.task_id
-        return is_other_page, row.file.run, row.trajectory.phase, row.file.kind, row.line
-
-    return sorted((row for row in index.rows() if row is not own and task_of(row) == task_of(own)), key=order)
+    site, instruction, task_id = own.trajectory.task.site, own.trajectory.instruction, own.trajectory.task.task_id
+    rows = [row for row in index.rows() if row is not own and row.trajectory.instruction == instruction]
+    return sorted(
+        (row for row in rows if row.trajectory.task.site == site),
+        key=lambda r: (
+            r.trajectory.task.task_id != task_id, r.file.run, r.trajectory.phase, r.file.kind, r.line,
+        ),
+    )  # fmt: skip
 
 
 def policy_names(index: Index, run: int) -> dict[str, str]:

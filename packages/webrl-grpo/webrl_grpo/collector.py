@@ -2,7 +2,7 @@
 
     with Collector(settings, out) as collector:
         collector.check(tasks)
-        collector.hand_over("actor@step-0", module)      # a snapshot; neither side waits
+        collector.hand_over("actor@step-0", module)      # a snapshot, for all later requests
         collector.ask(0, attempts)
         episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
 
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from webrl.config import plugins
 from webrl.config.redaction import guard_output, revealed
@@ -43,9 +43,6 @@ from webrl.runs.own_python import own_environment, own_python, restore_python_pa
 from webrl.types import Task
 from webrl_grpo.play import Attempt, Episode, Player
 from webrl_grpo.settings import GrpoSettings
-
-if TYPE_CHECKING:
-    from webrl_grpo.sampler import PolicyCopy, ServedCopy
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +60,6 @@ class Collector:
         self._out = out
         self._asked: deque[tuple[int, str]] = deque()
         self._fingerprint = ""
-        self._outbox: SimpleQueue[Any] = SimpleQueue()
 
     def __enter__(self) -> Self:
         self._connection, theirs = multiprocessing.Pipe()
@@ -75,18 +71,10 @@ class Collector:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
                 env=own_environment(),
             )
-        self._sender = threading.Thread(target=self._send_all, name="webrl-handover", daemon=True)
-        self._sender.start()
-        settings = revealed(self._settings)
-        self._outbox.put((settings, self._out, logging.getLogger("webrl").getEffectiveLevel()))
+        self._send(revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel())
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._outbox.put(None)
-        self._sender.join(_PATIENCE_S)
-        if self._sender.is_alive():  # the process does not read any more
-            self._process.kill()
-            self._sender.join()
         self._connection.close()  # the process ends when its end of the pipe closes
         try:
             self._process.wait(_PATIENCE_S)
@@ -101,18 +89,16 @@ class Collector:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Check the tasks like `Player.check`."""
-        self._outbox.put(("check", list(tasks)))
+        self._send("check", list(tasks))
         self._receive()
 
     def hand_over(self, fingerprint: str, module: Any) -> None:
         """Take a snapshot of the trained weights for all later requests."""
-        tensors = {
-            name: weight.detach().to("cpu", copy=True).contiguous()
-            for name, weight in module.named_parameters()
-            if weight.requires_grad
-        }
+        from safetensors.torch import save
+
+        trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
         self._fingerprint = fingerprint
-        self._outbox.put(("weights", fingerprint, tensors))
+        self._send("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained}))
 
     def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
         """Request a batch, played with the weights that were handed over last.
@@ -121,7 +107,7 @@ class Collector:
             version: number of batches that these weights have been trained on.
         """
         self._asked.append((version, self._fingerprint))
-        self._outbox.put(("play", list(attempts)))
+        self._send("play", list(attempts))
 
     @property
     def num_asked(self) -> int:
@@ -151,22 +137,10 @@ class Collector:
             )
         return episodes, staleness
 
-    def _send_all(self) -> None:
-        """Send messages from a thread, which waits neither for the training nor for the episodes."""
-        from safetensors.torch import save
-
-        try:
-            for message in iter(self._outbox.get, None):
-                match message:
-                    case ("weights", fingerprint, tensors):
-                        self._connection.send(("weights", fingerprint, save(tensors)))
-                    case _:
-                        self._connection.send(message)
-        except OSError:
-            pass  # it died: `_receive` says so
-        except Exception:  # boundary of the thread: `_receive` raises once the process has ended
-            logger.exception("nothing can be handed over to the process that collects episodes")
-            self._process.kill()
+    def _send(self, *message: Any) -> None:
+        """Send a message; the process reads it at once, also while it plays."""
+        with contextlib.suppress(OSError):  # it died: `_receive` says so
+            self._connection.send(message)
 
     def _receive(self) -> Any:
         try:
@@ -181,30 +155,25 @@ class Collector:
 
 def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
     """Handle messages until the process ends."""
+    from webrl_grpo.sampler import PolicyCopy, ServedCopy
+
     eyes = Eyes(settings.model_name) if settings.sees else None
     with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
-        copy: PolicyCopy | ServedCopy | None = None
-
-        def opened() -> PolicyCopy | ServedCopy:
-            from webrl_grpo.sampler import PolicyCopy, ServedCopy
-
-            new = ServedCopy(settings, out, player.run) if settings.has_servers else PolicyCopy(settings, eyes)
-            stack.callback(new.stop)
-            return new
-
+        # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
+        copy: PolicyCopy | ServedCopy
+        if settings.has_servers:
+            copy = ServedCopy(settings, out, player.run)
+            stack.callback(copy.stop)
+        else:
+            copy = PolicyCopy(settings, eyes)
         while True:
             match inbox.get():
                 case ("check", tasks):
                     player.check(tasks)
-                    if settings.has_servers:  # vLLM needs its share of the GPU before the trainer takes its own
-                        copy = copy or opened()
                     connection.send(None)
-                    copy = copy or opened()  # while the trainer loads its own
                 case ("weights", fingerprint, data):
-                    copy = copy or opened()
                     copy.take(fingerprint, data)
                 case ("play", attempts):
-                    assert copy is not None
                     connection.send(player.play(attempts, copy.open))
 
 
@@ -219,17 +188,6 @@ def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         signal.pthread_kill(ident, signal.SIGINT)
         time.sleep(_CLOSING_S)
         os._exit(1)
-
-
-def _portable(error: Exception) -> Exception:
-    """Return the error as the other process can raise it; a defect's with its traceback."""
-    if not isinstance(error, WebRLError):
-        error.add_note("in the process that collects episodes:\n" + "".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # boundary: an exception of any library, with whatever constructor
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error
 
 
 def main(fd: int) -> None:
@@ -247,8 +205,16 @@ def main(fd: int) -> None:
         _serve(connection, settings, out, inbox)
     except (KeyboardInterrupt, EOFError, ConnectionError):
         pass  # the other process has ended
-    except Exception as error:  # the boundary of the process
-        connection.send(_portable(error))
+    except Exception as error:  # the boundary of the process; of a defect, the traceback is sent as well
+        trace = "".join(traceback.format_exception(error))
+        if not isinstance(error, WebRLError):
+            error.add_note(f"in the process that collects episodes:\n{trace}")
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception of any library, with any constructor
+            connection.send(RuntimeError(trace))
+        else:
+            connection.send(error)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from typing import Any, Self, TypeVar
 from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Policy
-from webrl.llm.pictures import png_size, shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
@@ -41,6 +40,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
+OpenModel = Callable[[], contextlib.AbstractAsyncContextManager[LanguageModel]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +61,7 @@ class Episode:
 
 
 class RewardedEnv:
-    """An `Env` that logs rewards and screenshots, and replaces unreadable actions by the fallback.
+    """An `Env` that logs rewards, and replaces unreadable actions by the fallback.
 
     Raises:
         StageError: a reward that is not finite, or no screenshot for a model that sees.
@@ -79,7 +79,7 @@ class RewardedEnv:
         self._name = task.task_id
         observation = await self._env.reset(task)
         self._goal = observation.goal or self._settings.default_goal
-        return await self._shown(observation)
+        return self._shown(observation)
 
     async def step(self, action_text: str) -> StepResult:
         """Act once (`Env.step`)."""
@@ -93,26 +93,18 @@ class RewardedEnv:
             raise StageError(f"task {self._name!r}: the reward of step {len(self._log.rewards)} is {result.reward}")
         self._log.rewards.append(result.reward)
         is_over = result.done or result.agent_done
-        return dataclasses.replace(result, observation=await self._shown(result.observation, is_over))
+        return dataclasses.replace(result, observation=self._shown(result.observation, is_over))
 
-    async def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
-        """Return the observation as the model sees it; that of a finished episode it does not."""
+    def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
+        """Return the observation as the model is to see it."""
         self._log.url = observation.url
-        text = "" if self._settings.observation == "none" else observation.text
-        observation = dataclasses.replace(observation, goal=self._goal, text=text)
-        if not self._settings.sees or is_over:
-            return observation
-        if observation.screenshot is None:
+        if self._settings.sees and not is_over and observation.screenshot is None:
             raise StageError(
                 f"task {self._name!r}: no screenshot came with step {len(self._log.rewards)}, which "
                 f"image_size={self._settings.image_size} asks for: the model would be trained blind"
             )
-        try:
-            png = await asyncio.to_thread(shrink, observation.screenshot, self._settings.image_size or 0)
-        except ValueError as error:
-            raise BrowserError(str(error)) from None
-        self._log.screenshot, self._log.is_smaller = png, png_size(png) != png_size(observation.screenshot)
-        return dataclasses.replace(observation, screenshot=png)
+        text = "" if self._settings.observation == "none" else observation.text
+        return dataclasses.replace(observation, goal=self._goal, text=text)
 
     async def finish(self) -> Score:
         """Return the episode's score (`Env.finish`)."""
@@ -174,14 +166,13 @@ class Player:
     async def _check(self, task: Task) -> None:
         try:
             async with self._env(task) as lent:
-                log = EpisodeLog()
-                env = RewardedEnv(lent, self._settings, log)
+                env = RewardedEnv(lent, self._settings, EpisodeLog())
                 observation = await env.reset(task)
                 await env.step(self._settings.fallback_action)
         except (BrowserError, DataError) as error:
             raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
         if self._eyes:
-            check_room(self._eyes, self._settings, observation.goal, log)
+            check_room(self._eyes, self._settings, observation)
         elif not observation.text:
             raise UsageError(
                 f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
@@ -197,31 +188,41 @@ class Player:
             if not (suite.is_stateless or suite.not_served):  # the suite's session ends with the episode
                 await env.close()
 
-    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+    def play(self, attempts: Sequence[Attempt], open_model: OpenModel) -> list[Episode]:
         """Play all attempts; as many at once as there are pages.
 
         Args:
-            open_model: opens the model that answers; it is closed at the end, so that training has its threads.
+            open_model: lends the model that answers.
 
         Raises:
             StageError: a reward that is not finite, or no server any more.
         """
         return self._loop.run(self._play_all(attempts, open_model))
 
-    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
-        model = open_model()
-        tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await model.close()
+    async def _play_all(self, attempts: Sequence[Attempt], open_model: OpenModel) -> list[Episode]:
+        async with open_model() as model:
+            tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
         log = EpisodeLog()
+
+        def keep(png: bytes, index: int) -> str:  # noqa: ARG001 - `SaveScreenshot`
+            """Keep a screenshot; it is written once, however many attempts saw it."""
+            log.screenshots.append(png)
+            assert self._out is not None
+            path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
+            if not path.exists():
+                make_folder(path.parent)
+                with atomic_path(path) as temporary:
+                    temporary.write_bytes(png)
+            return str(path.relative_to(self._out))
 
         async def play() -> Trajectory:
             nonlocal log
@@ -234,23 +235,13 @@ class Player:
                     self._config.rollout,
                     trajectory_id=name,
                     seed=self._config.seed,
-                    save_screenshot=self._keep if self._settings.sees and self._out else None,
+                    save_screenshot=keep if self._settings.sees else None,
                 )
 
         trajectory = await repeat_after_crash(play, self._config.rollout, name)
         return Episode(trajectory, tuple(log.rewards), tuple(log.unreadable), tuple(log.screenshots))
 
-    def _keep(self, png: bytes, index: int) -> str:  # noqa: ARG002 - `SaveScreenshot`
-        """Write a screenshot once, however many attempts saw it; return its path in the output folder."""
-        assert self._out is not None
-        path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
-        if not path.exists():
-            make_folder(path.parent)
-            with atomic_path(path) as temporary:
-                temporary.write_bytes(png)
-        return str(path.relative_to(self._out))
-
     def _policy(self, model: LanguageModel, log: EpisodeLog) -> Policy:
-        if model.eyes or self._settings.prompt_format == "browsergym":
+        if self._settings.prompt_format == "browsergym":
             return GrpoPolicy(model, self._settings, log)
         return ModelPolicy(model, self._config, sampling=self._settings.sampling)

@@ -1,8 +1,8 @@
 """Builds the prompt of the public GRPO scripts: goal, past steps with rewards, errors, clickable elements, page.
 
 API: `GrpoPolicy(model, settings, log)` is a `Policy`, of text or with the page's screenshot in each prompt;
-`check_room(eyes, settings, goal, log)` refuses a screenshot that leaves no room for the rest. The same information in
-the same order as in TRL's OpenEnv examples; the wording is ours.
+`check_room(eyes, settings, page)` refuses a screenshot that leaves no room for the rest. The same information in the
+same order as in TRL's OpenEnv examples; the wording is ours.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webrl.errors import StageError, UsageError
+from webrl.errors import UsageError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Turn
-from webrl.llm.loading import prompt_of
-from webrl.llm.prompts import INTERACTIVE, by_coordinates, cut_lines, fit_prompt, policy_messages
+from webrl.llm.pictures import png_size, shrink
+from webrl.llm.prompts import INTERACTIVE, build_policy_prompt, by_coordinates, cut_lines, fit_prompt
 from webrl.llm.tokens import encode_chat
+from webrl.rollouts.interface import Observation
 from webrl.types import Step
 from webrl_grpo.settings import GrpoSettings
 
@@ -48,10 +49,6 @@ class EpisodeLog:
     """Reward of each step."""
     unreadable: list[int] = field(default_factory=list)
     """Indices of the answers that were not an action."""
-    screenshot: bytes | None = None
-    """PNG of the current page, in the size that the model sees."""
-    is_smaller: bool = False
-    """Whether that is smaller than the page's own screenshot, in whose pixels coordinates are."""
     screenshots: list[bytes] = field(default_factory=list)
     """Screenshot in the prompt of each step."""
 
@@ -64,75 +61,61 @@ class GrpoPolicy:
         self._model, self._settings, self._log = model, settings, log
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """Answer one page (`Policy.act`).
-
-        Raises:
-            StageError: the model sees, and there is no screenshot.
-        """
-        settings, eyes, image = self._settings, self._model.eyes, self._log.screenshot
-        if eyes and image is None:
-            raise StageError(f"step {len(turn.history)}: there is no screenshot, which image_size asks for")
-        look = eyes.look(image) if eyes and image else None
-        past, page = turn.history, turn.observation
-        if settings.prompt_format == "browsergym":
-            past = past[max(0, len(past) - settings.history_steps) :]
-            page = page[: settings.max_page_chars]
+        """Answer one page (`Policy.act`)."""
+        settings, model = self._settings, self._model
+        past = turn.history[max(0, len(turn.history) - settings.history_steps) :]
+        page = turn.observation[: settings.max_page_chars]
 
         def encode(start: int, shown: str) -> list[int]:
-            tokenizer, goal, num_steps = self._model.tokenizer, turn.instruction, len(turn.history)
-            messages = _messages(tokenizer, settings, goal, past[start:], shown, self._log, num_steps)
-            return eyes.encode(messages, look) if eyes and look else encode_chat(tokenizer, messages)
+            text = user_text(turn.instruction, past[start:], shown, self._log, len(turn.history))
+            return _encode(model.tokenizer, model.eyes, settings, text, turn.screenshot)
 
-        prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
-        answer = await self._model.generate(prompt.ids, settings.sampling(turn.seed), image if look else None)
-        if image and look:
-            self._log.screenshots.append(image)
+        prompt = fit_prompt(model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
+        answer = await model.generate(prompt.ids, settings.sampling(turn.seed), turn.screenshot)
         return PolicyOutput.of(answer, prompt.observation)
 
 
-def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, log: EpisodeLog) -> None:
+def _encode(tokenizer: Any, eyes: Eyes | None, settings: GrpoSettings, text: str, image: bytes | None) -> list[int]:
+    messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
+    if settings.observation == "none" and not settings.system_prompt:
+        messages = by_coordinates(messages)
+    return eyes.encode(messages, eyes.look(image)) if eyes and image else encode_chat(tokenizer, messages)
+
+
+def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:
     """Check that a page's screenshot leaves room for the rest of a prompt, and shows the page's coordinates.
 
     Raises:
         UsageError: it does not.
         ModelError: the model has no place for it.
     """
-    assert log.screenshot is not None  # `RewardedEnv` checks it
-    look = eyes.look(log.screenshot)
-    if settings.observation == "none" and log.is_smaller:
+    assert page.screenshot is not None  # `RewardedEnv` checks it
+    image = shrink(page.screenshot, settings.image_size or 0)
+    look = eyes.look(image)
+    size = f"{look.size[0]}x{look.size[1]}"
+    if settings.observation == "none" and png_size(image) != png_size(page.screenshot):
         raise UsageError(
-            f"observation=none: image_size={settings.image_size} shows the page at {look.size[0]}x{look.size[1]}, "
-            "smaller than it is, so that the model cannot tell coordinates: take image_size=0, or a smaller viewport"
+            f"observation=none: image_size={settings.image_size} shows the page at {size}, smaller than it is, so that "
+            "the model cannot tell coordinates: take image_size=0, or a smaller viewport"
         )
-    needed = len(eyes.encode(_messages(eyes.tokenizer, settings, goal, [], "", EpisodeLog(), 0), look))
+    if settings.prompt_format == "browsergym":
+        text = user_text(page.goal, [], "", EpisodeLog(), 0)
+        needed = len(_encode(eyes.tokenizer, eyes, settings, text, image))
+    else:
+        models = settings.run_config.models.model_copy(update={"max_prompt_tokens": 1 << 30})
+        shows_text = settings.observation != "none"
+        prompt = build_policy_prompt(
+            eyes.tokenizer, page.goal, [], "", models, eyes=eyes, image=image, show_text=shows_text
+        )
+        needed = len(prompt.ids)
     if needed > settings.max_prompt_tokens:
         raise UsageError(
-            f"image_size={settings.image_size}: a screenshot of {look.size[0]}x{look.size[1]} pixels is "
+            f"image_size={settings.image_size}: a screenshot of {size} pixels is "
             f"{look.num_tokens} tokens, with instructions and goal {needed}, and max_seq_length "
             f"{settings.max_seq_length} less max_completion_length {settings.max_completion_length} leaves "
             f"{settings.max_prompt_tokens}: lower image_size, or raise max_seq_length (beyond "
             f"{needed + settings.max_completion_length}: the page's text needs room too)"
         )
-
-
-def _messages(
-    tokenizer: Any,
-    settings: GrpoSettings,
-    instruction: str,
-    past: Sequence[Step],
-    page: str,
-    log: EpisodeLog,
-    num_steps: int,
-) -> list[Message]:
-    if settings.prompt_format == "browsergym":
-        text = user_text(instruction, past, page, log, num_steps)
-        messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
-    else:
-        prompt = "brief" if settings.observation == "none" else prompt_of(tokenizer)
-        messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format, prompt=prompt)
-    if settings.observation == "none" and not settings.system_prompt:
-        return by_coordinates(messages)
-    return messages
 
 
 def user_text(instruction: str, past: Sequence[Step], page: str, log: EpisodeLog, num_steps: int) -> str:

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from webrl.evaluate import is_success, wilson_interval
 from webrl.types import Record
@@ -35,15 +35,11 @@ _REWARDS: dict[str, Callable[[Episode], float]] = {
 
 def reward_functions(names: Collection[Reward]) -> list[RewardFunction]:
     """Returns one function a name, under which TRL logs it."""
-
-    def named(name: Reward) -> RewardFunction:
-        def reward(episode: Sequence[Episode], **_: Any) -> list[float | None]:
-            return weighted_rewards({name: 1.0}, episode)
-
-        reward.__name__ = name
-        return reward
-
-    return [named(name) for name in names]
+    functions: list[RewardFunction] = []
+    for name in names:
+        functions.append(lambda episode, name=name, **_: weighted_rewards({name: 1.0}, episode))
+        functions[-1].__name__ = name
+    return functions
 
 
 def weighted_rewards(weights: Mapping[Reward, float], episodes: Sequence[Episode]) -> list[float | None]:

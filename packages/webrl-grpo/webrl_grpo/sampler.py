@@ -5,9 +5,11 @@ The copy takes weights between two batches: `PolicyCopy` samples in the process 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,15 @@ Generate = Callable[[list[list[int]]], tuple[Any, ...]]
 """Prompts -> (prompt ids, answers' ids, log-probs [A][1], …): `VLLMGeneration.generate`."""
 _HANDOVER = ".handover"
 """Folder of the weights that the servers read, in the output folder."""
+
+
+@contextlib.asynccontextmanager
+async def closing(model: LanguageModel) -> AsyncIterator[LanguageModel]:
+    """Lend a model for the block and close it, so that training has its threads."""
+    try:
+        yield model
+    finally:
+        await model.close()
 
 
 def open_sampler(settings: GrpoSettings, module: Any, eyes: Eyes | None, fingerprint: str) -> LanguageModel:
@@ -135,16 +146,13 @@ class PolicyCopy:
                 weight.copy_(new[name])
         self._fingerprint = fingerprint
 
-    def open(self) -> LanguageModel:
-        """Return the model with these weights."""
-        return open_sampler(self._settings, self.module, self._eyes, self._fingerprint)
-
-    def stop(self) -> None:
-        """Do nothing: the copy ends with the process."""
+    def open(self) -> AbstractAsyncContextManager[LanguageModel]:
+        """Lend the model with these weights."""
+        return closing(open_sampler(self._settings, self.module, self._eyes, self._fingerprint))
 
 
 class ServedCopy:
-    """A text policy on vLLM servers of our own, which share the GPUs with the trainer; a `LanguageModel` itself.
+    """A text policy on vLLM servers of our own, which share the GPUs with the trainer.
 
     New weights go into the running servers as a checkpoint, or an adapter, and are verified by a handful of
     log-probabilities against a copy on the CPU.
@@ -159,9 +167,7 @@ class ServedCopy:
     def __init__(self, settings: GrpoSettings, out: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._run = run
         self._copy = PolicyCopy(settings, None, device="cpu")
-        self.name, self.eyes = settings.model_name, None
-        self.tokenizer: Any = load_tokenizer(self.name)
-        self.fingerprint = ""
+        self._tokenizer: Any = load_tokenizer(settings.model_name)
         self._folder = out / _HANDOVER
         shutil.rmtree(self._folder, ignore_errors=True)
         self._number = 0
@@ -181,7 +187,7 @@ class ServedCopy:
         """
         self._copy.take(fingerprint, data)
         self._run(self._serve(self._write()))
-        self.fingerprint = fingerprint
+        self._served.fingerprint = fingerprint
 
     async def _serve(self, folder: Path) -> None:
         await self._served.load_weights(folder)
@@ -196,7 +202,7 @@ class ServedCopy:
         folder = self._folder / str(self._number)
         make_folder(folder)
         self._copy.module.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
         return folder
 
     @torch.no_grad()
@@ -210,24 +216,9 @@ class ServedCopy:
             scores.append(chosen[:, 0].tolist())
         return scores
 
-    def open(self) -> LanguageModel:
-        """Return the model with these weights."""
-        return self
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
-        """Continue token ids (`LanguageModel.generate`)."""
-        return await self._served.generate(prompt_ids, sampling, image)
-
-    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """Answer chat messages (`LanguageModel.chat`)."""
-        return await self._served.chat(messages, sampling)
-
-    async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
-        return await self._served.choice_logprobs(prompt_ids, token_ids)
-
-    async def close(self) -> None:
-        """Do nothing at the end of a batch: the servers run until `stop`."""
+    def open(self) -> AbstractAsyncContextManager[LanguageModel]:
+        """Lend the model with these weights; the servers run until `stop`."""
+        return contextlib.nullcontext(self._served)
 
     def stop(self) -> None:
         """Stop the servers, and delete their weights."""

@@ -315,6 +315,9 @@ class GrpoSettings(Section):
                 "observation": "axtree" if self.observation == "none" else self.observation,
                 "viewport": self.viewport,
                 "screenshots": self.sees,
+                # Without text the model is shown the screenshot as it is (`check_room`).
+                "image_size": 0 if self.sees and self.observation == "none" else self.image_size,
+                "show_text": not (self.sees and self.observation == "none"),
                 "max_steps": self.max_steps,
                 "temperature": self.temperature,
                 "max_new_tokens": self.max_completion_length,

@@ -83,7 +83,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         ExtraMissing: a package that an option needs.
         ModelError: an unusable model.
     """
-    from webrl.llm.loading import pick_device
+    from webrl.llm.loading import load_tokenizer, pick_device
 
     require("grpo", "webrl grpo")
     if conflict := openenv_conflict():
@@ -109,12 +109,6 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
         raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r} is no checkpoint-N folder")
     make_tasks(settings)
-    return _check_model(settings)
-
-
-def _check_model(settings: GrpoSettings) -> GrpoSettings:
-    from webrl.llm.loading import load_tokenizer
-
     name = settings.model_name
     config = config_of(name)
     check_model(name)
@@ -162,15 +156,12 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
     with player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
         batches: list[list[float]] = []
-        num_failed = num_steps = num_blind = 0
+        num_failed = 0
 
         def record(episodes: Sequence[Episode], rewards: Sequence[float | None]) -> None:
-            nonlocal num_failed, num_steps, num_blind
+            nonlocal num_failed
             for episode in episodes:
                 file.append(episode.trajectory)
-                if episode.trajectory.status.finished:
-                    num_steps += len(episode.trajectory.steps)
-                    num_blind += max(0, len(episode.trajectory.steps) - len(episode.screenshots))
             known = [reward for reward in rewards if reward is not None]
             num_failed += len(rewards) - len(known)
             batches.append(known)
@@ -196,8 +187,6 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             if settings.has_collector
             else {}
         ),
-        # Training on a step without its screenshot is refused (`make_rows`), so that the share stays 0.
-        **({"steps": num_steps, "blind_share": num_blind / max(1, num_steps)} if settings.sees else {}),
         "settings": given.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)

@@ -35,7 +35,7 @@ from webrl_grpo.collector import Collector
 from webrl_grpo.play import Attempt, Episode, Player
 from webrl_grpo.rewards import weighted_rewards
 from webrl_grpo.rows import make_rows
-from webrl_grpo.sampler import TrlVllmModel, open_sampler
+from webrl_grpo.sampler import TrlVllmModel, closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 
 RATIO_CAP = 3.0
@@ -231,7 +231,7 @@ class EpisodeTrainer(GRPOTrainer):
         attempts = self._attempts(self._batch)
         self.model.eval()
         try:
-            return self._player.play(attempts, self._open_model)
+            return self._player.play(attempts, lambda: closing(self._open_model()))
         finally:
             self.model.train()
 

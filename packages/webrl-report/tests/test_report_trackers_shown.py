@@ -22,7 +22,7 @@ from webrl.reports.trackers import open_trackers
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
 from webrl.types import Trajectory
-from webrl_report.page.charts import Figure, Point, Series, interval_chart
+from webrl_report.page.charts import Figure, Point, interval_chart
 from webrl_report.page.facts import read_run
 from webrl_report.page.sections import replay, success
 from webrl_report.page.showcase import Showcase, examples
@@ -140,7 +140,7 @@ def test_examples_are_a_few_of_each_kind_wrong_labels_first(tmp_path: Path):
 
 
 def test_page_and_tracker_show_the_same_drawing_in_the_pages_colours():
-    figure = interval_chart("Success", "", [Series("a", [Point(0, 0.2, 0.1, 0.3, ""), Point(1, 0.5, 0.4, 0.6, "")])])
+    figure = interval_chart("Success", "", [("a", [Point(0, 0.2, 0.1, 0.3, ""), Point(1, 0.5, 0.4, 0.6, "")])])
     drawn = figure.svg("f7")
     assert 'stroke="var(--c1)"' in drawn
     assert "style=" not in drawn
@@ -156,7 +156,7 @@ def test_page_and_tracker_show_the_same_drawing_in_the_pages_colours():
 def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.WarningsRecorder):
     def chart(name: str) -> Figure:
         points = [Point(0, 0.2, 0.1, 0.3, "")]
-        return interval_chart(name, name, [Series(name, points), Series("漢字 $x^2$ \x00", points)], x_label=name)
+        return interval_chart(name, name, [(name, points), ("漢字 $x^2$ \x00", points)], x_label=name)
 
     hostile, masked = chart(HOSTILE), chart(HOSTILE.replace(f"ann:{SECRET}", "***").replace(SECRET, "***"))
     assert np.array_equal(hostile.pixels(), masked.pixels())

@@ -147,7 +147,7 @@ def test_hostile_text_is_shown_and_nothing_of_it_acts(client):
         ("/png/0/phase_00/trajectories.jsonl/1/0", 404),
         ("/static/..%2Fserver.py", 404),
         ("/static/server.py", 404),
-        ("/compare?a=0/phase_00/trajectories.jsonl/1&b=../x/1", 400),
+        ("/compare?a=0/phase_00/trajectories.jsonl/1&b=../x/1", 404),
         ("/compare?a=9/x/1&b=0/x/1", 404),
         ("/?label=maybe", 400),
         ("/?lable=success", 400),
@@ -269,6 +269,16 @@ def test_of_labels_set_at_once_pages_show_the_one_in_the_file(client, run):
         assert client.get(f"/state?hand={now}").json()["num"] == 1
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_neighbours_are_those_of_the_selection(client):
+    def links(address):
+        text = client.get(f"/t/0/phase_00/trajectories.jsonl/2?{address}").text
+        return re.findall(r'<a rel="(prev|next)" href="[^"]*/t/([^"?]*)', text), re.search("\\d of \\d|not in", text)[0]
+
+    around = [("prev", "0/phase_00/trajectories.jsonl/1"), ("next", "0/phase_00/trajectories.jsonl/3")]
+    assert links("phase=0&sort=oldest") == (around, "2 of 3")
+    assert links("phase=1") == ([("next", "0/phase_01/eval.jsonl/1")], "not in")
 
 
 def test_the_export_is_the_selection_as_it_is_on_the_disk(client, run):

@@ -74,12 +74,9 @@ def check_repo_id(repo_id: str) -> None:
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
-        validate_repo_id(repo_id)
-        is_valid = "/" in repo_id
+        validate_repo_id(repo_id if "/" in repo_id else "")
     except HFValidationError:
-        is_valid = False
-    if not is_valid:
-        raise UsageError(f"{repo_id!r} is no name of a repository; it is OWNER/NAME, such as 'ann/agent'")
+        raise UsageError(f"{repo_id!r} is no name of a repository; it is OWNER/NAME, such as 'ann/agent'") from None
 
 
 def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:

@@ -426,7 +426,7 @@ def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     names = write_report(study, read_results(study, {}))
     assert names[:3] == ["study.csv", "outcomes.csv", "study.md"]
-    assert names[3::2] == ["success.png", "training.png", "comparison.png"]
+    assert names[3::2] == ["success.png", "comparison.png"]
     assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
     assert b"hollow: not of all 2 seeds yet" in (study.folder / "success.svg").read_bytes()

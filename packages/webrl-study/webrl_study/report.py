@@ -30,7 +30,6 @@ MACHINE = "study.json"
 Rows = Sequence[Sequence[str]]
 _BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
 _COLUMNS = 4
-_TRAINING = {"grad_norm": "largest gradient norm", "kl": "mean KL, nats"}
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
 """What a budget is made of."""
@@ -44,7 +43,6 @@ def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     write_text(study.folder / "study.md", markdown_text(study, results, found))
     names = ["study.csv", "outcomes.csv", "study.md"]
     names += draw_success(study, results, study.folder / "success")
-    names += draw_training(study, results, study.folder / "training")
     names += draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
     return names
 
@@ -117,7 +115,20 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
     columns = ["method", "seeds"]
     for name in study.splits.values():
         columns += [f"{name}: points", "over seeds", "verdict", "effect h", "won : lost"]
-    rows = list(_comparison_rows(study, found))
+    rows = []
+    for method, by_split in found.items():
+        row = [method, str(next(iter(by_split.values())).difference.seeds)]
+        for split in study.splits:
+            if (comparison := by_split.get(split)) is None:
+                row += [""] * 5
+                continue
+            seeds = comparison.over_seeds
+            row += [
+                comparison.difference.text(signed=True),
+                f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
+                _verdict(comparison), f"{comparison.effect:+.2f}", f"{comparison.won} : {comparison.lost}",
+            ]  # fmt: skip
+        rows.append(row)
     if rows:
         phase = compared_phase(study, results)
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
@@ -243,24 +254,6 @@ def _verdict(comparison: Comparison) -> str:
     return {True: "survives", False: "within the spread", None: "spread not known"}[comparison.survives]
 
 
-def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
-    for method, by_split in found.items():
-        row = [method, str(next(iter(by_split.values())).difference.seeds)]
-        for split in study.splits:
-            comparison = by_split.get(split)
-            if comparison is None:
-                row += [""] * 5
-            else:
-                seeds = comparison.over_seeds
-                row += [
-                    comparison.difference.text(signed=True),
-                    f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
-                    _verdict(comparison), f"{comparison.effect:+.2f}",
-                    f"{comparison.won} : {comparison.lost}",
-                ]  # fmt: skip
-        yield row
-
-
 def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
     """Plot success by phase of each method, the reference's held-out seeds in grey behind; returns the files' names."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -301,36 +294,6 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
     return _save(figure, path)
 
 
-def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
-    """Plot the actor's largest gradient norm and mean KL by phase, means over seeds; returns the files' names."""
-    from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator
-
-    trained = {m: [r for r in results if r.cell.method == m and len(r.phases) > 1] for m in study.config.methods}
-    shown = {method: cells for method, cells in trained.items() if cells}
-    if not shown:
-        return []
-    figure = new_figure(9.0, 3.6)
-    panels = figure.subplots(1, 2, sharex=True)
-    for axes, (quantity, name) in zip(panels, _TRAINING.items(), strict=True):
-        for i, (method, cells) in enumerate(shown.items()):
-            colour = "#000000" if method == study.config.reference else colormaps["tab20"](i % 20)
-            found: dict[int, list[float]] = {}
-            for phase in (phase for result in cells for phase in result.phases):
-                if (value := getattr(phase, quantity)) is not None:
-                    found.setdefault(phase.phase, []).append(value)
-            if found:
-                means = [float(np.mean(found[phase])) for phase in sorted(found)]
-                axes.plot(sorted(found), means, marker="o", markersize=4, color=colour, label=method)
-        axes.set(title=name, xlabel="phase", xlim=(0.8, study.config.num_phases + 0.2))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        clean_axes(axes, "y")
-    panels[0].set_yscale("log")
-    lines = {line.get_label(): line for axes in panels for line in axes.get_legend_handles_labels()[0]}
-    figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False, fontsize=8)
-    return _save(figure, path)
-
-
 def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
     """Plot each method's difference from the reference after a phase, with its interval; returns the files' names."""
     if not found:
@@ -341,9 +304,9 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
         shift = 0.24 * (number - (len(study.splits) - 1) / 2) * 2 / len(study.splits)
         rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
         if rows:
-            values = [100 * difference.value for _, difference in rows]
+            bars = margins([(each.value, each.low, each.high) for _, each in rows], 100)
             axes.errorbar(
-                values, [i + shift for i, _ in rows], xerr=_margins([d for _, d in rows], 100), fmt="o", capsize=3,
+                [100 * each.value for _, each in rows], [i + shift for i, _ in rows], xerr=bars, fmt="o", capsize=3,
                 color=COLOURS[number], label=name, markersize=5,
             )  # fmt: skip
     axes.axvline(0, color="#666666", linewidth=1)
@@ -364,15 +327,11 @@ def _draw_line(
     if not found:
         return
     xs, ys = [phase + shift for phase, _ in found], [rate.value for _, rate in found]
-    margins = _margins([rate for _, rate in found]) if intervals else None
-    axes.errorbar(xs, ys, yerr=margins, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
+    bars = margins([(rate.value, rate.low, rate.high) for _, rate in found]) if intervals else None
+    axes.errorbar(xs, ys, yerr=bars, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
     lacking = [(x, y) for x, y, (_, rate) in zip(xs, ys, found, strict=True) if rate.seeds < seeds]
     if lacking:
         axes.plot(*zip(*lacking, strict=True), "o", markersize=4, color=colour, markerfacecolor="white", zorder=3)
-
-
-def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
-    return margins([(each.value, each.low, each.high) for each in estimates], scale)
 
 
 def _save(figure: Any, path: Path) -> list[str]:

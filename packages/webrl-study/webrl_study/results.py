@@ -10,7 +10,7 @@ from typing import Any
 from webrl.errors import StageError
 from webrl.evaluate import is_success
 from webrl.phase import STAGES
-from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines
 from webrl.types import Trajectory
 from webrl_study.cells import check_config, check_start, num_finished
@@ -86,7 +86,29 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
         check_config(job)
     for cell in study.cells:
         check_config(cell)
-        phases = tuple(_read_phase(cell, RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
+        phases = []
+        for folder in map(RunFolder(cell.config.run_dir).phase, range(num_finished(cell))):
+            done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
+            lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
+            lines = [data for _, data in read_lines(folder.metrics)] if folder.metrics.is_file() else []
+            further = {f"{t:g}": folder.path / f"eval_t{t:g}.jsonl" for t in cell.config.evaluate.temperature[1:]}
+            train: dict[str, Any] = done["train"]["counts"]
+            result = PhaseResult(
+                phase=folder.phase,
+                outcomes=_read_outcomes(folder.eval, cell),
+                at_temperature={name: _read_outcomes(path, cell) for name, path in further.items()},
+                episodes=len(lengths),
+                env_steps=sum(lengths),
+                labelled_success=done["label"]["counts"].get("num_success", 0),
+                replayed=done["replay"]["counts"].get("num_replayed", 0),
+                critic_steps=train.get("critic_steps", 0),
+                actor_steps=train.get("actor_steps", 0),
+                actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
+                grad_norm=max((line["actor/grad_norm"] for line in lines if "actor/grad_norm" in line), default=None),
+                kl=train.get("actor_kl"),
+                seconds=round(sum(marker["seconds"] for marker in done.values()), 1),
+            )
+            phases.append(result)
         if phases:
             check_start(study.start_of(cell), cell)
         for phase in phases:
@@ -97,33 +119,8 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
                         f"({len(other)} differ, such as {min(other)}); remove the folder, and the same command runs it "
                         "again"
                     )
-        results.append(CellResult(cell, phases, failures.get(cell.name, "")))
+        results.append(CellResult(cell, tuple(phases), failures.get(cell.name, "")))
     return results
-
-
-def _read_phase(cell: Cell, folder: PhaseFolder) -> PhaseResult:
-    done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
-    lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
-    lines = [data for _, data in read_lines(folder.metrics)] if folder.metrics.is_file() else []
-    train: dict[str, Any] = done["train"]["counts"]
-    return PhaseResult(
-        phase=folder.phase,
-        outcomes=_read_outcomes(folder.eval, cell),
-        at_temperature={
-            f"{t:g}": _read_outcomes(folder.path / f"eval_t{t:g}.jsonl", cell)
-            for t in cell.config.evaluate.temperature[1:]
-        },
-        episodes=len(lengths),
-        env_steps=sum(lengths),
-        labelled_success=done["label"]["counts"].get("num_success", 0),
-        replayed=done["replay"]["counts"].get("num_replayed", 0),
-        critic_steps=train.get("critic_steps", 0),
-        actor_steps=train.get("actor_steps", 0),
-        actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
-        grad_norm=max((line["actor/grad_norm"] for line in lines if "actor/grad_norm" in line), default=None),
-        kl=train.get("actor_kl"),
-        seconds=round(sum(marker["seconds"] for marker in done.values()), 1),
-    )
 
 
 def _read_outcomes(path: Path, cell: Cell) -> dict[str, dict[str, bool]]:

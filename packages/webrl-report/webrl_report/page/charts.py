@@ -11,11 +11,10 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 from markupsafe import Markup
 
@@ -70,16 +69,11 @@ class Figure:
             _clean_texts(self.plot)
             nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
             self.plot.savefig(out, format="svg", transparent=True, metadata=nothing)
-        used = set(re.findall(r'(?:href="|url\()#([^")]+)', out.getvalue()))
-        drawn = [made for child in ElementTree.fromstring(out.getvalue()) for made in _slim(child, key, used)]
         width, height = (round(_UNIT * size) for size in self.plot.get_size_inches())
         return Markup(
             '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}" '
             'stroke-linejoin="round"><title>{2}</title><desc>{3}</desc>{4}</svg>'
-        ).format(
-            width, height, self.title, self.note,
-            Markup("".join(ElementTree.tostring(element, encoding="unicode") for element in drawn)),
-        )  # fmt: skip
+        ).format(width, height, self.title, self.note, Markup(_inline(out.getvalue(), key)))
 
     def pixels(self) -> NDArray[np.uint8]:
         """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
@@ -115,12 +109,8 @@ class Point:
     """Whether it stands for so few observations that no line is drawn through it."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together."""
-
-    name: str
-    points: list[Point]
+Series = tuple[str, list[Point]]
+"""A name, and the points that belong together."""
 
 
 def interval_chart(
@@ -142,29 +132,29 @@ def interval_chart(
             axes.xaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set_xlim(-0.03, 1.03)
         else:
-            phases = [point.x for line in series for point in line.points]
+            phases = [point.x for _, points in series for point in points]
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
             axes.set_xlim(min(phases) - 0.3, max(phases) + 0.3)
-        for number, line in enumerate(series):
+        for number, (name, points) in enumerate(series):
             shift = 0 if diagonal else 0.05 * (number - (len(series) - 1) / 2)
             look = {
                 "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "clip_on": False,
             }  # fmt: skip
-            xs, ys = [point.x + shift for point in line.points], [point.y for point in line.points]
-            bars = margins([(point.y, point.low, point.high) for point in line.points])
+            xs, ys = [point.x + shift for point in points], [point.y for point in points]
+            bars = margins([(point.y, point.low, point.high) for point in points])
             axes.errorbar(xs, ys, yerr=bars, fmt="none", ecolor=look["color"], elinewidth=1.3)
-            through = [math.nan if point.is_thin else point.y for point in line.points]
-            axes.plot(xs, through, linewidth=2, markersize=6, label=_short(line.name), **look)
-            thin = [(x, y) for x, y, point in zip(xs, ys, line.points, strict=True) if point.is_thin]
+            through = [math.nan if point.is_thin else point.y for point in points]
+            axes.plot(xs, through, linewidth=2, markersize=6, label=_short(name), **look)
+            thin = [(x, y) for x, y, point in zip(xs, ys, points, strict=True) if point.is_thin]
             if thin:
                 axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         _add_legend(plot)
     rows: list[tuple[object, ...]] = [
-        (line.name, percent(point.x) if diagonal else plain(point.x), point.text)
-        for line in series
-        for point in line.points
+        (name, percent(point.x) if diagonal else plain(point.x), point.text)
+        for name, points in series
+        for point in points
     ]
     return Figure(title, note, plot, Table(("series", x_label, y_label), rows))
 
@@ -333,35 +323,23 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _slim(element: ElementTree.Element, key: str, used: set[str]) -> Iterator[ElementTree.Element]:
-    """Copy an element of matplotlib's SVG without what the page has no use for.
+def _inline(drawn: str, key: str) -> str:
+    """Return what is inside of matplotlib's SVG, for the page.
 
-    Styles become attributes, which the page's policy allows, and colours variables; ids begin with `key`, and those
-    that nothing refers to go, with the groups that they named, white space and what is not painted.
+    Styles become attributes, which the page's policy allows, and colours variables; ids begin with `key`.
     """
-    tag = element.tag.rpartition("}")[2]
-    attributes: dict[str, str] = {}
-    for name, value in element.attrib.items():
-        name = name.rpartition("}")[2]
-        if name == "style":
-            for style_name, _, text in (part.strip().partition(": ") for part in value.split(";")):
-                if style_name and style_name != "font-family":
-                    attributes[style_name] = _VARIABLES.get(text, text)
-        elif name == "id":
-            attributes |= {name: f"{key}-{value}"} if value in used else {}
-        elif name in ("href", "clip-path"):
-            attributes[name] = value.replace("#", f"#{key}-")
-        elif not value.startswith("rotate(-0 "):
-            value = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value)
-            attributes[name] = " ".join(value.split())
-    made = ElementTree.Element(tag, attributes)
-    made.text = element.text if (element.text or "").strip() else None
-    made.extend(copy for child in element for copy in _slim(child, key, used))
-    is_unpainted = tag == "path" and attributes.get("fill") == "none" and not {"id", "stroke"} & attributes.keys()
-    if tag == "g" and not attributes:
-        yield from made
-    elif tag != "style" and not is_unpainted and (tag != "defs" or len(made)):
-        yield made
+
+    def attributes(found: re.Match[str]) -> str:
+        pairs = [part.strip().partition(": ") for part in found[1].split(";")]
+        return " ".join(f'{n}="{_VARIABLES.get(text, text)}"' for n, _, text in pairs if n and n != "font-family")
+
+    def rewrite(tag: re.Match[str]) -> str:
+        text = re.sub(r'(?<= id=")|(?<=href="#)|(?<=url\(#)', f"{key}-", re.sub(r'style="([^"]*)"', attributes, tag[0]))
+        return " ".join(re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text).split())
+
+    inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    inside = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", inside, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", rewrite, inside)
 
 
 def _clean_texts(plot: Any) -> None:

@@ -28,32 +28,13 @@ from webrl_report.page.charts import (
     plain,
     strips,
 )
-from webrl_report.page.facts import Attempt, RunFacts, in_words
+from webrl_report.page.facts import Attempt, RunFacts, in_words, texts
 from webrl_report.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
 
 _BIN = 0.05
 NUM_DISAGREEMENTS = 20
 MIN_IN_BIN = 4
 """Observations from which on a bin of a calibration chart is a point of its line."""
-_CURVES = (
-    ("actor", "loss", "Actor loss", "The objective's own scale."),
-    ("critic", "loss", "Critic loss", "Cross-entropy of the outcome."),
-    ("actor", "kl", "KL to the reference", "Estimated on the trained samples, in nats."),
-    ("actor", "trust_kl", "KL of the update", "On a fixed sample of the phase's own steps; it ends at actor.max_kl."),
-    (
-        "actor",
-        "trust_success_drop",
-        "Fall in log-probability of successful actions",
-        "In nats on that sample; below 0: a rise.",
-    ),
-    ("actor", "imitation_loss", "Imitation loss", "Of the demonstrations in each batch."),
-    ("actor", "log_ratio", "Log-ratio", "Mean of log π/π_ref over the trained samples, in nats an action."),
-    ("actor", "grad_norm", "Gradient norm, actor", "Before clipping."),
-    ("critic", "grad_norm", "Gradient norm, critic", "Before clipping."),
-    ("actor", "advantage", "Mean advantage", "Of the samples of each step."),
-    ("actor", "perplexity", "Perplexity of trained actions", "Under the actor as it is trained."),
-)
-"""(trainer, metric, title, note)."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +122,14 @@ def success(run: RunFacts) -> Section:
     return section
 
 
-def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
-    """Make a line of (phase, or what was predicted; rate with interval)."""
-    points = []
-    for x, rate in rates:
-        low, high = rate["ci95"]
-        points.append(Point(float(x), rate["rate"], low, high, standing_text(rate)))
-    return Series(name, points)
+def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]], min_episodes: int = 0) -> Series:
+    """Make a line of (phase, or what was predicted; rate with interval); through points of a few goes no line."""
+    points = [
+        Point(float(x), rate["rate"], low, high, standing_text(rate), is_thin=rate["episodes"] < min_episodes)
+        for x, rate in rates
+        for low, high in [rate["ci95"]]
+    ]
+    return name, points
 
 
 def curriculum(run: RunFacts) -> Section:
@@ -312,19 +294,13 @@ def judge(run: RunFacts) -> Section:
 
 
 def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
-    """(predicted, solved, number) of each bin as a line; bins of a few are points that no line goes through."""
-    points = []
-    for x, solved, num in bins:
-        rate = rate_of(solved, num).to_json()
-        low, high = rate["ci95"]
-        points.append(Point(x, rate["rate"], low, high, rate_text(rate), is_thin=num < MIN_IN_BIN))
-    return Series(name, points)
+    return success_series(name, [(x, rate_of(solved, num).to_json()) for x, solved, num in bins], MIN_IN_BIN)
 
 
 def training(run: RunFacts) -> Section:
     """Show losses, distance from the reference, gradients and advantages."""
     section = Section("training", "Training", "Faint: every optimizer step; bold: the mean of the phase.")
-    for trainer, key, title, note in _CURVES:
+    for trainer, key, title, note in texts()["curves"]:
         parts = [
             (phase.phase, [_number(line.get(f"{trainer}/{key}")) for line in phase.metrics.get(trainer, ())])
             for phase in run.phases

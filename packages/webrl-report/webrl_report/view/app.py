@@ -18,9 +18,9 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from sqlite3 import Row
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -29,8 +29,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request, cookie_parser
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -61,21 +62,8 @@ from webrl.runs.spelling import visible
 from webrl.runs.store import dump_line
 from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe
-from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Place, TrajectoryNotFound, check_run, parse
-from webrl_report.view.query import (
-    CHOICES,
-    ORDERS,
-    PAGE_SIZE,
-    Selection,
-    neighbours,
-    options,
-    page_rows,
-    places,
-    row_of,
-    same_task,
-    to_places,
-    totals,
-)
+from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Row, TrajectoryNotFound, check_run, parse
+from webrl_report.view.query import CHOICES, ORDERS, PAGE_SIZE, Selection, options, same_task, select, totals
 
 _CHUNK_CHARS = 1 << 16
 _MAX_FORM_BYTES = 16 << 10
@@ -153,27 +141,21 @@ def guard(app: ASGIApp, token: str, root: str, host: str) -> ASGIApp:
     def is_token(text: str) -> bool:
         return hmac.compare_digest(text.encode("utf-8", "replace"), token.encode())
 
-    def answer(scope: Scope) -> Response | None:
+    def answer(request: Request) -> Response | None:
         """A refusal, or the exchange of the token for the cookie; None lets through."""
-        headers = Headers(scope=scope)
-        asked = headers.get("host")
+        asked, path = request.headers.get("host"), request.scope["path"]
         if not is_own(asked):
             return PlainTextResponse(f"this is not {asked or ''!r:.100}\n", 421)
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return PlainTextResponse("GET and POST only\n", 405, {"Allow": "GET, HEAD, POST"})
-        if not scope["path"].startswith(f"{root}/"):
+        if not path.startswith(f"{root}/"):
             return PlainTextResponse(_NOT_ADMITTED, 401)
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        shown = next((value for name, value in query if name == "token"), None)
-        if shown is not None and scope["method"] == "GET" and is_token(shown):
-            rest = urlencode([(name, value) for name, value in query if name != "token"])
-            admission = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
+        if request.method == "GET" and is_token(request.query_params.get("token", "")):
+            rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
+            admission = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
             admission.set_cookie(_COOKIE, token, httponly=True, samesite="strict", path=root)
             return admission
-        cookie = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
-        if not is_token(cookie) and refusal(headers, token) is not None:
+        if not is_token(request.cookies.get(_COOKIE, "")) and refusal(request.headers, token) is not None:
             return PlainTextResponse(_NOT_ADMITTED, 401)
-        if scope["method"] == "POST" and headers.get("origin", f"http://{asked}") != f"http://{asked}":
+        if request.method == "POST" and request.headers.get("origin", f"http://{asked}") != f"http://{asked}":
             return PlainTextResponse("other pages may not send forms here\n", 403)
         return None
 
@@ -184,7 +166,7 @@ def guard(app: ASGIApp, token: str, root: str, host: str) -> ASGIApp:
             await send(message)
 
         if scope["type"] == "http":
-            await (answer(scope) or app)({**scope, "root_path": root}, receive, send_guarded)
+            await (answer(Request(scope)) or app)({**scope, "root_path": root}, receive, send_guarded)
 
     return guarded
 
@@ -196,27 +178,27 @@ def make_app(index: Index, root: str = "") -> Starlette:
         root: what the paths of all its pages begin with, such as `/a1b2`.
     """
     pages = _Pages(index, root)
-    at = "{run:int}/{name:path}/{line:int}"
     routes = [
         Route("/", pages.overview),
         Route("/state", pages.state),
         Route("/export", pages.export),
         Route("/compare", pages.compare),
-        Route(f"/t/{at}", pages.trajectory),
-        Route(f"/text/{at}/{{step}}/{{part}}", pages.text),
-        Route(f"/png/{at}/{{step:int}}", pages.png),
+        Route("/t/{place:path}", pages.trajectory),
+        Route("/text/{place:path}/{step}/{part}", pages.text),
+        Route("/png/{place:path}/{step:int}", pages.png),
         Route("/label", pages.label, methods=["POST"]),
         Mount("/static", StaticFiles(packages=[("webrl_report.view", "static")])),
         Route("/favicon.ico", lambda _request: Response(status_code=204)),
     ]
-    errors: Mapping[Any, Callable[[Request, Exception], Response]] = {
-        UsageError: lambda _request, error: pages.error(400, "That cannot be selected", str(error)),
-        DataError: lambda _request, error: pages.error(409, "That cannot be done", str(error)),
-        OSError: lambda _request, error: pages.error(500, "The disk refused", str(error)),
-        TrajectoryNotFound: lambda _request, error: pages.error(404, "There is no such trajectory", str(error)),
-        FileChanged: lambda _request, error: pages.error(409, "The file has changed", f"{error}. Reload the list."),
-        404: lambda request, _error: pages.error(404, "There is no such page", request.url.path),
+    headings = {
+        UsageError: (400, "That cannot be selected"),
+        DataError: (409, "That cannot be done"),
+        OSError: (500, "The disk refused"),
+        TrajectoryNotFound: (404, "There is no such trajectory"),
+        FileChanged: (409, "The file has changed; reload the list"),
+        404: (404, "There is no such page"),
     }
+    errors: dict[Any, Any] = {kind: partial(pages.error, *heading) for kind, heading in headings.items()}
     return Starlette(routes=routes, exception_handlers=errors)
 
 
@@ -240,73 +222,58 @@ class _Pages:
             ),
             trim_blocks=True,
         )
-        self._templates.globals["root"] = root
-        self._options: tuple[int, dict[str, list[tuple[str, str]]]] = (-1, {})
+        self._templates.globals |= {"root": root, "runs": self._runs}
 
     def overview(self, request: Request) -> Response:
         """Show the selection, page by page."""
-        self._index.refresh()
-        selection = Selection.from_query(request.query_params)
+        selection, rows = self._selected(request.query_params)
         problems, num_problems = self._index.problems()
-        version = self._index.version
-        if self._options[0] != version:
-            counted = {}
-            for name, found in options(self._index).items():
-                texts = [self._runs[int(v)].name if name == "run" else v.replace("_", " ") for v, _ in found]
-                labels = [f"{text:.100} ({num:,})" for text, (_, num) in zip(texts, found, strict=True)]
-                counted[name] = [(value, label) for (value, _), label in zip(found, labels, strict=True)]
-            self._options = (version, counted)
-        done, size = self._index.progress() if not self._index.is_complete else (1, 1)
+        choices = {name: [(value, said) for value, (said, _) in known.items()] for name, known in CHOICES.items()}
+        choices["sort"] = [(value, said) for value, (said, _) in ORDERS.items()]
+        for name, found in options(self._index).items():
+            said = {
+                value: self._runs[int(value)].name if name == "run" else value.replace("_", " ") for value, _ in found
+            }
+            choices[name] = [(value, f"{said[value]:.100} ({num:,})") for value, num in found]
+        start = (selection.page - 1) * PAGE_SIZE
         return self._page(
             "list.html",
             selection,
-            rows=_placed(page_rows(self._index, selection)),
-            totals=totals(self._index, selection),
-            first=(selection.page - 1) * PAGE_SIZE + 1,
-            options=self._options[1],
-            choices={name: [(value, said) for value, (said, _) in known.items()] for name, known in CHOICES.items()}
-            | {"sort": [(value, said) for value, (said, _) in ORDERS.items()]},
+            rows=rows[start : start + PAGE_SIZE],
+            totals=totals(rows),
+            first=start + 1,
+            choices=choices,
             problems=problems,
             num_problems=num_problems,
-            progress={"complete": self._index.is_complete, "percent": 100 * done // max(size, 1)},
+            percent=None if self._index.is_complete else self._index.progress(),
         )
 
     def state(self, request: Request) -> Response:
         """Return what is new, for the script that polls."""
-        self._index.refresh()
-        selection = Selection.from_query(request.query_params)
-        state = {"version": self._index.version, "complete": self._index.is_complete}
-        return JSONResponse(state | {"num": totals(self._index, selection)["num"]})
+        _, rows = self._selected(request.query_params)
+        return JSONResponse({"version": self._index.version, "complete": self._index.is_complete, "num": len(rows)})
 
     def trajectory(self, request: Request) -> Response:
         """Show one trajectory, step by step."""
-        self._index.refresh()
-        place = place_of(request.path_params)
-        selection = Selection.from_query(request.query_params)
-        row = row_of(self._index, place)
-        details = describe(self._index, self._runs[place.run], place)
-        previous, following, position = neighbours(self._index, selection, place)
+        selection, rows = self._selected(request.query_params)
+        row = self._index.find(request.path_params["place"])
+        at = rows.index(row) if row in rows else -1
         return self._page(
             "trajectory.html",
             selection,
-            **vars(details),
-            row=row,
-            position=position,
-            total=totals(self._index, selection)["num"],
-            previous=previous,
-            next=following,
-            others=_placed(same_task(self._index, place)),
+            **vars(describe(self._index, self._runs[row.file.run], row)),
+            position=at + 1,
+            total=len(rows),
+            previous=rows[at - 1] if at > 0 else None,
+            next=next(iter(rows[at + 1 : at + 2]), None),
+            others=same_task(self._index, row),
         )
 
     def compare(self, request: Request) -> Response:
         """Show two trajectories side by side."""
         self._index.refresh()
-        sides = []
-        for name in ("a", "b"):
-            place = parse_place(request.query_params.get(name, ""))
-            row = row_of(self._index, place)
-            details = describe(self._index, self._runs[place.run], place)
-            sides.append(vars(details) | {"row": row})
+        rows = [self._index.find(request.query_params.get(name, "")) for name in ("a", "b")]
+        sides = [vars(describe(self._index, self._runs[row.file.run], row)) for row in rows]
         actions = [[view.step.action for view in side["steps"]] for side in sides]
         split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
         return self._page(
@@ -320,42 +287,42 @@ class _Pages:
 
     def text(self, request: Request) -> Response:
         """Return a page or prompt whole, as plain text."""
-        place = place_of(request.path_params)
-        trajectory, _ = self._index.read(place)
+        row = self._index.find(request.path_params["place"])
+        trajectory, _ = self._index.read(row)
         step, part = request.path_params["step"], request.path_params["part"]
         if (step, part) == ("end", "page"):
             return _plain(trajectory.final_observation)
         if not step.isdecimal() or len(step) > 9 or int(step) >= len(trajectory.steps):
-            raise TrajectoryNotFound(f"{place}, step {step!r:.40}")
+            raise TrajectoryNotFound(f"{row.place}, step {step!r:.40}")
         chosen = trajectory.steps[int(step)]
         if part in ("page", "answer"):
             return _plain(chosen.observation if part == "page" else chosen.response)
-        tokenizer = self._runs[place.run].tokenizer()
+        tokenizer = self._runs[row.file.run].tokenizer()
         if part != "prompt" or tokenizer is None or not tokenizer.made(chosen.action_ids, chosen.response):
-            raise TrajectoryNotFound(f"{place}, step {step}, {part!r:.40}")
+            raise TrajectoryNotFound(f"{row.place}, step {step}, {part!r:.40}")
         return _plain(tokenizer.text(chosen.prompt_ids))
 
     def png(self, request: Request) -> Response:
         """Return a step's screenshot."""
-        place = place_of(request.path_params)
-        trajectory, _ = self._index.read(place)
+        row = self._index.find(request.path_params["place"])
+        trajectory, _ = self._index.read(row)
         step = request.path_params["step"]
         name = trajectory.steps[step].screenshot if step < len(trajectory.steps) else ""
-        path = self._runs[place.run].screenshot(name) if name else None
+        path = self._runs[row.file.run].screenshot(name) if name else None
         if path is None:
-            raise TrajectoryNotFound(f"{place}, step {step}: no screenshot")
+            raise TrajectoryNotFound(f"{row.place}, step {step}: no screenshot")
         return Response(path.read_bytes(), media_type="image/png")
 
     def export(self, request: Request) -> Response:
         """Return the selection's trajectories as they are on the disk, one a line."""
-        self._index.refresh()
-        selected = places(self._index, Selection.from_query(request.query_params))
+        _, rows = self._selected(request.query_params)
         headers = {"Content-Disposition": 'attachment; filename="trajectories.jsonl"'}
-        lines = (self._index.read(place)[1] for place in selected)
+        lines = (self._index.read(row)[1] for row in rows)
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
-    def error(self, status: int, heading: str, text: str) -> Response:
+    def error(self, status: int, heading: str, request: Request, error: Exception) -> Response:
         """Show a page that says what went wrong."""
+        text = request.url.path if isinstance(error, HTTPException) else str(error)
         return self._page("error.html", Selection(), status=status, heading=heading, text=text)
 
     async def label(self, request: Request) -> Response:
@@ -365,63 +332,38 @@ class _Pages:
             form = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
         except (BodyError, ValueError) as error:
             raise UsageError(f"not a form: {error}") from None
-        place = parse_place(form.get("place", ""))
         selection = Selection.from_query(dict(parse_qsl(form.get("selection", ""))))
         success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)
         if success == -1:
             raise UsageError(f"success={form.get('success')!r:.40}: expected 1, 0, or nothing to take the label back")
-        await run_in_threadpool(self._set_label, place, form.get("digest", ""), success)
+        row = self._index.find(form.get("place", ""))
+        await run_in_threadpool(self._set_label, row, form.get("digest", ""), success)
         address = selection.address()
-        return RedirectResponse(f"{self._root}/t/{place}{'?' if address else ''}{address}", 303)
+        return RedirectResponse(f"{self._root}/t/{row.place}{'?' if address else ''}{address}", 303)
 
-    def _set_label(self, place: Place, digest: str, success: int | None) -> None:
-        trajectory, line = self._index.read(place)
+    def _set_label(self, row: Row, digest: str, success: int | None) -> None:
+        trajectory, line = self._index.read(row)
         if hashlib.sha256(line).hexdigest() != digest:
-            raise FileChanged(f"{place} is not the trajectory that was shown")
+            raise FileChanged(f"{row.place} is not the trajectory that was shown")
         with self._labelling:  # file and index in the same order
-            set_label(self._index.runs[place.run], trajectory, success)
-            self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
+            set_label(self._index.runs[row.file.run], trajectory, success)
+            self._index.put_hand_label(row.file.run, trajectory.trajectory_id, success)
+
+    def _selected(self, query: Mapping[str, str]) -> tuple[Selection, list[Row]]:
+        self._index.refresh()
+        selection = Selection.from_query(query)
+        return selection, select(self._index, selection)
 
     def _page(self, template: str, selection: Selection, status: int = 200, **values: Any) -> Response:
-        fields = list(dict(parse_qsl(selection.address())).items())
         shown = self._templates.get_template(template).render(
-            runs=self._runs,
-            selection=selection,
-            selection_fields=fields,
-            address=selection.address(),
-            version=self._index.version,
-            **values,
+            selection=selection, address=selection.address(), version=self._index.version, **values
         )
         return HTMLResponse(shown.encode("utf-8", "replace"), status)
-
-
-def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [dict(row) | {"place": place} for row, place in zip(rows, to_places(rows), strict=True)]
 
 
 def _plain(text: str) -> Response:
     parts = (visible(text[start : start + _CHUNK_CHARS]) for start in range(0, len(text), _CHUNK_CHARS))
     return StreamingResponse(parts, media_type="text/plain; charset=utf-8")
-
-
-def place_of(values: Mapping[str, Any]) -> Place:
-    """Return the place that an address names (`run`, `name`, `line`).
-
-    Raises:
-        TrajectoryNotFound: a line that no file can have.
-    """
-    if max(values["run"], values["line"]) >= 1 << 62:
-        raise TrajectoryNotFound(f"line {values['line']}"[:80])
-    return Place(values["run"], values["name"], values["line"])
-
-
-def parse_place(text: str) -> Place:
-    """Return the place that `str(place)` names. Raises UsageError for other texts."""
-    run, _, rest = text.partition("/")
-    name, _, line = rest.rpartition("/")
-    if not (run.isdecimal() and line.isdecimal() and name) or len(text) > 500:
-        raise UsageError(f"{text!r:.80} names no trajectory; expected RUN/FILE/LINE such as 0/phase_01/eval.jsonl/3")
-    return place_of({"run": int(run), "name": name, "line": int(line)})
 
 
 def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
@@ -430,7 +372,8 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
     The file has a lock of its own, so that two viewers do not lose each other's labels.
 
     Raises:
-        DataError: the trajectory is no whole attempt, or the folder cannot be written.
+        DataError: the trajectory is no whole attempt, or another viewer holds the file.
+        OSError: the folder cannot be written.
     """
     if success is not None and not trajectory.status.finished:
         raise DataError(
@@ -454,7 +397,3 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
                 temporary.write_bytes(b"".join(kept))
     except Timeout:
         raise DataError(f"{path}: another viewer is writing it; try again") from None
-    except OSError as error:
-        if error.errno is None or error.filename is None:
-            raise
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None

@@ -27,7 +27,7 @@ from webrl.rollouts.answers import read_any
 from webrl.runs.spelling import visible
 from webrl.training.objectives import get_objective
 from webrl.types import Step, StepRecord, Trajectory
-from webrl_report.view.index import Index, Place
+from webrl_report.view.index import Index, Row
 from webrl_report.view.query import policy_names
 
 logger = logging.getLogger(__name__)
@@ -246,9 +246,6 @@ class StepView:
     page: Sequence[Piece]
     elements: tuple[str, ...]
     """Ids of what was acted on."""
-    is_element_shown: bool
-    is_cut: bool
-    """Whether some of the page is left out."""
     answer: Sequence[Piece]
     tokens: Sequence[Token]
     """Empty where the ids' text is not known, or there are none."""
@@ -267,24 +264,22 @@ class StepView:
 class Details:
     """A trajectory."""
 
-    place: Place
+    row: Row
     trajectory: Trajectory
     policy: str | None
     """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
     steps: Sequence[StepView]
     final_page: Sequence[Piece]
-    final_is_cut: bool
-    """Whether some of the final page is left out."""
     notes: Sequence[str]
     """What could not be shown, and why."""
     digest: str
     """SHA-256 of the trajectory's line: a label is for what was shown, not for what has taken its place."""
 
 
-def describe(index: Index, run: Run, place: Place) -> Details:
+def describe(index: Index, run: Run, row: Row) -> Details:
     """Read everything that a trajectory's page shows. Raises as `Index.read`."""
-    trajectory, line = index.read(place)
-    policies = policy_names(index, place.run)
+    trajectory, line = index.read(row)
+    policies = policy_names(index, row.file.run)
     config, _, config_problem = run.settings
     scores, scores_problem = _later_scores(run.path / "scores.sqlite", policies, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
@@ -301,20 +296,16 @@ def describe(index: Index, run: Run, place: Place) -> Details:
             is_short = len(step.prompt_ids) <= _MAX_TOKENS
             prompt = pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if is_short else []
         elements = acted_elements(step.action) if step.action else ()
-        page = pieces(step.observation, elements, limit)
-        kinds = {piece.kind for piece in page}
         steps.append(
             StepView(
                 step=step,
-                page=page,
+                page=pieces(step.observation, elements, limit),
                 elements=elements,
-                is_element_shown="acted" in kinds,
-                is_cut="cut" in kinds,
                 answer=pieces(step.response, limit=limit),
                 tokens=_tokens(tokenizer, step, later) if tokenizer else (),
                 sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
                 scores=later,
-                trained=_trained_on(index, place.run, trajectory, step, config),
+                trained=_trained_on(index, row.file.run, trajectory, step, config),
                 prompt=prompt,
                 has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
             )
@@ -328,9 +319,8 @@ def describe(index: Index, run: Run, place: Place) -> Details:
             f"have more than {max_tokens:,}"
         )
     final_page = pieces(trajectory.final_observation)
-    is_cut = any(piece.kind == "cut" for piece in final_page)
-    policy = policies.get(trajectory.policy)
-    return Details(place, trajectory, policy, steps, final_page, is_cut, notes, hashlib.sha256(line).hexdigest())
+    digest = hashlib.sha256(line).hexdigest()
+    return Details(row, trajectory, policies.get(trajectory.policy), steps, final_page, notes, digest)
 
 
 def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:

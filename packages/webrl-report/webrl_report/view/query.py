@@ -1,63 +1,61 @@
-"""A selection of trajectories: what an address asks for, as SQL over the index."""
+"""A selection of trajectories: what an address asks for, over the rows of the index."""
 
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from webrl.errors import UsageError
-from webrl_report.view.index import Index, Place, TrajectoryNotFound
+from webrl_report.view.index import EPISODES, Index, Row
 
 PAGE_SIZE = 50
 _MAX_WORDS = 20
-
-_TRAJECTORIES = "trajectory t JOIN file f ON f.id = t.file"
-_LABEL = "LEFT JOIN label l ON l.judged = t.file AND l.trajectory_id = t.trajectory_id"
-_FROM = f"""FROM {_TRAJECTORIES} {_LABEL}
-LEFT JOIN hand h ON h.run = f.run AND h.trajectory_id = t.trajectory_id"""
-_DISAGREES = "(t.truth IS NOT NULL AND l.reward IS NOT NULL AND t.truth <> l.reward)"
-_AGREES = "(t.truth IS NOT NULL AND l.reward IS NOT NULL AND t.truth = l.reward)"
-_ORDER = "f.run, t.phase DESC, f.kind DESC, f.name, t.line"
-ORDERS = {
-    "disagreements": ("label against truth first", f"{_DISAGREES} DESC, {_ORDER}"),
-    "newest": ("newest phase first", _ORDER),
-    "oldest": ("oldest phase first", "f.run, t.phase, f.kind DESC, f.name, t.line"),
-    "unsure": ("least certain label first", f"l.p_yes IS NULL, abs(l.p_yes - 0.5), {_ORDER}"),
-    "longest": ("most steps first", f"t.num_steps DESC, {_ORDER}"),
+ORDERS: dict[str, tuple[str, Callable[[Row], Any]]] = {
+    "disagreements": ("label against truth first", lambda row: row.agrees is not False),
+    "newest": ("newest phase first", lambda _: 0),
+    "oldest": ("oldest phase first", lambda row: (row.file.run, row.trajectory.phase)),
+    "unsure": ("least certain label first", lambda row: 1.0 if row.p_yes is None else abs(row.p_yes - 0.5)),
+    "longest": ("most steps first", lambda row: -row.num_steps),
 }
-"""Name -> (what it says, SQL)."""
-CHOICES: dict[str, dict[str, tuple[str, str]]] = {
+"""Name -> (what it says, what is sorted by); of what is alike there, the newest is first."""
+CHOICES: dict[str, dict[str, tuple[str, Callable[[Row], bool]]]] = {
     "label": {
-        "success": ("success", "l.reward = 1"),
-        "failure": ("failure", "l.reward = 0"),
-        "unjudged": ("could not be judged", "(l.trajectory_id IS NOT NULL AND l.reward IS NULL)"),
-        "none": ("no label", "l.trajectory_id IS NULL"),
+        "success": ("success", lambda row: row.reward == 1),
+        "failure": ("failure", lambda row: row.reward == 0),
+        "unjudged": ("could not be judged", lambda row: row.label is not None and row.reward is None),
+        "none": ("no label", lambda row: row.label is None),
     },
     "truth": {
-        "success": ("success", "t.truth = 1"),
-        "failure": ("failure", "t.truth = 0"),
-        "none": ("not known", "t.truth IS NULL"),
+        "success": ("success", lambda row: row.truth == 1),
+        "failure": ("failure", lambda row: row.truth == 0),
+        "none": ("not known", lambda row: row.truth is None),
     },
     "match": {
-        "disagree": ("label against truth", _DISAGREES),
-        "agree": ("label as truth", _AGREES),
-        "unknown": ("one of them missing", "(t.truth IS NULL OR l.reward IS NULL)"),
+        "disagree": ("label against truth", lambda row: row.agrees is False),
+        "agree": ("label as truth", lambda row: row.agrees is True),
+        "unknown": ("one of them missing", lambda row: row.agrees is None),
     },
     "hand": {
-        "success": ("success", "h.success = 1"),
-        "failure": ("failure", "h.success = 0"),
-        "any": ("any", "h.success IS NOT NULL"),
-        "none": ("none", "h.success IS NULL"),
-        "against": ("against the label", "(h.success IS NOT NULL AND l.reward IS NOT NULL AND h.success <> l.reward)"),
+        "success": ("success", lambda row: row.hand == 1),
+        "failure": ("failure", lambda row: row.hand == 0),
+        "any": ("any", lambda row: row.hand is not None),
+        "none": ("none", lambda row: row.hand is None),
+        "against": ("against the label", lambda row: None not in (row.hand, row.reward) and row.hand != row.reward),
     },
 }
-"""Filters with fixed values: value -> (what it says, SQL)."""
-COLUMNS = {"run": "f.run", "kind": "f.kind", "phase": "t.phase", "site": "t.site", "split": "t.split",
-           "status": "t.status"}  # fmt: skip
+"""Filters with fixed values: value -> (what it says, whether a row has it)."""
+COLUMNS: dict[str, Callable[[Row], str | int]] = {
+    "run": lambda row: row.file.run,
+    "kind": lambda row: row.file.kind,
+    "phase": lambda row: row.trajectory.phase,
+    "site": lambda row: row.trajectory.task.site,
+    "split": lambda row: row.trajectory.task.split,
+    "status": lambda row: row.trajectory.status.value,
+}
 """Filters whose values are those that occur."""
 
 
@@ -100,131 +98,80 @@ class Selection:
         page = max(1, int(given.pop("page", "1")))
         return cls(**given, page=page)
 
+    def fields(self) -> dict[str, Any]:
+        """Return what is not as it is by default."""
+        return {name: value for name, value in vars(self).items() if value != getattr(Selection(), name)}
+
     def address(self, **changes: Any) -> str:
         """Return the query that selects this, with some fields changed; pages count from 1 again if others change."""
-        changed = dataclasses.replace(self, **({"page": 1} | changes if changes else {}))
-        defaults = Selection()
-        parts = {f.name: getattr(changed, f.name) for f in dataclasses.fields(changed)}
-        return urlencode({name: value for name, value in parts.items() if value != getattr(defaults, name)})
+        return urlencode(dataclasses.replace(self, **({"page": 1} | changes if changes else {})).fields())
 
     @property
     def is_everything(self) -> bool:
         """Whether nothing is left out."""
-        return dataclasses.replace(self, sort="disagreements", page=1) == Selection()
+        return self.fields().keys() <= {"sort", "page"}
 
 
-def _where(selection: Selection) -> tuple[str, list[Any]]:
-    terms, values = ["1"], list[Any]()
-    for name, column in COLUMNS.items():
-        if value := getattr(selection, name):
-            terms.append(f"{column} = ?")
-            values.append(int(value) if name in ("run", "phase") else value)
-    for name, choices in CHOICES.items():
-        if value := getattr(selection, name):
-            terms.append(choices[value][1])
-    for word in selection.q.casefold().split()[:_MAX_WORDS]:
-        terms.append("instr(t.words, ?)")
-        values.append(word)
-    return " AND ".join(terms), values
+def select(index: Index, selection: Selection) -> list[Row]:
+    """Return all trajectories of a selection, in its order."""
+    tests = [choices[value][1] for name, choices in CHOICES.items() if (value := getattr(selection, name))]
+    columns = [(column, value) for name, column in COLUMNS.items() if (value := getattr(selection, name))]
+    words = selection.q.casefold().split()[:_MAX_WORDS]
+    rows = [
+        row
+        for row in index.rows()
+        if all(str(column(row)) == value for column, value in columns)
+        and all(test(row) for test in tests)
+        and all(word in row.words for word in words)
+    ]
+    kinds = [*EPISODES.values()]
+    rows.sort(key=lambda r: (r.file.run, -r.trajectory.phase, kinds.index(r.file.kind), r.file.name, r.line))
+    return sorted(rows, key=ORDERS[selection.sort][1])
 
 
-def page_rows(index: Index, selection: Selection) -> list[sqlite3.Row]:
-    """Return the rows of one page."""
-    where, values = _where(selection)
-    return index.query(
-        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.instruction, t.site, t.phase, t.status,
-        t.num_steps, t.truth, l.reward, l.p_yes, l.trajectory_id IS NOT NULL AS has_label, h.success AS hand,
-        {_DISAGREES} AS disagrees {_FROM} WHERE {where} ORDER BY {ORDERS[selection.sort][1]} LIMIT ? OFFSET ?""",
-        [*values, PAGE_SIZE, (selection.page - 1) * PAGE_SIZE],
-    )
-
-
-def totals(index: Index, selection: Selection) -> dict[str, int]:
-    """Count over the whole selection.
+def totals(rows: Sequence[Row]) -> dict[str, int]:
+    """Count trajectories.
 
     `num`; `judged`, `labelled` (as successes); `known` truth, `successes` by it; `agree`, `disagree`; `hand` labels.
     """
-    where, values = _where(selection)
-    row = index.query(
-        f"""SELECT count(*) AS num, coalesce(sum({_AGREES}), 0) AS agree, coalesce(sum({_DISAGREES}), 0) AS disagree,
-        count(l.reward) AS judged, coalesce(sum(l.reward), 0) AS labelled, count(t.truth) AS known,
-        coalesce(sum(t.truth), 0) AS successes, count(h.success) AS hand {_FROM} WHERE {where}""",
-        values,
-    )[0]
-    return dict(row)
+    pairs = Counter((row.reward, row.truth) for row in rows).items()
+    return {
+        "num": len(rows),
+        "agree": sum(num for (reward, truth), num in pairs if reward == truth is not None),
+        "disagree": sum(num for (reward, truth), num in pairs if {reward, truth} == {0, 1}),
+        "judged": sum(num for (reward, _), num in pairs if reward is not None),
+        "labelled": sum(num for (reward, _), num in pairs if reward == 1),
+        "known": sum(num for (_, truth), num in pairs if truth is not None),
+        "successes": sum(num for (_, truth), num in pairs if truth == 1),
+        "hand": sum(row.hand is not None for row in rows),
+    }
 
 
 def options(index: Index) -> dict[str, list[tuple[str, int]]]:
     """Return filter -> (value, number of trajectories) of all that occur."""
-    counted = {}
-    for name, column in COLUMNS.items():
-        rows = index.query(
-            f"SELECT {column} AS value, count(*) AS num FROM {_TRAJECTORIES} GROUP BY value ORDER BY value"
-        )
-        counted[name] = [(str(row["value"]), row["num"]) for row in rows]
-    return counted
+    rows = index.rows()
+    counted = {name: Counter(map(column, rows)) for name, column in COLUMNS.items()}
+    return {name: [(str(value), number) for value, number in sorted(found.items())] for name, found in counted.items()}
 
 
-def places(index: Index, selection: Selection) -> list[Place]:
-    """Return all trajectories of a selection, in its order."""
-    where, values = _where(selection)
-    order = ORDERS[selection.sort][1]
-    rows = index.query(f"SELECT f.run, f.name, t.line {_FROM} WHERE {where} ORDER BY {order}", values)
-    return to_places(rows)
-
-
-def neighbours(index: Index, selection: Selection, place: Place) -> tuple[Place | None, Place | None, int]:
-    """Return the ones before and after a trajectory in a selection, and its position from 1.
-
-    Of one that is not in it the position is 0, and the next is the selection's first.
-    """
-    where, values = _where(selection)
-    rows = index.query(
-        f"""WITH ordered AS MATERIALIZED (
-            SELECT f.run, f.name, t.line, row_number() OVER (ORDER BY {ORDERS[selection.sort][1]}) AS at
-            {_FROM} WHERE {where}),
-        own AS (SELECT coalesce(max(at), 0) AS at FROM ordered WHERE run = ? AND name = ? AND line = ?)
-        SELECT ordered.*, own.at AS own FROM ordered, own WHERE abs(ordered.at - own.at) <= 1""",
-        [*values, place.run, place.name, place.line],
-    )
-    by_position = dict(zip((row["at"] - row["own"] for row in rows), to_places(rows), strict=True))
-    return by_position.get(-1), by_position.get(1), rows[0]["own"] if rows else 0
-
-
-def row_of(index: Index, place: Place) -> sqlite3.Row:
-    """Return what the index knows of one trajectory, its label included. Raises TrajectoryNotFound."""
-    rows = index.query(
-        f"""SELECT f.kind, t.truth, l.reward, l.p_yes, l.judge, l.error, l.trajectory_id IS NOT NULL AS has_label,
-        h.success AS hand, {_DISAGREES} AS disagrees {_FROM} WHERE f.run = ? AND f.name = ? AND t.line = ?""",
-        (place.run, place.name, place.line),
-    )
-    if not rows:
-        raise TrajectoryNotFound(str(place))
-    return rows[0]
-
-
-def same_task(index: Index, place: Place) -> list[sqlite3.Row]:
+def same_task(index: Index, own: Row) -> list[Row]:
     """Return other attempts at the same task (site and instruction), of any phase and run; the same page first."""
-    return index.query(
-        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.phase, t.num_steps, t.truth, l.reward,
-        t.task_id = own.task_id AS same_page FROM trajectory own JOIN file o ON o.id = own.file
-        JOIN {_TRAJECTORIES} {_LABEL} WHERE o.run = ? AND o.name = ? AND own.line = ?
-        AND t.site = own.site AND t.instruction = own.instruction AND NOT (t.file = own.file AND t.line = own.line)
-        ORDER BY same_page DESC, f.run, t.phase, f.kind, t.line LIMIT 200""",
-        (place.run, place.name, place.line),
-    )
+    site, instruction, task_id = own.trajectory.task.site, own.trajectory.instruction, own.trajectory.task.task_id
+    rows = [row for row in index.rows() if row is not own and row.trajectory.instruction == instruction]
+    return sorted(
+        (row for row in rows if row.trajectory.task.site == site),
+        key=lambda r: (
+            r.trajectory.task.task_id != task_id, r.file.run, r.trajectory.phase, r.file.kind, r.line,
+        ),
+    )  # fmt: skip
 
 
 def policy_names(index: Index, run: int) -> dict[str, str]:
     """Return fingerprint of an actor -> what it is: `after phase 1`, `the start`; in the order of training."""
-    rows = index.query(
-        f"SELECT policy, min(t.phase - (f.kind <> 'eval')) AS trained FROM {_TRAJECTORIES} "
-        "WHERE f.run = ? AND policy <> '' GROUP BY policy ORDER BY trained",
-        (run,),
-    )
-    return {row["policy"]: f"after phase {row['trained']}" if row["trained"] > 0 else "the start" for row in rows}
-
-
-def to_places(rows: Iterable[sqlite3.Row]) -> list[Place]:
-    """Return where rows with `run`, `name` and `line` lie."""
-    return [Place(row["run"], row["name"], row["line"]) for row in rows]
+    trained: dict[str, int] = {}
+    for row in index.rows():
+        policy, phase = row.trajectory.policy, row.trajectory.phase - (row.file.kind != "eval")
+        if row.file.run == run and policy:
+            trained[policy] = min(phase, trained.get(policy, phase))
+    ordered = sorted(trained.items(), key=lambda item: item[1])
+    return {policy: f"after phase {phase}" if phase > 0 else "the start" for policy, phase in ordered}

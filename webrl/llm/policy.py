@@ -147,15 +147,11 @@ async def open_model(
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     model: LanguageModel
     if engine.kind == "transformers":
+        from webrl.llm.eyes import Eyes
+        from webrl.llm.local.model import LocalModel
+
         with without_collections():
-            if sees:
-                from webrl.llm.local.vision import VisionModel
-
-                model = VisionModel.load(name, engine, models)
-            else:
-                from webrl.llm.local.model import LocalModel
-
-                model = LocalModel(name, engine, models)
+            model = LocalModel(name, engine, models, eyes=Eyes(name) if sees else None)
     elif engine.kind == "openai":
         if sees:
             raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")

@@ -2,7 +2,7 @@
 
 Requests join and leave between decoding steps. Prompts are prefilled in groups, with logits at each prompt's last
 position only. Their rows then move into the runner's cache, with which one step advances every open answer by one
-token (`runner.py`).
+token (`runner.py`); where there is no such cache, a group of answers is written to its end.
 """
 
 from __future__ import annotations
@@ -13,22 +13,33 @@ import math
 import os
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
-from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, OwnCacheRunner, draw_tokens
+from webrl.llm.loading import (
+    load_causal_lm,
+    load_seeing_lm,
+    load_tokenizer,
+    model_fingerprint,
+    pick_device,
+    pick_dtype,
+)
+from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, WholeRunner, draw_tokens
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
 
@@ -38,40 +49,52 @@ _SMALL_MODEL_PARAMETERS = 50_000_000
 """Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
+_GATHER_S = 0.005
+"""How long a batch whose answers are written whole waits for those who ask at the same time."""
 
 Answer = tuple[list[int], list[float]]
 
 
 class LocalModel:
-    """`LanguageModel` over a causal transformers model.
+    """`LanguageModel` over a transformers model: of text, or with an image in each prompt.
 
     Answers are reproducible given `Sampling.seed`, whatever else is in the batch, up to the floating-point noise of
     differently shaped matrix products (about 1e-6 in fp32; it can flip a draw only at a tie of that size).
     """
 
-    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig, *, module: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        engine: EngineConfig,
+        models: ModelsConfig,
+        *,
+        eyes: Eyes | None = None,
+        module: Any = None,
+    ) -> None:
         """Load tokenizer and weights.
 
         Args:
+            eyes: image processor of a vision-language model, whose prompts (`Eyes.encode`) have an image each.
             module: the model itself, where it is loaded already: it answers with the weights that it has then.
 
         Raises:
             ModelError: the folder is unusable.
         """
-        self.name, self.eyes = name, None
+        self.name, self.eyes = name, eyes
         device = pick_device(models.device)
         self._thinking = models.enable_thinking
-        self.tokenizer: Any = load_tokenizer(name)
+        self.tokenizer: Any = eyes.tokenizer if eyes else load_tokenizer(name)
+        load = load_seeing_lm if eyes else load_causal_lm
         dtype = pick_dtype(models.dtype, device)
-        self._model = load_causal_lm(name, dtype=dtype, device=device) if module is None else module
+        self._model = load(name, dtype=dtype, device=device) if module is None else module
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
         runner: GenericRunner
-        if other_layers := _other_layers(self._model):
-            runner = OwnCacheRunner(self._model, name, other_layers)
+        if (other_layers := _other_layers(self._model)) or eyes:
+            runner, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
         elif is_small and LlamaCpuRunner.supports(self._model):
             runner = LlamaCpuRunner(self._model)
         else:
@@ -85,13 +108,17 @@ class LocalModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
+        After an image, an answer also ends with a token that stands for one (`Eyes.picture_ids`): there is none to be
+        seen.
+
         Raises:
-            ModelError: its probabilities are not numbers, or an image.
+            ModelError: its probabilities are not numbers; an image for a text model, or none for one that sees.
         """
-        refuse_image(self.name, image)
+        self._check_image(image)
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
+        request = Request(prompt, sampling, image=image, generator=random.Random(sampling.seed))
         with spent_on("sampling"):
-            ids, logprobs = await self._ask(Request(prompt, sampling, generator=random.Random(sampling.seed)))
+            ids, logprobs = await self._ask(request)
         if any(math.isnan(logprob) for logprob in logprobs):
             raise ModelError(
                 f"the log-probabilities of model {self.name!r} are nan: "
@@ -105,6 +132,7 @@ class LocalModel:
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
+        self._check_image(None)
         prompt = self._checked(prompt_ids, 1)
         self._checked(token_ids, 0)
         with spent_on("scoring"):
@@ -123,6 +151,12 @@ class LocalModel:
         except asyncio.CancelledError:
             request.abandoned = True
             raise
+
+    def _check_image(self, image: bytes | None) -> None:
+        if self.eyes:
+            self.eyes.check_prompt(0, 0, image)
+        else:
+            refuse_image(self.name, image)
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
         """Return token ids that the model can continue by `num_new`.
@@ -162,6 +196,8 @@ class Request:
 
     prompt_ids: list[int]
     sampling: Sampling
+    image: bytes | None = None
+    """PNG of a prompt for a model that sees."""
     choices: list[int] | None = None
     """Score these tokens at the first answer position instead of generating."""
     future: Future[Answer] = field(default_factory=Future)
@@ -187,7 +223,7 @@ class Batcher:
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
-        self._cache: Any = runner.new_cache(max_batch)
+        self._cache: Any = None if runner.writes_whole else runner.new_cache(max_batch)
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
@@ -219,11 +255,15 @@ class Batcher:
         if self._num_threads:
             torch.set_num_threads(self._num_threads)
         try:
-            with torch.inference_mode():
+            # a module that answers whole may be a trainer's, and keep tensors of this pass for its next
+            with torch.no_grad() if self._runner.writes_whole else torch.inference_mode():
                 while True:
                     with self._wake:
                         while not (self._closing or self._active or self._waiting):
                             self._wake.wait()
+                    if self._runner.writes_whole:
+                        time.sleep(_GATHER_S)
+                    with self._wake:
                         if self._closing:
                             return
                         free = self._max_batch - len(self._active)
@@ -262,6 +302,11 @@ class Batcher:
                 log_probs = torch.log_softmax(self._runner.score(prompts).float(), dim=-1)
                 for request, row in zip(group, log_probs, strict=True):
                     request.future.set_result(([], row[request.choices].tolist()))
+                return
+            if isinstance(self._runner, WholeRunner):
+                answers = self._runner.write(prompts, [r.sampling for r in group], [r.image for r in group])
+                for request, answer in zip(group, answers, strict=True):
+                    request.future.set_result(answer)
                 return
             logits, rows = self._runner.prefill(prompts)
             for request, row, is_done in zip(group, rows, self._take_tokens(group, logits), strict=True):
@@ -312,7 +357,7 @@ class Batcher:
         for request in self._active:
             request.future.set_exception(error)
         self._active.clear()
-        self._cache = self._runner.new_cache(self._max_batch)
+        self._cache = None if self._runner.writes_whole else self._runner.new_cache(self._max_batch)
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

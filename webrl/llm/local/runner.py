@@ -1,10 +1,8 @@
 """The two passes of generation, prefill and one decoding step, for any transformers model; and the draw of a token.
 
 A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
-them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
-model itself makes (a model that makes none reads its whole text again), and rows run one after the other: exact for
-every architecture, and slower than vLLM. Prompts that are only scored, as a judge's, need no cache and share padded
-passes.
+them. Models with an image in each prompt, and those with sliding windows, recurrent or convolution layers, have their
+answers written whole (`WholeRunner`). Prompts that are only scored, as a judge's, share padded passes without a cache.
 """
 
 from __future__ import annotations
@@ -14,15 +12,19 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from webrl.llm.interface import Sampling
 from webrl.llm.products import linear
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ _MIN_LENGTH_RATIO = 0.7
 _GRAIN = 128
 """The cache grows by multiples of this many positions."""
 _MAX_SCORED = 16
-"""Prompts in one scoring pass of `OwnCacheRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
+"""Prompts in one scoring pass of `WholeRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
 262 k."""
 
 
@@ -186,6 +188,9 @@ class GenericRunner:
     padded on the right, which causal attention never looks at.
     """
 
+    writes_whole = False
+    """True for one that has no cache of open answers, and writes each to its end (`WholeRunner.write`)."""
+
     def __init__(self, model: Any) -> None:
         self._model = model
 
@@ -225,84 +230,101 @@ class GenericRunner:
         return similar(lengths)
 
 
-@dataclass
-class OwnRow:
-    """One open answer."""
+class WholeRunner(GenericRunner):
+    """Writes answers whole, by transformers' `generate`, which knows each family's positions, masks and caches.
 
-    ids: list[int]
-    """Prompt and answer so far."""
-    cache: Any
-    """Of transformers, in the state after `ids`; None for a model without."""
+    It draws as `draw_tokens` does, and nothing of the model's own generation_config (penalties, top-k, …) takes part.
+    Prompts with an image are answered in padded batches; those of text one at a time: exact for every architecture.
 
+    Args:
+        layers: kinds of layers for which the model's answers are written whole, for the warning that it is slow.
+    """
 
-class OwnRows:
-    """Open answers; as `SlotCache`, `release` moves the last row into the gap."""
+    writes_whole = True
 
-    def __init__(self) -> None:
-        self.rows: list[OwnRow] = []
-
-    def admit(self, row: OwnRow) -> None:
-        """Append a prefilled row."""
-        self.rows.append(row)
-
-    def release(self, row: int) -> None:
-        """Free a row."""
-        self.rows[row] = self.rows[-1]
-        self.rows.pop()
-
-
-class OwnCacheRunner(GenericRunner):
-    """Through transformers' own forward and its own caches."""
-
-    def __init__(self, model: Any, name: str, layers: str) -> None:
-        """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
+    def __init__(self, model: Any, name: str, layers: str, ends: Sequence[int], eyes: Eyes | None) -> None:
         super().__init__(model)
+        pad_id = eyes.tokenizer.pad_token_id if eyes else None
+        self._pad_id = int(ends[0] if pad_id is None else pad_id)
+        self._ends = sorted({*ends, *(eyes.picture_ids if eyes else ())})
+        self._eyes = eyes
+        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._warning = (
             f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
             "transformers' own cache; engine.kind=vllm is faster"
         )
-        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
-
-    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002
-        """Make an empty cache, which grows by itself."""
-        return OwnRows()
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
-        """One pass a prompt."""
-        if self._warning:
-            logger.warning(self._warning)
-            self._warning = ""
-        rows = [OwnRow([], None) for _ in prompts]
-        logits = [self._read(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
-        return torch.stack(logits), rows
-
-    def decode(self, last: Sequence[int], cache: OwnRows) -> Tensor:
-        """Append one token to every row; returns the logits after it, [B, V]."""
-        return torch.stack([self._read(row, [token]) for row, token in zip(cache.rows, last, strict=True)])
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """One padded pass, or one a prompt where the model's forward has no `logits_to_keep`."""
-        if self._shares:
-            return padded_pass(self._model, prompts, use_cache=False)
-        return torch.stack([self._read(OwnRow([], None), prompt) for prompt in prompts])
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """Every prompt by itself; similar lengths together where they are only scored."""
-        if not scored:
-            return [[index] for index in range(len(lengths))]
-        return [group[i : i + _MAX_SCORED] for group in similar(lengths) for i in range(0, len(group), _MAX_SCORED)]
+        """Similar lengths together where they are only scored, or have an image; else every prompt by itself."""
+        if scored and self._shares:
+            return [group[i : i + _MAX_SCORED] for group in similar(lengths) for i in range(0, len(group), _MAX_SCORED)]
+        return similar(lengths) if self._eyes else [[index] for index in range(len(lengths))]
 
-    def _read(self, row: OwnRow, new: Sequence[int]) -> Tensor:
-        """[V] after some more tokens."""
-        row.ids += new
-        given = row.ids if row.cache is None else new
-        options = {} if row.cache is None else {"past_key_values": row.cache}
-        output = self._model(
-            input_ids=torch.tensor([list(given)], device=self._model.device), use_cache=True, **options
-        )
-        row.cache = getattr(output, "past_key_values", None)
-        logits: Tensor = output.logits[0, -1]
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Logits at each prompt's last position, [B, V]; where the forward pass has no `logits_to_keep`, B is 1."""
+        if self._shares:
+            return super().score(prompts)
+        ids = torch.tensor([list(prompt) for prompt in prompts], device=self._model.device)
+        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[:, -1]
         return logits
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling], pngs: Sequence[bytes | None]
+    ) -> list[tuple[list[int], list[float]]]:
+        """(ids, log-probabilities) of each answer, up to an end token, a token of an image, or its limit."""
+        if self._warning and not self._eyes:
+            logger.warning(self._warning)
+            self._warning = ""
+        draw = _Draw(samplings)
+        ids, mask = pad_left(prompts, self._pad_id, self._model.device)
+        config = GenerationConfig(
+            max_new_tokens=max(s.max_new_tokens for s in samplings), eos_token_id=self._ends, pad_token_id=self._pad_id
+        )
+        seen = self._eyes.inputs(ids, [png for png in pngs if png is not None]) if self._eyes else {}
+        own = self._model.generation_config
+        # `generate` would take from the model's own whatever the given one leaves open.
+        self._model.generation_config = GenerationConfig()
+        try:
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([draw]),
+                **seen,
+            )
+        finally:
+            self._model.generation_config = own
+        answers = []
+        for row, sampling in enumerate(samplings):
+            drawn = [(tokens[row], logprobs[row]) for tokens, logprobs in draw.steps[: sampling.max_new_tokens]]
+            length = next((i + 1 for i, (token, _) in enumerate(drawn) if token in self._ends), len(drawn))
+            answers.append(([token for token, _ in drawn[:length]], [logprob for _, logprob in drawn[:length]]))
+        return answers
+
+
+class _Draw(LogitsProcessor):
+    """Draws each row's next token from its raw logits, and leaves `generate` no other choice."""
+
+    def __init__(self, samplings: Sequence[Sampling]) -> None:
+        self._samplings = list(samplings)
+        self._generators = [random.Random(s.seed) for s in samplings]
+        self.steps: list[tuple[list[int], list[float]]] = []
+        """Tokens and log-probabilities of all rows, one pair a step."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - transformers' signature
+        tokens, logprobs = draw_tokens(scores, self._samplings, self._generators)
+        self.steps.append((tokens, logprobs))
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[range(len(tokens)), tokens] = 0.0
+        return chosen
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:
+    """[B, T] ids padded on the left, and the mask of tokens."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
 
 
 @dataclass(frozen=True)

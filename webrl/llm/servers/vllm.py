@@ -87,7 +87,7 @@ class VllmModel:
 
         With vision the servers are sent the prompt with one placeholder, and the image; they write the image's tokens
         in its place by the model's own processor. An answer counts only if the prompt that it continues is, token for
-        token, the one that is saved and trained on. What ends an answer is as in `VisionModel`.
+        token, the one that is saved and trained on. What ends an answer is as in `LocalModel`.
 
         Raises:
             ModelError: an image for a text model or none for one that sees, or servers that write the image's tokens

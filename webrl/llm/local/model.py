@@ -33,7 +33,8 @@ from webrl.llm.loading import (
     pick_device,
     pick_dtype,
 )
-from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, WholeRunner, draw_tokens
+from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
+from webrl.llm.products import use_products
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
@@ -84,21 +85,21 @@ class LocalModel:
         device = pick_device(models.device)
         self._thinking = models.enable_thinking
         self.tokenizer: Any = eyes.tokenizer if eyes else load_tokenizer(name)
-        load = load_seeing_lm if eyes else load_causal_lm
-        dtype = pick_dtype(models.dtype, device)
-        self._model = load(name, dtype=dtype, device=device) if module is None else module
+        if module is None:
+            load = load_seeing_lm if eyes else load_causal_lm
+            module = load(name, dtype=pick_dtype(models.dtype, device), device=device)
+            use_products(module)
+        self._model = module
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
-        runner: GenericRunner
+        runner: SlotRunner | WholeRunner
         if (other_layers := _other_layers(self._model)) or eyes:
             runner, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
-        elif is_small and LlamaCpuRunner.supports(self._model):
-            runner = LlamaCpuRunner(self._model)
         else:
-            runner = GenericRunner(self._model)
+            runner = SlotRunner(self._model)
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
         num_threads = 1 if is_small else engine.num_threads
@@ -216,14 +217,16 @@ class Batcher:
     batcher resets it after `close`.
     """
 
-    def __init__(self, runner: GenericRunner, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
+    def __init__(
+        self, runner: SlotRunner | WholeRunner, end_ids: Sequence[int], max_batch: int, num_threads: int
+    ) -> None:
         self._runner = runner
         self._end_ids = frozenset(end_ids)
         self._max_batch = max_batch
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
-        self._cache: Any = None if runner.writes_whole else runner.new_cache(max_batch)
+        self._cache: Any = runner.new_cache(max_batch) if isinstance(runner, SlotRunner) else None
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
@@ -256,12 +259,12 @@ class Batcher:
             torch.set_num_threads(self._num_threads)
         try:
             # a module that answers whole may be a trainer's, and keep tensors of this pass for its next
-            with torch.no_grad() if self._runner.writes_whole else torch.inference_mode():
+            with torch.no_grad() if self._cache is None else torch.inference_mode():
                 while True:
                     with self._wake:
                         while not (self._closing or self._active or self._waiting):
                             self._wake.wait()
-                    if self._runner.writes_whole:
+                    if self._cache is None:
                         time.sleep(_GATHER_S)
                     with self._wake:
                         if self._closing:
@@ -308,12 +311,12 @@ class Batcher:
                 for request, answer in zip(group, answers, strict=True):
                     request.future.set_result(answer)
                 return
-            logits, rows = self._runner.prefill(prompts)
-            for request, row, is_done in zip(group, rows, self._take_tokens(group, logits), strict=True):
+            logits, prefilled = self._runner.prefill(prompts)
+            for row, (request, is_done) in enumerate(zip(group, self._take_tokens(group, logits), strict=True)):
                 if is_done:
                     request.future.set_result((request.ids, request.logprobs))
                 else:
-                    self._cache.admit(row)
+                    self._cache.admit(prefilled, row, len(request.prompt_ids))
                     self._active.append(request)
         except Exception as error:  # this group fails alone; answers already open continue
             logger.exception("prefill failed")
@@ -326,7 +329,7 @@ class Batcher:
         for row in reversed(range(len(self._active))):
             if self._active[row].abandoned:
                 self._release(row)
-        if not self._active:
+        if not self._active or isinstance(self._runner, WholeRunner):
             return
         logits = self._runner.decode([r.ids[-1] for r in self._active], self._cache)
         finished = self._take_tokens(self._active, logits)
@@ -357,7 +360,7 @@ class Batcher:
         for request in self._active:
             request.future.set_exception(error)
         self._active.clear()
-        self._cache = None if self._runner.writes_whole else self._runner.new_cache(self._max_batch)
+        self._cache = self._runner.new_cache(self._max_batch) if isinstance(self._runner, SlotRunner) else None
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

@@ -17,7 +17,7 @@ from webrl.training.calibration import calibrate
 from webrl.training.critic import critic_loss, values_of
 from webrl.training.metrics import MetricLog
 from webrl.training.objectives import LossOutput
-from webrl.training.objectives.checks import outcome_of
+from webrl.training.objectives.interface import outcome_of
 from webrl.training.packing import Example, Pack
 from webrl.types import StepRecord
 

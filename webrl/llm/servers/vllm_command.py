@@ -20,8 +20,8 @@ SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
 VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
 """Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
-_MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
-"""Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
+_PLUGIN = "webrl_vllm_plugin"
+"""Name under which vLLM imports `vllm_plugin.py`, which keeps everybody else off its routes and loads weights."""
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
 """A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
 _NEW_TOKENS_RESERVE = 512
@@ -109,8 +109,8 @@ def server_command(
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", "webrl_vllm_access.RequireKey"]
-    command += ["--worker-extension-cls", "webrl_vllm_worker.LoadInPlace"]
+    command += ["--middleware", f"{_PLUGIN}.RequireKey"]
+    command += ["--worker-extension-cls", f"{_PLUGIN}.LoadInPlace"]
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
@@ -129,10 +129,9 @@ def server_command(
 
 
 def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
-    """Variables of a server on these GPUs (none: the CPU), with copies of the files that vLLM imports in `folder`."""
+    """Variables of a server on these GPUs (none: the CPU), with a copy of the file that vLLM imports in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, file in _MODULES.items():
-        shutil.copyfile(Path(__file__).with_name(file), folder / f"{name}.py")
+    shutil.copyfile(Path(__file__).with_name("vllm_plugin.py"), folder / f"{_PLUGIN}.py")
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
         "VLLM_API_KEY": api_key,

@@ -155,7 +155,7 @@ class LocalModel:
 
     def _check_image(self, image: bytes | None) -> None:
         if self.eyes:
-            self.eyes.check_prompt(0, 0, image)
+            self.eyes.needed(image)
         else:
             refuse_image(self.name, image)
 

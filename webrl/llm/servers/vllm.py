@@ -95,7 +95,7 @@ class VllmModel:
         """
         if self.eyes is None:
             return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
-        png = self.eyes.check_prompt(len(prompt_ids), sampling.max_new_tokens, image)
+        png = self.eyes.needed(image)
         prompt, end_ids = list(prompt_ids), end_token_ids(self.name, self.tokenizer)
         body = {
             "token_ids": self.eyes.fold(prompt, self.eyes.look(png)),
@@ -125,7 +125,7 @@ class VllmModel:
 
     def _refuse_blind(self) -> None:
         if self.eyes:
-            self.eyes.check_prompt(0, 0, None)
+            self.eyes.needed(None)
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is open."""

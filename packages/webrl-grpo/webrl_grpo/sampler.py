@@ -18,7 +18,7 @@ from safetensors.torch import load
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, LanguageModel, Message, Sampling
-from webrl.llm.loading import load_causal_lm, load_seeing_lm, load_tokenizer, pick_device, pick_dtype
+from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.verify import Sample, verify_logprobs
@@ -136,8 +136,9 @@ class PolicyCopy:
         self._settings = settings
         self._eyes = eyes
         self._fingerprint = ""
-        read = load_seeing_lm if eyes else load_causal_lm
-        self.module = read(settings.model_name, dtype="float32", device=pick_device(device))
+        self.module = load_causal_lm(
+            settings.model_name, dtype="float32", device=pick_device(device), sees=eyes is not None
+        )
         if settings.use_peft:
             from peft import get_peft_model
 

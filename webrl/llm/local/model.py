@@ -25,14 +25,7 @@ import torch
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
-from webrl.llm.loading import (
-    load_causal_lm,
-    load_seeing_lm,
-    load_tokenizer,
-    model_fingerprint,
-    pick_device,
-    pick_dtype,
-)
+from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
 from webrl.llm.products import use_products
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
@@ -86,8 +79,8 @@ class LocalModel:
         self._thinking = models.enable_thinking
         self.tokenizer: Any = eyes.tokenizer if eyes else load_tokenizer(name)
         if module is None:
-            load = load_seeing_lm if eyes else load_causal_lm
-            module = load(name, dtype=pick_dtype(models.dtype, device), device=device)
+            dtype = pick_dtype(models.dtype, device)
+            module = load_causal_lm(name, dtype=dtype, device=device, sees=eyes is not None)
             use_products(module)
         self._model = module
         self.fingerprint = model_fingerprint(name, self._model)

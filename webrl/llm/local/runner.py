@@ -224,7 +224,7 @@ class WholeRunner:
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
         """All together where they have an image, similar lengths where they are only scored; else each by itself."""
-        if self._eyes:
+        if self._eyes and lengths:
             return [list(range(len(lengths)))]
         return similar(lengths) if scored and self._shares else [[index] for index in range(len(lengths))]
 

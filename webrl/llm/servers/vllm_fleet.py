@@ -78,7 +78,8 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the command; its output is appended to the log."""
+        """Start the command, which ends with this interpreter; its output is appended to the log."""
+        atexit.register(self.kill)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -146,6 +147,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """Stop at once, without an event loop (interpreter exit)."""
+        atexit.unregister(self.kill)
         process, self._process = self._process, None
         if process is None:
             return
@@ -240,7 +242,6 @@ class Fleet:
         self._num_restarts = [0] * len(self._groups)
         for server in self.servers:
             server.start()
-            atexit.register(server.kill)
         logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
         try:
             await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
@@ -302,8 +303,6 @@ class Fleet:
         servers, self.servers = self.servers, []
         self._is_asleep = False
         await asyncio.gather(*[server.stop() for server in servers])
-        for server in servers:
-            atexit.unregister(server.kill)
         if clean:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -352,13 +351,11 @@ class Fleet:
                 raise ModelError(f"vLLM server {index} of {self.weights.base} died again; {tail}")
             logger.error("vLLM server %d of %s died and is started again; %s", index, self.weights.base, tail)
             await server.stop()
-            atexit.unregister(server.kill)
             # Rebuilt: the weights may have changed since it was first started.
-            self.servers[index] = self._new_server(index, server.port)
-            self.servers[index].start()
-            atexit.register(self.servers[index].kill)
+            self.servers[index] = again = self._new_server(index, server.port)
+            again.start()
             with spent_on("server start"):
-                await self.servers[index].wait_healthy(self.engine.start_timeout_s)
+                await again.wait_healthy(self.engine.start_timeout_s)
         if self.weights.adapter:
             await self._load_adapter(self.weights)
 
@@ -496,14 +493,7 @@ async def give_back(fleet: Fleet) -> None:
         await fleet.stop()
 
 
-def _settings(engine: EngineConfig, models: ModelsConfig) -> tuple[Any, ...]:
+def _settings(engine: EngineConfig, models: ModelsConfig) -> dict[str, Any]:
     """Return what a server is started with, apart from its weights."""
-    return (
-        engine.vllm_python,
-        engine.gpu_memory_utilization,
-        engine.tensor_parallel,
-        engine.extra_args,
-        engine.keep_running,
-        models.dtype,
-        models.max_prompt_tokens,
-    )
+    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args", "keep_running"}
+    return engine.model_dump(include=of_engine) | models.model_dump(include={"dtype", "max_prompt_tokens"})

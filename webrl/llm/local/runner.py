@@ -37,6 +37,8 @@ class SlotLayer(CacheLayerMixin):
     """One layer of a `SlotCache`: keys and values, [rows, heads, width, head_dim] each; single-token updates only."""
 
     is_sliding = False
+    keys: Any
+    values: Any
 
     def __init__(self, slots: SlotCache) -> None:
         super().__init__()

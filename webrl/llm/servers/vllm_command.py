@@ -20,6 +20,8 @@ SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
 VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
 """Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
+NO_SLEEP = "--no-enable-sleep-mode"
+"""In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
 _PLUGIN = "webrl_vllm_plugin"
 """Name under which vLLM imports `vllm_plugin.py`, which keeps everybody else off its routes and loads weights."""
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
@@ -104,7 +106,6 @@ def server_command(
     models: ModelsConfig,
     port: int,
     on_gpu: bool,
-    can_sleep: bool = True,
 ) -> list[str]:
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
@@ -119,7 +120,7 @@ def server_command(
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
         command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
-        command += ["--enable-sleep-mode"] if can_sleep else []
+        command += [] if NO_SLEEP in engine.extra_args else ["--enable-sleep-mode"]
     else:
         # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
         command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]

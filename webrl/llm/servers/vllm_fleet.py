@@ -36,6 +36,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
 from webrl.llm.servers.vllm_command import (
+    NO_SLEEP,
     SERVED_NAME,
     VISION_OPTIONS,
     Weights,
@@ -169,8 +170,6 @@ class ServerProcess:
 
 
 _CACHE_RESETS = 5
-_NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
-"""What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
 _MIB_PER_GIB = 1024
@@ -196,7 +195,6 @@ class Fleet:
         self.is_verified = False
         """Set from outside once the log-probs were held against the trainer's; new weights reset it."""
         self._is_asleep = False
-        self._can_sleep = "--no-enable-sleep-mode" not in engine.extra_args
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)
         self.servers: list[ServerProcess] = []
@@ -234,24 +232,15 @@ class Fleet:
         """
         for gpus in self._groups:
             check_room(gpus, self.engine, self.weights.base)
-        with spent_on("server start"):
-            await self._start()
-
-    async def _start(self) -> None:
         self.servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
         self._num_restarts = [0] * len(self._groups)
         for server in self.servers:
             server.start()
         logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
         try:
-            await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
+            with spent_on("server start"):
+                await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
         except ModelError as error:
-            if self._can_sleep and _NO_SLEEP.search(str(error)):
-                logger.warning("this vLLM has no sleep mode: it is stopped whenever others need the GPU")
-                self._can_sleep = False
-                await self.stop()
-                await self._start()
-                return
             if not _OUT_OF_MEMORY.search(str(error)):
                 raise
             raise ModelError(
@@ -268,7 +257,7 @@ class Fleet:
         """Leave the GPUs to others until `wake`; call it when no answer is open."""
         if self._is_asleep or not self.alive or not self._groups[0]:
             return
-        if not self._can_sleep:
+        if NO_SLEEP in self.engine.extra_args:
             await self.stop()
             return
         with spent_on("server sleep"):
@@ -361,9 +350,7 @@ class Fleet:
 
     def _new_server(self, index: int, port: int) -> ServerProcess:
         gpus = self._groups[index]
-        command = server_command(
-            self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
-        )
+        command = server_command(self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus))
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 

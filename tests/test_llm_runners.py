@@ -9,6 +9,7 @@ from llm_builders import build_tokenizer, score
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import PolicyError
 from webrl.llm import Sampling, open_model
 from webrl.llm.local.runner import SlotRunner
 
@@ -103,6 +104,23 @@ def architecture(kind):
     }[kind]
     name = "Gemma3Text" if kind == "Gemma3" else kind
     return getattr(transformers, f"{name}Config"), getattr(transformers, f"{kind}ForCausalLM"), extra
+
+
+def test_a_model_that_writes_answers_whole_ends_between_two_of_them_when_it_is_closed(tmp_path):
+    config, model_class, extra = architecture("Mistral")
+    folder = save(tmp_path, config, model_class, **extra)
+
+    async def main():
+        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            sampling = Sampling(max_new_tokens=150, temperature=0.0)
+            tasks = [asyncio.create_task(model.generate([5, 6, i], sampling)) for i in range(7, 19)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await model.close()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    failed = [answer for answer in asyncio.run(main()) if isinstance(answer, PolicyError)]
+    assert failed
+    assert all("closed" in str(error) for error in failed)
 
 
 @pytest.mark.parametrize("kind", ["Qwen2", "Mistral", "Gemma3", "Lfm2"])

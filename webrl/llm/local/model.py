@@ -45,6 +45,7 @@ _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
 """How long a batch whose answers are written whole waits for those who ask at the same time."""
+_CLOSED = "the model was closed while it answered"
 
 Answer = tuple[list[int], list[float]]
 
@@ -271,7 +272,7 @@ class Batcher:
                         logger.exception("the in-process model failed")
                         self._fail_active(_as_policy_error(error))
         finally:
-            closed = PolicyError("the model was closed while it answered")
+            closed = PolicyError(_CLOSED)
             self._fail_active(closed)
             with self._wake:
                 waiting = list(self._waiting)
@@ -300,6 +301,10 @@ class Batcher:
                     request.future.set_result(([], row[request.choices].tolist()))
                 return
             if isinstance(self._runner, WholeRunner):
+                if self._closing or all(request.abandoned for request in group):
+                    for request in group:
+                        request.future.set_exception(PolicyError(_CLOSED))
+                    return
                 answers = self._runner.write(prompts, [r.sampling for r in group], [r.image for r in group])
                 for request, answer in zip(group, answers, strict=True):
                     request.future.set_result(answer)

@@ -136,7 +136,7 @@ def _records(run: Path, phase: int) -> list[StepRecord]:
 def _beta(config: RunConfig) -> float:
     from importlib import import_module
 
-    from webrl.training.objectives.checks import beta_of
+    from webrl.training.objectives.interface import beta_of
 
     own = getattr(import_module(f"webrl.training.objectives.{config.actor.objective}"), "BETA", 1.0)
     return beta_of(config.actor, own)

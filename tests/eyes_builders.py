@@ -10,8 +10,9 @@ from typing import Any
 import lfm2_builders
 from llm_builders import build_tokenizer
 
+from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm.interface import Sampling
-from webrl.llm.local.vision import VisionModel
+from webrl.llm.local.model import LocalModel
 
 PICTURE_TOKEN = {
     "gemma3": "<start_of_image>",
@@ -234,15 +235,21 @@ _MODELS = {
 }
 
 
-def sampled_together(eyes: Any, model: Any, prompts: Any, pngs: Any) -> list[Any]:
-    """The sampler's answers to prompts with a picture each, asked for at once."""
+def sampled(eyes: Any, model: Any, *asked: tuple[Any, Sampling, bytes], max_batch: int = 8) -> list[Any]:
+    """The sampler's answers to (prompt, sampling, picture), asked for at once."""
 
     async def sample() -> list[Any]:
-        sampler = VisionModel(eyes, model, max_batch=8)
-        asked = [
-            sampler.generate(prompt, Sampling(max_new_tokens=12, seed=i), png)
-            for i, (prompt, png) in enumerate(zip(prompts, pngs, strict=True))
-        ]
-        return await asyncio.gather(*asked)
+        engine, models = EngineConfig(max_batch=max_batch), ModelsConfig(device="cpu", dtype="float32")
+        sampler = LocalModel(eyes.name, engine, models, eyes=eyes, module=model)
+        try:
+            return await asyncio.gather(*(sampler.generate(*each) for each in asked))
+        finally:
+            await sampler.close()
 
     return asyncio.run(sample())
+
+
+def sampled_together(eyes: Any, model: Any, prompts: Any, pngs: Any) -> list[Any]:
+    """The sampler's answers of at most twelve tokens to prompts with a picture each."""
+    settings = [Sampling(max_new_tokens=12, seed=i) for i in range(len(prompts))]
+    return sampled(eyes, model, *zip(prompts, settings, pngs, strict=True))

@@ -1,19 +1,18 @@
 """Vision-language models: prompts with a picture, and answers with the same log-probs alone, padded and together."""
 
-import asyncio
 import importlib.util
 import io
 from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled_together
+from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled, sampled_together
 from PIL import Image
 
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
-from webrl.llm.local.vision import VisionModel, pad_left
+from webrl.llm.local.runner import pad_left
 from webrl.llm.pictures import shown_size, shrink
 from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids
@@ -109,14 +108,8 @@ def test_an_answer_ends_where_a_picture_token_is_sampled_and_its_penalties_do_no
     with torch.no_grad():
         model.lm_head.weight[picture] = model.lm_head.weight[[70, 71, 72, 73]].sum(0)
     prompt = eyes.encode(SHORT, eyes.look(png()))
-
-    async def sample():
-        sampler = VisionModel(eyes, model, max_batch=64)
-        return await asyncio.gather(
-            *(sampler.generate(prompt, Sampling(max_new_tokens=40, seed=i), png()) for i in range(48))
-        )
-
-    answers = asyncio.run(sample())
+    asked = [(prompt, Sampling(max_new_tokens=40, seed=i), png()) for i in range(48)]
+    answers = sampled(eyes, model, *asked, max_batch=64)
     assert model.generation_config.repetition_penalty == 5.0, "the model's own settings are as they were"
     ended = [a for a in answers if picture in a.ids]
     assert ended, "the test needs one"
@@ -134,14 +127,9 @@ def test_the_same_seed_draws_the_same_answer_whatever_else_is_asked(tmp_path):
     _, model = build_vlm("idefics3", tmp_path)
     eyes = Eyes(str(tmp_path))
     prompts = [eyes.encode(m, eyes.look(png())) for m in (SHORT, LONG)]
-
-    async def sample(*which):
-        sampler = VisionModel(eyes, model, max_batch=8)
-        sampling = Sampling(max_new_tokens=8, seed=7)
-        return await asyncio.gather(*(sampler.generate(prompts[i], sampling, png()) for i in which))
-
-    alone = asyncio.run(sample(0))
-    assert asyncio.run(sample(1, 0, 1))[1].ids == alone[0].ids
+    asked = [(prompt, Sampling(max_new_tokens=8, seed=7), png()) for prompt in prompts]
+    (alone,) = sampled(eyes, model, asked[0])
+    assert sampled(eyes, model, asked[1], asked[0], asked[1])[1].ids == alone.ids
 
 
 def test_screenshots_are_made_smaller_and_never_larger():

@@ -13,7 +13,7 @@ from transformers.utils import is_torchvision_available
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message
-from webrl.llm.local.vision import pad_left
+from webrl.llm.local.runner import pad_left
 from webrl.llm.pictures import open_picture
 
 SMALL, WIDE, SQUARE, FLAT = (40, 24), (96, 64), (96, 96), (320, 200)

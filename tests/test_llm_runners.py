@@ -1,4 +1,4 @@
-"""The written-out Llama pass equals transformers' own, and other architectures run through transformers."""
+"""Decoding steps equal one pass over the whole text, and every architecture samples exactly."""
 
 import asyncio
 import random
@@ -9,8 +9,9 @@ from llm_builders import build_tokenizer, score
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import PolicyError
 from webrl.llm import Sampling, open_model
-from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner
+from webrl.llm.local.runner import SlotRunner
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -49,48 +50,27 @@ def prompts(count):
         {"num_key_value_heads": 4, "tie_word_embeddings": True},
         {"num_key_value_heads": 1, "head_dim": 32},
         {"rope_parameters": LLAMA3_ROPE},
-        {"num_hidden_layers": 1},
+        {"attention_bias": True},
     ],
 )
 @torch.inference_mode()
-def test_written_out_llama_equals_transformers(changes):
+def test_decoding_steps_equal_one_pass_over_the_whole_text_as_rows_leave(changes):
     model = llama(**changes)
-    assert LlamaCpuRunner.supports(model)
-    runners = [GenericRunner(model), LlamaCpuRunner(model)]
-    some = prompts(6)
-    passes = [runner.prefill(some) for runner in runners]
-    assert torch.allclose(passes[0][0], passes[1][0], atol=1e-4)
-    caches = [runner.new_cache(8) for runner in runners]
-    for cache, (_, rows) in zip(caches, passes, strict=True):
-        for row in rows:
-            cache.admit(row)
+    runner, texts = SlotRunner(model), prompts(6)
+    logits, prefilled = runner.prefill(texts)
+    cache = runner.new_cache(8)
+    for row, text in enumerate(texts):
+        cache.admit(prefilled, row, len(text))
     for token in range(20):
-        last = [(token * 7 + row) % 300 for row in range(len(caches[0].lengths))]
-        logits = [runner.decode(last, cache) for runner, cache in zip(runners, caches, strict=True)]
-        assert torch.allclose(logits[0], logits[1], atol=1e-4)
+        for text, found in zip(texts, logits, strict=True):
+            assert torch.allclose(found, model(torch.tensor([text])).logits[0, -1], atol=1e-4)
         if token in (5, 9):
-            for cache in caches:
-                cache.release(token % 3)
-
-
-@torch.inference_mode()
-def test_decoding_steps_equal_one_pass_over_the_whole_text():
-    model = llama()
-    text = [*prompts(1)[0][:1], 5, 9, 200, 31, 8]
-    for runner in (GenericRunner(model), LlamaCpuRunner(model)):
-        cache = runner.new_cache(4)
-        logits, (row,) = runner.prefill([text[:2]])
-        cache.admit(row)
-        steps = [runner.decode([token], cache)[0] for token in text[2:]]
-        whole = model(torch.tensor([text])).logits[0]
-        assert torch.allclose(torch.stack([logits[0], *steps]), whole[1:], atol=1e-4)
-
-
-def test_what_is_not_plain_llama_is_not_written_out():
-    assert not LlamaCpuRunner.supports(llama(attention_bias=True))
-    assert not LlamaCpuRunner.supports(
-        llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
-    )
+            cache.release(token % 3)
+            texts[token % 3] = texts[-1]
+            texts.pop()
+        last = [(token * 7 + row) % 300 for row in range(len(texts))]
+        texts = [[*text, new] for text, new in zip(texts, last, strict=True)]
+        logits = runner.decode(last, cache)
 
 
 def save(folder, config_class, model_class, **extra):
@@ -124,6 +104,23 @@ def architecture(kind):
     }[kind]
     name = "Gemma3Text" if kind == "Gemma3" else kind
     return getattr(transformers, f"{name}Config"), getattr(transformers, f"{kind}ForCausalLM"), extra
+
+
+def test_a_model_that_writes_answers_whole_ends_between_two_of_them_when_it_is_closed(tmp_path):
+    config, model_class, extra = architecture("Mistral")
+    folder = save(tmp_path, config, model_class, **extra)
+
+    async def main():
+        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            sampling = Sampling(max_new_tokens=150, temperature=0.0)
+            tasks = [asyncio.create_task(model.generate([5, 6, i], sampling)) for i in range(7, 19)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await model.close()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    failed = [answer for answer in asyncio.run(main()) if isinstance(answer, PolicyError)]
+    assert failed
+    assert all("closed" in str(error) for error in failed)
 
 
 @pytest.mark.parametrize("kind", ["Qwen2", "Mistral", "Gemma3", "Lfm2"])

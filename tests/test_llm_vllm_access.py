@@ -8,8 +8,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from webrl.llm.servers.vllm_access import RequireKey
 from webrl.llm.servers.vllm_command import server_environment
+from webrl.llm.servers.vllm_plugin import RequireKey
 
 
 @pytest.mark.parametrize(

@@ -277,26 +277,3 @@ def test_a_gradient_has_the_same_memory_in_every_batch() -> None:
         engine.step(1e-2)
         assert all(bucket.master.grad is None for bucket in engine.buckets)
     assert places[0] == places[1]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
-def test_gradients_are_added_up_by_one_kernel_as_one_by_one(kind: torch.dtype) -> None:
-    from webrl.training.engines.sums import add_up
-
-    draw = torch.Generator().manual_seed(0)
-    shapes = [(3,), (1,), (4096,), (70, 641), (8193,), (5, 7)]
-    sizes = [torch.Size(shape).numel() for shape in shapes]
-    total = torch.full((sum(sizes),), torch.nan, device="cuda")
-    expected = torch.zeros(sum(sizes), device="cuda")
-    for row in range(3):
-        gradients = [torch.randn(shape, generator=draw).to("cuda", kind) for shape in shapes]
-        gradients[3] = gradients[3].t().contiguous().t()
-        if row < 2:
-            gradients[2 * row] = None
-        add_up(total, gradients, sizes, is_first=row == 0)
-        flat = [
-            torch.zeros(n, device="cuda") if g is None else g.reshape(-1) for g, n in zip(gradients, sizes, strict=True)
-        ]
-        expected += torch.cat(flat).float()
-        assert torch.equal(total, expected)

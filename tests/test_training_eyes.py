@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png
+from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled_together
 from llm_builders import save_tiny_model
 from test_reward_data import make_trajectory
 
@@ -17,7 +17,6 @@ from webrl.errors import DataError, ModelError, StageError, TrainingError, Usage
 from webrl.llm import open_model, open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling, Turn
-from webrl.llm.local.vision import VisionModel
 from webrl.llm.pictures import Picture, sha256, shrink
 from webrl.llm.verify import verify_logprobs
 from webrl.preflight import check_inputs, check_settings
@@ -44,15 +43,9 @@ def saved(folder: Path, png_bytes: bytes) -> Picture:
 def sample(eyes: Eyes, model, pictures: list[bytes]):
     """(prompt ids, answer) for each picture, by the sampler of rollouts."""
 
-    async def ask():
-        sampler = VisionModel(eyes, model, max_batch=8)
-        chats = [(SHORT, LONG)[i % 2] for i in range(len(pictures))]
-        prompts = [eyes.encode(chat, eyes.look(p)) for chat, p in zip(chats, pictures, strict=True)]
-        asked = [sampler.generate(p, Sampling(max_new_tokens=12, seed=i), image)
-                 for i, (p, image) in enumerate(zip(prompts, pictures, strict=True))]  # fmt: skip
-        return await asyncio.gather(*asked)
-
-    return asyncio.run(ask())
+    chats = [(SHORT, LONG)[i % 2] for i in range(len(pictures))]
+    prompts = [eyes.encode(chat, eyes.look(p)) for chat, p in zip(chats, pictures, strict=True)]
+    return sampled_together(eyes, model, prompts, pictures)
 
 
 @pytest.mark.parametrize("family", sorted(PICTURE_TOKEN))

@@ -290,7 +290,7 @@ def test_kl_gradient_is_the_ratio_less_the_weight_and_bounded() -> None:
 
 
 def test_beta_is_the_objectives_own_unless_set() -> None:
-    from webrl.training.objectives.checks import beta_of
+    from webrl.training.objectives.interface import beta_of
 
     assert (beta_of(ActorConfig(), 0.3), beta_of(ActorConfig(beta=0.7), 0.3)) == (0.3, 0.7)
     batch = make_input([-1.0], [-2.0], [0.5], [0])

@@ -126,6 +126,6 @@ def test_layers_with_a_bias_keep_it():
     before = model(x)
     use_products(model)
     assert torch.allclose(model(x), before, atol=1e-5)
-    assert (type(model[0]) is torch.nn.Linear) != has_faster_products()
-    assert type(model[1]) is torch.nn.Linear
+    assert ("forward" in vars(model[0])) == has_faster_products()
+    assert "forward" not in vars(model[1])
     assert list(model.state_dict()) == ["0.weight", "1.weight", "1.bias"]

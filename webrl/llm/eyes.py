@@ -80,8 +80,6 @@ class Eyes:
                 f"model {name!r} has text_config.conv_bias=true: its convolutions would read the padding of a batch, "
                 "and an answer would depend on the other rows of the batch; take a model without (LFM2's default)"
             )
-        self.max_positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or 0)
-        """Tokens that the model reads at most; 0: not known."""
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
         self.tokenizer: Any = mark_tokenizer(self.processor.tokenizer, name)
@@ -186,20 +184,14 @@ class Eyes:
     def _are_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
-    def check_prompt(self, num_tokens: int, num_new: int, image: bytes | None) -> bytes:
-        """Return the image of a prompt that the model can be given.
+    def needed(self, image: bytes | None) -> bytes:
+        """Return the image of a prompt.
 
         Raises:
             ModelError: there is none.
-            PolicyError: prompt and answer exceed the model's positions.
         """
         if image is None:
             raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
-        if 0 < self.max_positions < num_tokens + num_new:
-            raise PolicyError(
-                f"prompt of {num_tokens} + {num_new} new tokens exceeds the {self.max_positions} positions of "
-                f"{self.name!r}; lower models.max_prompt_tokens or rollout.max_new_tokens"
-            )
         return image
 
     def count(self, ids: Sequence[int]) -> int:

@@ -72,27 +72,24 @@ def load_tokenizer(name: str) -> Any:
 
 
 @spent_on("model files")
-def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
+def load_causal_lm(name: str, *, dtype: Any, device: str = "cpu", sees: bool = False) -> Any:
     """A causal language model in eval mode; the adapter of a LoRA folder is merged into its base.
 
-    Raises:
-        ModelError: absent or broken weights, or a vision-language model.
-    """
-    from transformers import AutoModelForCausalLM
+    Args:
+        sees: load a vision-language model, whole.
 
+    Raises:
+        ModelError: absent or broken weights, or a vision-language model that is not to see.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    if sees:
+        return load_pretrained(AutoModelForImageTextToText, name, dtype).to(device).eval()
     refuse_vision(name)
     model = load_pretrained(AutoModelForCausalLM, name, dtype)
     if hasattr(model.config, "vision_config"):  # of a hub
         raise ModelError(_sees(name))
     return model.to(device).eval()
-
-
-@spent_on("model files")
-def load_seeing_lm(name: str, *, dtype: Any, device: str = "cpu") -> Any:
-    """A vision-language model in eval mode, whole; otherwise as `load_causal_lm`."""
-    from transformers import AutoModelForImageTextToText
-
-    return load_pretrained(AutoModelForImageTextToText, name, dtype).to(device).eval()
 
 
 def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool = False, **options: Any) -> Any:
@@ -362,7 +359,7 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     Raises:
         ModelError: as `load_causal_lm`.
     """
-    model = (load_seeing_lm if sees else load_causal_lm)(name, dtype="float32")
+    model = load_causal_lm(name, dtype="float32", sees=sees)
     model.save_pretrained(target)
     if sees:
         from transformers import AutoProcessor

@@ -146,14 +146,10 @@ async def open_model(
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     model: LanguageModel
     if engine.kind == "transformers":
-        if sees:
-            from webrl.llm.local.vision import VisionModel
+        from webrl.llm.eyes import Eyes
+        from webrl.llm.local.model import LocalModel
 
-            model = VisionModel.load(name, engine, models)
-        else:
-            from webrl.llm.local.model import LocalModel
-
-            model = LocalModel(name, engine, models)
+        model = LocalModel(name, engine, models, eyes=Eyes(name) if sees else None)
     elif engine.kind == "openai":
         if sees:
             raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.loading import config_of, load_pretrained, load_seeing_lm, model_folder
+from webrl.llm.loading import config_of, load_causal_lm, load_pretrained, model_folder
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
 from webrl.training.models import PackedCritic, load_routed
@@ -84,13 +84,11 @@ def open_critic(
 @spent_on("model files")
 def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
     """A vision-language model with value heads in the place of its output layer; arguments as of `open_critic`."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-
     config, fresh = critic_config(folder, heads)
-    kind = classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config))
+    kind = sequence_classifier(config, sees=True)
     if fresh:
         # the model below the output layer is taken as it was loaded: by names alone not every family's is found
-        generator = load_seeing_lm(str(folder), dtype=dtype)
+        generator = load_causal_lm(str(folder), dtype=dtype, sees=True)
         generator.config.num_labels = fresh["num_labels"]
         with torch.device("meta"):
             lm = kind(generator.config)
@@ -128,21 +126,17 @@ def check_critic(folder: str, heads: str, *, sees: bool) -> None:
     Raises:
         ModelError: it cannot.
     """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-
     if model_folder(folder) is None:  # of the Hub: looked at when it is loaded
         return
     config, fresh = critic_config(folder, heads)
     if fresh:
         check_model(folder, sees=sees)
-    elif sees:
-        check_model(folder, kind=classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config)))
     else:
-        check_model(folder, kind=sequence_classifier(config))
+        check_model(folder, kind=sequence_classifier(config, sees=sees))
 
 
-def sequence_classifier(config: Any) -> Any:
-    """The class that builds a value model: transformers' own, or one of the same make where it has none.
+def sequence_classifier(config: Any, *, sees: bool = False) -> Any:
+    """The class that builds a value model: transformers' own, or one of the same make where it has none, or it sees.
 
     Raises:
         ModelError: the architecture is not a causal language model.
@@ -151,6 +145,8 @@ def sequence_classifier(config: Any) -> Any:
     from transformers.models.auto import modeling_auto
 
     kind = type(config)
+    if sees:
+        return classifier_of(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[kind], kind)
     if kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return AutoModelForSequenceClassification
     if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -15,9 +15,9 @@ from webrl.config import CriticConfig
 from webrl.llm.pictures import Picture
 from webrl.training.calibration import calibrate
 from webrl.training.critic import critic_loss, values_of
-from webrl.training.metrics import MetricLog
+from webrl.training.metrics import read_metrics
 from webrl.training.objectives import LossOutput
-from webrl.training.objectives.checks import outcome_of
+from webrl.training.objectives.interface import outcome_of
 from webrl.training.packing import Example, Pack
 from webrl.types import StepRecord
 
@@ -95,9 +95,7 @@ def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, lis
 
 def calibration_summary(metrics_path: Path, num_samples: int, config: CriticConfig) -> dict[str, Any]:
     """`{"critic_calibration": …}` over the first epoch's values, each taken before its own update; {} if not logged."""
-    if not metrics_path.exists():
-        return {}
-    lines = MetricLog(metrics_path, "critic", resumed_step=1 << 60).read()
+    lines = read_metrics(metrics_path, "critic")
     steps = -(-num_samples // config.batch_size)
     first_epoch = [line for line in lines if line["step"] <= steps and "value_values" in line]
     values = [v for line in first_epoch for v in line["value_values"]]

@@ -44,10 +44,6 @@ class MetricLog:
             file.flush()
             os.fsync(file.fileno())
 
-    def read(self) -> list[dict[str, Any]]:
-        """Lines of this job, keys without the job's name."""
-        return read_metrics(self._path, self._name)
-
 
 def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:
     """Lines of one job, keys without the job's name; none where there is no file."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import CODE_REFUSED, config_of, first_line, load_pretrained, load_seeing_lm, load_tokenizer
+from webrl.llm.loading import CODE_REFUSED, config_of, first_line, load_causal_lm, load_pretrained, load_tokenizer
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
@@ -189,7 +189,7 @@ def load_actor(
     if sees:
         from webrl.llm.eyes import Eyes
 
-        eyes, lm = Eyes(str(folder)), load_seeing_lm(str(folder), dtype=dtype)
+        eyes, lm = Eyes(str(folder)), load_causal_lm(str(folder), dtype=dtype, sees=True)
         turn_off_dropout(lm)
         return PackedActor(lm, "plain", eyes)
     return PackedActor(*load_routed(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))

@@ -30,7 +30,7 @@ from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
-from webrl.training.metrics import MetricLog, summarize
+from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives.interface import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
@@ -162,7 +162,9 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     }
     if job.trust and job.trust.stopped:
         counts |= {"kept_steps": job.trust.kept_steps, "stopped": job.trust.stopped}
-    return summarize(log.read(), job.name) | {f"{job.name}_{key}": value for key, value in counts.items()}
+    return summarize(read_metrics(metrics_path, job.name), job.name) | {
+        f"{job.name}_{key}": value for key, value in counts.items()
+    }
 
 
 def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:

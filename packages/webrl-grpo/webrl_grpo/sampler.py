@@ -5,6 +5,7 @@ The copy takes weights between two batches: `PolicyCopy` samples in the process 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import shutil
@@ -19,8 +20,7 @@ from safetensors.torch import load
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, LanguageModel, Message, Sampling
-from webrl.llm.loading import load_causal_lm, load_seeing_lm, load_tokenizer, pick_device, pick_dtype
-from webrl.llm.local.vision import Together
+from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.verify import Sample, verify_logprobs
@@ -44,14 +44,11 @@ async def closing(model: LanguageModel) -> AsyncIterator[LanguageModel]:
 
 def open_sampler(settings: GrpoSettings, module: Any, eyes: Eyes | None, fingerprint: str) -> LanguageModel:
     """Returns a model that answers with the module's current weights."""
-    config = settings.run_config
-    if eyes:
-        from webrl.llm.local.vision import VisionModel
-
-        return VisionModel(eyes, module, max_batch=config.rollout.engine.max_batch, fingerprint=fingerprint)
     from webrl.llm.local.model import LocalModel
 
-    model = LocalModel(settings.model_name, config.rollout.engine, config.models, module=module)
+    config = settings.run_config
+    name = eyes.name if eyes else settings.model_name
+    model = LocalModel(name, config.rollout.engine, config.models, eyes=eyes, module=module)
     model.fingerprint = fingerprint
     return model
 
@@ -80,7 +77,8 @@ class TrlVllmModel:
         self.fingerprint = fingerprint
         self._end_ids = tuple(end_ids)
         self._generate = generate
-        self._together: Together[list[int], tuple[list[int], list[float]]] = Together("vLLM", self._answer)
+        self._waiting: list[tuple[list[int], asyncio.Future[tuple[list[int], list[float]]]]] = []
+        self._draining: asyncio.Task[None] | None = None
 
     async def generate(
         self,
@@ -90,8 +88,33 @@ class TrlVllmModel:
     ) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
         refuse_image(self.name, image)
-        ids, logprobs = await self._together.ask(list(prompt_ids))
+        future: asyncio.Future[tuple[list[int], list[float]]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((list(prompt_ids), future))
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain())
+        ids, logprobs = await future
         return completion_of(self.tokenizer, prompt_ids, ids, logprobs, self._end_ids)
+
+    async def _drain(self) -> None:
+        """Answer all prompts that wait, and those that have come meanwhile."""
+        while self._waiting:
+            await asyncio.sleep(0)  # let others ask who are about to
+            batch, self._waiting = self._waiting, []
+            answers: Sequence[tuple[list[int], list[float]] | PolicyError]
+            try:
+                answers = await asyncio.to_thread(self._answer, [prompt for prompt, _ in batch])
+                if len(answers) != len(batch):
+                    raise PolicyError(f"vLLM gave {len(answers)} answers to {len(batch)} prompts")
+            except Exception as error:  # boundary: whatever the engine raised becomes the requests' error
+                problem = error if isinstance(error, PolicyError) else PolicyError(f"vLLM failed: {error}")
+                answers = [problem] * len(batch)
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, PolicyError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
 
     def _answer(self, prompts: list[list[int]]) -> list[tuple[list[int], list[float]] | PolicyError]:
         """Return ids and the sampled tokens' log-probs of each answer; a missing one is NaN."""
@@ -112,8 +135,9 @@ class TrlVllmModel:
         raise ModelError("TRL's vLLM engine scores no choices")
 
     async def close(self) -> None:
-        """Cancel the prompts that wait; the engine is the trainer's."""
-        await self._together.close()
+        """Let what is being answered end; the engine is the trainer's."""
+        if self._draining is not None:
+            await asyncio.gather(self._draining, return_exceptions=True)
 
 
 class PolicyCopy:
@@ -123,8 +147,9 @@ class PolicyCopy:
         self._settings = settings
         self._eyes = eyes
         self._fingerprint = ""
-        read = load_seeing_lm if eyes else load_causal_lm
-        self.module = read(settings.model_name, dtype="float32", device=pick_device(device))
+        self.module = load_causal_lm(
+            settings.model_name, dtype="float32", device=pick_device(device), sees=eyes is not None
+        )
         if settings.use_peft:
             from peft import get_peft_model
 

@@ -2,7 +2,7 @@
 
 Requests join and leave between decoding steps. Prompts are prefilled in groups, with logits at each prompt's last
 position only. Their rows then move into the runner's cache, with which one step advances every open answer by one
-token (`runner.py`).
+token (`runner.py`); where there is no such cache, a group of answers is written to its end.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import math
 import os
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,10 +26,14 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.runner import GenericRunner, LlamaCpuRunner, OwnCacheRunner, draw_tokens
+from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
+from webrl.llm.products import use_products
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
 
@@ -38,44 +43,57 @@ _SMALL_MODEL_PARAMETERS = 50_000_000
 """Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
+_GATHER_S = 0.005
+"""How long a batch whose answers are written whole waits for those who ask at the same time."""
+_CLOSED = "the model was closed while it answered"
 
 Answer = tuple[list[int], list[float]]
 
 
 class LocalModel:
-    """`LanguageModel` over a causal transformers model.
+    """`LanguageModel` over a transformers model: of text, or with an image in each prompt.
 
     Answers are reproducible given `Sampling.seed`, whatever else is in the batch, up to the floating-point noise of
     differently shaped matrix products (about 1e-6 in fp32; it can flip a draw only at a tie of that size).
     """
 
-    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig, *, module: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        engine: EngineConfig,
+        models: ModelsConfig,
+        *,
+        eyes: Eyes | None = None,
+        module: Any = None,
+    ) -> None:
         """Load tokenizer and weights.
 
         Args:
+            eyes: image processor of a vision-language model, whose prompts (`Eyes.encode`) have an image each.
             module: the model itself, where it is loaded already: it answers with the weights that it has then.
 
         Raises:
             ModelError: the folder is unusable.
         """
-        self.name, self.eyes = name, None
+        self.name, self.eyes = name, eyes
         device = pick_device(models.device)
         self._thinking = models.enable_thinking
-        self.tokenizer: Any = load_tokenizer(name)
-        dtype = pick_dtype(models.dtype, device)
-        self._model = load_causal_lm(name, dtype=dtype, device=device) if module is None else module
+        self.tokenizer: Any = eyes.tokenizer if eyes else load_tokenizer(name)
+        if module is None:
+            dtype = pick_dtype(models.dtype, device)
+            module = load_causal_lm(name, dtype=dtype, device=device, sees=eyes is not None)
+            use_products(module)
+        self._model = module
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
-        runner: GenericRunner
-        if other_layers := _other_layers(self._model):
-            runner = OwnCacheRunner(self._model, name, other_layers)
-        elif is_small and LlamaCpuRunner.supports(self._model):
-            runner = LlamaCpuRunner(self._model)
+        runner: SlotRunner | WholeRunner
+        if (other_layers := _other_layers(self._model)) or eyes:
+            runner, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
         else:
-            runner = GenericRunner(self._model)
+            runner = SlotRunner(self._model)
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
         num_threads = 1 if is_small else engine.num_threads
@@ -85,13 +103,17 @@ class LocalModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
+        After an image, an answer also ends with a token that stands for one (`Eyes.picture_ids`): there is none to be
+        seen.
+
         Raises:
-            ModelError: its probabilities are not numbers, or an image.
+            ModelError: its probabilities are not numbers; an image for a text model, or none for one that sees.
         """
-        refuse_image(self.name, image)
+        self._check_image(image)
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
+        request = Request(prompt, sampling, image=image, generator=random.Random(sampling.seed))
         with spent_on("sampling"):
-            ids, logprobs = await self._ask(Request(prompt, sampling, generator=random.Random(sampling.seed)))
+            ids, logprobs = await self._ask(request)
         if any(math.isnan(logprob) for logprob in logprobs):
             raise ModelError(
                 f"the log-probabilities of model {self.name!r} are nan: "
@@ -105,6 +127,7 @@ class LocalModel:
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
+        self._check_image(None)
         prompt = self._checked(prompt_ids, 1)
         self._checked(token_ids, 0)
         with spent_on("scoring"):
@@ -123,6 +146,12 @@ class LocalModel:
         except asyncio.CancelledError:
             request.abandoned = True
             raise
+
+    def _check_image(self, image: bytes | None) -> None:
+        if self.eyes:
+            self.eyes.needed(image)
+        else:
+            refuse_image(self.name, image)
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
         """Return token ids that the model can continue by `num_new`.
@@ -162,6 +191,8 @@ class Request:
 
     prompt_ids: list[int]
     sampling: Sampling
+    image: bytes | None = None
+    """PNG of a prompt for a model that sees."""
     choices: list[int] | None = None
     """Score these tokens at the first answer position instead of generating."""
     future: Future[Answer] = field(default_factory=Future)
@@ -180,14 +211,16 @@ class Batcher:
     batcher resets it after `close`.
     """
 
-    def __init__(self, runner: GenericRunner, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
+    def __init__(
+        self, runner: SlotRunner | WholeRunner, end_ids: Sequence[int], max_batch: int, num_threads: int
+    ) -> None:
         self._runner = runner
         self._end_ids = frozenset(end_ids)
         self._max_batch = max_batch
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
-        self._cache: Any = runner.new_cache(max_batch)
+        self._cache: Any = runner.new_cache(max_batch) if isinstance(runner, SlotRunner) else None
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
@@ -219,11 +252,15 @@ class Batcher:
         if self._num_threads:
             torch.set_num_threads(self._num_threads)
         try:
-            with torch.inference_mode():
+            # a module that answers whole may be a trainer's, and keep tensors of this pass for its next
+            with torch.no_grad() if self._cache is None else torch.inference_mode():
                 while True:
                     with self._wake:
                         while not (self._closing or self._active or self._waiting):
                             self._wake.wait()
+                    if self._cache is None:
+                        time.sleep(_GATHER_S)
+                    with self._wake:
                         if self._closing:
                             return
                         free = self._max_batch - len(self._active)
@@ -235,7 +272,7 @@ class Batcher:
                         logger.exception("the in-process model failed")
                         self._fail_active(_as_policy_error(error))
         finally:
-            closed = PolicyError("the model was closed while it answered")
+            closed = PolicyError(_CLOSED)
             self._fail_active(closed)
             with self._wake:
                 waiting = list(self._waiting)
@@ -263,12 +300,21 @@ class Batcher:
                 for request, row in zip(group, log_probs, strict=True):
                     request.future.set_result(([], row[request.choices].tolist()))
                 return
-            logits, rows = self._runner.prefill(prompts)
-            for request, row, is_done in zip(group, rows, self._take_tokens(group, logits), strict=True):
+            if isinstance(self._runner, WholeRunner):
+                if self._closing or all(request.abandoned for request in group):
+                    for request in group:
+                        request.future.set_exception(PolicyError(_CLOSED))
+                    return
+                answers = self._runner.write(prompts, [r.sampling for r in group], [r.image for r in group])
+                for request, answer in zip(group, answers, strict=True):
+                    request.future.set_result(answer)
+                return
+            logits, prefilled = self._runner.prefill(prompts)
+            for row, (request, is_done) in enumerate(zip(group, self._take_tokens(group, logits), strict=True)):
                 if is_done:
                     request.future.set_result((request.ids, request.logprobs))
                 else:
-                    self._cache.admit(row)
+                    self._cache.admit(prefilled, row, len(request.prompt_ids))
                     self._active.append(request)
         except Exception as error:  # this group fails alone; answers already open continue
             logger.exception("prefill failed")
@@ -281,7 +327,7 @@ class Batcher:
         for row in reversed(range(len(self._active))):
             if self._active[row].abandoned:
                 self._release(row)
-        if not self._active:
+        if not self._active or isinstance(self._runner, WholeRunner):
             return
         logits = self._runner.decode([r.ids[-1] for r in self._active], self._cache)
         finished = self._take_tokens(self._active, logits)
@@ -312,7 +358,7 @@ class Batcher:
         for request in self._active:
             request.future.set_exception(error)
         self._active.clear()
-        self._cache = self._runner.new_cache(self._max_batch)
+        self._cache = self._runner.new_cache(self._max_batch) if isinstance(self._runner, SlotRunner) else None
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

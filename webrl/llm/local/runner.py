@@ -1,10 +1,8 @@
 """The two passes of generation, prefill and one decoding step, for any transformers model; and the draw of a token.
 
 A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
-them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
-model itself makes (a model that makes none reads its whole text again), and rows run one after the other: exact for
-every architecture, and slower than vLLM. Prompts that are only scored, as a judge's, need no cache and share padded
-passes.
+them. Models with an image in each prompt, and those with sliding windows, recurrent or convolution layers, have their
+answers written whole (`WholeRunner`). Prompts that are only scored, as a judge's, share padded passes without a cache.
 """
 
 from __future__ import annotations
@@ -13,16 +11,17 @@ import inspect
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from webrl.llm.interface import Sampling
-from webrl.llm.products import linear
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
 
@@ -30,93 +29,85 @@ _MIN_LENGTH_RATIO = 0.7
 """Prompts share a padded pass if the shortest has at least this share of the longest."""
 _GRAIN = 128
 """The cache grows by multiples of this many positions."""
-_MAX_SCORED = 16
-"""Prompts in one scoring pass of `OwnCacheRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
-262 k."""
-
-
-class SlotRow(NamedTuple):
-    """A prefilled prompt on its way into a `SlotCache`."""
-
-    keys: list[Tensor]
-    """One [heads, >= length, head_dim] a layer; what lies beyond `length` is ignored."""
-    values: list[Tensor]
-    """The same."""
-    length: int
-    """Tokens of the prompt."""
+_MAX_TOGETHER = 16
+"""Prompts in one padded pass: its logits take 16 x 16 x vocabulary numbers at most, 0.3 GB with Gemma's 262 k."""
 
 
 class SlotLayer(CacheLayerMixin):
-    """transformers' view of one layer of a `SlotCache`; only single-token updates."""
+    """One layer of a `SlotCache`: keys and values, [rows, heads, width, head_dim] each; single-token updates only."""
 
     is_sliding = False
+    keys: Any
+    values: Any
 
-    def __init__(self, cache: SlotCache, index: int) -> None:
+    def __init__(self, slots: SlotCache) -> None:
         super().__init__()
-        self._cache = cache
-        self._index = index
+        self._slots = slots
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Storage is made by `SlotCache.admit`."""
+        """Storage is made by `reserve`."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write one token a row at the row's end; returns the used part of the cache."""
+        """Write one token a row at the row's end; returns the used part of the layer."""
+        slots, num_rows = self._slots, key_states.shape[0]
         assert key_states.shape[2] == 1
-        return self._cache.write(self._index, key_states[:, :, 0], value_states[:, :, 0])
+        self.keys[slots.row_index, :, slots.write_at] = key_states[:, :, 0]
+        self.values[slots.row_index, :, slots.write_at] = value_states[:, :, 0]
+        return self.keys[:num_rows, :, : slots.width], self.values[:num_rows, :, : slots.width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - transformers' signature
         """Width of the attention mask, and its offset."""
-        return self._cache.width, 0
+        return self._slots.width, 0
 
     def get_seq_length(self) -> int:
         """Longest row before this step."""
-        return max(self._cache.lengths, default=0)
+        return max(self._slots.lengths, default=0)
 
     def get_max_length(self) -> int:
         """No fixed limit: storage grows."""
         return -1
 
+    def reserve(self, like: Tensor, rows: int, width: int) -> None:
+        """Make storage of that size, on the device and in the precision of `like`; old rows are kept."""
+        # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
+        keys, values = (like.new_zeros((rows, like.shape[1], width, like.shape[3])) for _ in range(2))
+        if self.keys is not None:
+            keys[: self.keys.shape[0], :, : self.keys.shape[2]] = self.keys
+            values[: self.keys.shape[0], :, : self.keys.shape[2]] = self.values
+        self.keys, self.values = keys, values
+
 
 class SlotCache(Cache):
     """Rows 0 … n-1 are in use; `release` moves the last row into the gap.
 
-    Use: `admit` a prefilled row, then for each decoding step `begin_step`, one forward pass, repeat.
+    Use: `admit` prefilled rows, then for each decoding step `begin_step`, one forward pass, repeat.
     """
 
     def __init__(self, num_layers: int, capacity: int, device: torch.device | str) -> None:
-        super().__init__(layers=[SlotLayer(self, index) for index in range(num_layers)])
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+        self._slots: list[Any] = self.layers
         self._capacity = capacity
+        self._rows = self._room = 0
         self.lengths: list[int] = []
         self.width = 0
         self.row_index = self.write_at = torch.empty(0, dtype=torch.long, device=device)
         self._device = device
 
-    def admit(self, row: SlotRow) -> None:
-        """Append a prefilled row."""
-        keys, values, length = row
-        if not self._keys:
-            self._keys = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in keys]
-            self._values = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in values]
+    def admit(self, prefilled: DynamicCache, row: int, length: int) -> None:
+        """Append a row of a prefill pass; what lies beyond `length` is padding."""
         new = len(self.lengths)
-        self._reserve(new + 1, length + 1)
-        for stored, given in zip(self._keys + self._values, keys + values, strict=True):
-            stored[new, :, :length] = given[:, :length]
+        given: list[Any] = prefilled.layers
+        self._reserve(new + 1, length + 1, [layer.keys for layer in given])
+        for own, layer in zip(self._slots, given, strict=True):
+            own.keys[new, :, :length] = layer.keys[row, :, :length]
+            own.values[new, :, :length] = layer.values[row, :, :length]
         self.lengths.append(length)
-
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store this step's [B, heads, head_dim]; returns the layer's [B, heads, width, head_dim] up to here."""
-        keys, values, num_rows = self._keys[layer], self._values[layer], len(self.lengths)
-        keys[self.row_index, :, self.write_at] = key
-        values[self.row_index, :, self.write_at] = value
-        return keys[:num_rows, :, : self.width], values[:num_rows, :, : self.width]
 
     def begin_step(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Make room for one token a row; returns its positions [B] and the additive mask [B, width]."""
         self.width = max(self.lengths) + 1
-        self._reserve(len(self.lengths), self.width)
+        self._reserve(len(self.lengths), self.width, [layer.keys for layer in self._slots])
         self.write_at = torch.tensor(self.lengths, device=self._device)  # [B]
         self.row_index = torch.arange(len(self.lengths), device=self._device)  # [B]
         columns = torch.arange(self.width, device=self._device)
@@ -128,33 +119,28 @@ class SlotCache(Cache):
 
     def release(self, row: int) -> None:
         """Free a row; the last row takes its place (the caller moves its own bookkeeping alike)."""
-        last = len(self.lengths) - 1
-        if row != last:
-            length = self.lengths[last]
-            for stored in self._keys + self._values:
-                stored[row, :, :length] = stored[last, :, :length]
+        length = self.lengths.pop()
+        if row < len(self.lengths):
+            for layer in self._slots:
+                for stored in (layer.keys, layer.values):
+                    stored[row, :, :length] = stored[len(self.lengths), :, :length]
             self.lengths[row] = length
-        self.lengths.pop()
 
-    def _reserve(self, rows: int, width: int) -> None:
-        """Grow storage to at least [rows, heads, width, head_dim]; old rows are kept."""
-        old_rows, _, old_width, _ = self._keys[0].shape
-        if rows <= old_rows and width <= old_width:
+    def _reserve(self, rows: int, width: int, like: list[Tensor]) -> None:
+        if rows <= self._rows and width <= self._room:
             return
-        new_rows = min(max(2 * old_rows, rows), self._capacity) if rows > old_rows else old_rows
-        new_width = max(old_width, -(-width // _GRAIN) * _GRAIN)
-        for stored in (self._keys, self._values):
-            for layer, old in enumerate(stored):
-                # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
-                stored[layer] = old.new_zeros((new_rows, old.shape[1], new_width, old.shape[3]))
-                stored[layer][: old.shape[0], :, : old.shape[2]] = old
+        self._rows = min(max(2 * self._rows, rows), self._capacity) if rows > self._rows else self._rows
+        self._room = max(self._room, -(-width // _GRAIN) * _GRAIN)
+        for layer, keys in zip(self._slots, like, strict=True):
+            layer.reserve(keys, self._rows, self._room)
 
 
 def similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of ascending lengths, similar ones together, so that little is padded."""
+    """Indices of ascending lengths, similar ones together, so that little is padded; at most `_MAX_TOGETHER`."""
     groups: list[list[int]] = []
     for index, length in enumerate(lengths):
-        if groups and lengths[groups[-1][0]] >= _MIN_LENGTH_RATIO * length:
+        fits = groups and len(groups[-1]) < _MAX_TOGETHER and lengths[groups[-1][0]] >= _MIN_LENGTH_RATIO * length
+        if fits:
             groups[-1].append(index)
         else:
             groups.append([index])
@@ -179,35 +165,30 @@ def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) ->
     return logits
 
 
-class GenericRunner:
-    """Runs a model's forward passes, through transformers' own forward; used from one thread, in inference mode.
-
-    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues. Prompts are
-    padded on the right, which causal attention never looks at.
-    """
+class SlotRunner:
+    """Runs the passes of a model with full attention, through transformers' own forward, in inference mode."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def new_cache(self, capacity: int) -> Any:
+    def new_cache(self, capacity: int) -> SlotCache:
         """Make an empty cache for at most so many rows."""
         return SlotCache(self._model.config.get_text_config().num_hidden_layers, capacity, self._model.device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
-        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
-        cache = DynamicCache()
-        logits = padded_pass(self._model, prompts, past_key_values=cache, use_cache=True)
-        layers: list[Any] = cache.layers
-        return logits, [
-            SlotRow([layer.keys[i] for layer in layers], [layer.values[i] for layer in layers], len(prompt))
-            for i, prompt in enumerate(prompts)
-        ]
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
+        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
+        return similar(lengths)
 
     def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
         return padded_pass(self._model, prompts, use_cache=False)
 
-    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, DynamicCache]:
+        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and the cache."""
+        cache = DynamicCache()
+        return padded_pass(self._model, prompts, past_key_values=cache, use_cache=True), cache
+
+    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
         """Append one token to every row of the cache; returns the logits after it, [B, V]."""
         positions, mask = cache.begin_step(self._model.dtype)
         output = self._model(
@@ -220,233 +201,100 @@ class GenericRunner:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
-        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
-        return similar(lengths)
 
+class WholeRunner:
+    """Writes answers whole, by transformers' `generate`, which knows each family's positions, masks and caches.
 
-@dataclass
-class OwnRow:
-    """One open answer."""
+    It draws as `draw_tokens` does, and nothing of the model's own generation_config (penalties, top-k, …) takes part.
+    Prompts with an image are answered in padded batches; those of text one at a time: exact for every architecture.
 
-    ids: list[int]
-    """Prompt and answer so far."""
-    cache: Any
-    """Of transformers, in the state after `ids`; None for a model without."""
+    Args:
+        layers: kinds of layers for which the model's answers are written whole, for the warning that it is slow.
+    """
 
-
-class OwnRows:
-    """Open answers; as `SlotCache`, `release` moves the last row into the gap."""
-
-    def __init__(self) -> None:
-        self.rows: list[OwnRow] = []
-
-    def admit(self, row: OwnRow) -> None:
-        """Append a prefilled row."""
-        self.rows.append(row)
-
-    def release(self, row: int) -> None:
-        """Free a row."""
-        self.rows[row] = self.rows[-1]
-        self.rows.pop()
-
-
-class OwnCacheRunner(GenericRunner):
-    """Through transformers' own forward and its own caches."""
-
-    def __init__(self, model: Any, name: str, layers: str) -> None:
-        """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
-        super().__init__(model)
+    def __init__(self, model: Any, name: str, layers: str, ends: Sequence[int], eyes: Eyes | None) -> None:
+        self._model = model
+        pad_id = eyes.tokenizer.pad_token_id if eyes else None
+        self._pad_id = int(ends[0] if pad_id is None else pad_id)
+        self._ends = sorted({*ends, *(eyes.picture_ids if eyes else ())})
+        self._eyes = eyes
+        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._warning = (
             f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
             "transformers' own cache; engine.kind=vllm is faster"
         )
-        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
-
-    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002
-        """Make an empty cache, which grows by itself."""
-        return OwnRows()
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
-        """One pass a prompt."""
-        if self._warning:
-            logger.warning(self._warning)
-            self._warning = ""
-        rows = [OwnRow([], None) for _ in prompts]
-        logits = [self._read(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
-        return torch.stack(logits), rows
-
-    def decode(self, last: Sequence[int], cache: OwnRows) -> Tensor:
-        """Append one token to every row; returns the logits after it, [B, V]."""
-        return torch.stack([self._read(row, [token]) for row, token in zip(cache.rows, last, strict=True)])
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """One padded pass, or one a prompt where the model's forward has no `logits_to_keep`."""
-        if self._shares:
-            return padded_pass(self._model, prompts, use_cache=False)
-        return torch.stack([self._read(OwnRow([], None), prompt) for prompt in prompts])
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """Every prompt by itself; similar lengths together where they are only scored."""
-        if not scored:
-            return [[index] for index in range(len(lengths))]
-        return [group[i : i + _MAX_SCORED] for group in similar(lengths) for i in range(0, len(group), _MAX_SCORED)]
-
-    def _read(self, row: OwnRow, new: Sequence[int]) -> Tensor:
-        """[V] after some more tokens."""
-        row.ids += new
-        given = row.ids if row.cache is None else new
-        options = {} if row.cache is None else {"past_key_values": row.cache}
-        output = self._model(
-            input_ids=torch.tensor([list(given)], device=self._model.device), use_cache=True, **options
-        )
-        row.cache = getattr(output, "past_key_values", None)
-        logits: Tensor = output.logits[0, -1]
-        return logits
-
-
-@dataclass(frozen=True)
-class _Layer:
-    qkv: Tensor
-    """[(heads + 2 kv_heads) * head_dim, hidden]"""
-    out: Tensor
-    """[hidden, heads * head_dim]"""
-    gate_up: Tensor
-    """[2 * intermediate, hidden]"""
-    down: Tensor
-    """[hidden, intermediate]"""
-    norm_1: Tensor
-    norm_2: Tensor
-
-
-class LlamaCpuRunner(GenericRunner):
-    """Llama's two passes written out for small models on a CPU, where transformers' overhead is most of a step.
-
-    Same weights and same arithmetic as `LlamaForCausalLM`, for those that `supports` admits; what differs:
-    - prompts are concatenated without padding; attention runs prompt by prompt;
-    - in the last layer only keys and values are computed for every position, the rest for the last position of each
-      prompt (a fifth of a 4-layer model's arithmetic);
-    - query, key and value, and gate and up, are one matrix product each;
-    - a decoding step's attention reads the slot cache in place.
-    Left out: everything that makes a model other than plain Llama (biases, quantised layers, dynamic rope).
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        config = model.config
-        self._num_heads: int = config.num_attention_heads
-        self._num_kv_heads: int = config.num_key_value_heads
-        self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
-        self._eps: float = config.rms_norm_eps
-        inner = model.model
-        with torch.no_grad():
-            self._layers = [
-                _Layer(
-                    qkv=torch.cat([x.self_attn.q_proj.weight, x.self_attn.k_proj.weight, x.self_attn.v_proj.weight]),
-                    out=x.self_attn.o_proj.weight,
-                    gate_up=torch.cat([x.mlp.gate_proj.weight, x.mlp.up_proj.weight]),
-                    down=x.mlp.down_proj.weight,
-                    norm_1=x.input_layernorm.weight,
-                    norm_2=x.post_attention_layernorm.weight,
-                )
-                for x in inner.layers
-            ]
-            self._embedding, self._norm = inner.embed_tokens.weight, inner.norm.weight
-            self._head = model.lm_head.weight
-            positions = torch.arange(config.max_position_embeddings)[None]
-            cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
-            self._cos, self._sin = cos[0].clone(), sin[0].clone()
-
-    @staticmethod
-    def supports(model: Any) -> bool:
-        """True for plain Llama on the CPU."""
-        config = model.config
-        return (
-            type(model).__name__ == "LlamaForCausalLM"
-            and model.device.type == "cpu"
-            and not (config.attention_bias or config.mlp_bias or getattr(config, "quantization_config", None))
-            and config.hidden_act == "silu"
-            and model.model.rotary_emb.rope_type in ("default", "linear", "llama3")
-        )
-
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - none is padded
-        """Nothing is padded: all in one pass."""
-        return [list(range(len(lengths)))] if lengths else []
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
-        """One pass over the concatenated prompts (N tokens in all, B prompts)."""
-        lengths = [len(p) for p in prompts]
-        ends = torch.tensor(lengths).cumsum(0) - 1  # [B]
-        positions = torch.cat([torch.arange(n) for n in lengths])  # [N]
-        x = self._embedding[torch.tensor([i for p in prompts for i in p])]  # [N, hidden]
-        keys: list[list[Tensor]] = [[] for _ in prompts]
-        values: list[list[Tensor]] = [[] for _ in prompts]
-        for index, layer in enumerate(self._layers):
-            query, key, value = self._project(layer, x, positions)
-            is_last = index == len(self._layers) - 1
-            attended = []
-            start = 0
-            for row, length in enumerate(lengths):
-                part = slice(start, start + length)
-                q, k, v = (t[part].transpose(0, 1) for t in (query, key, value))  # [heads, T, head_dim]
-                if is_last:
-                    q = q[:, -1:]  # the last position sees everything: no mask
-                out = F.scaled_dot_product_attention(
-                    q[None], k[None], v[None], is_causal=not is_last, enable_gqa=self._num_heads != self._num_kv_heads
-                )
-                attended.append(out[0].transpose(0, 1).flatten(1))  # [T, heads * head_dim]
-                keys[row].append(k)
-                values[row].append(v)
-                start += length
-            if is_last:
-                x = x[ends]  # [B, hidden]
-            x = self._finish(layer, x, torch.cat(attended))
-        return self._logits(x), [SlotRow(*row) for row in zip(keys, values, lengths, strict=True)]
+        """All together where they have an image, similar lengths where they are only scored; else each by itself."""
+        if self._eyes and lengths:
+            return [list(range(len(lengths)))]
+        return similar(lengths) if scored and self._shares else [[index] for index in range(len(lengths))]
 
     def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """The logits of `prefill`."""
-        return self.prefill(prompts)[0]
+        """Logits at each prompt's last position, [B, V]; where the forward pass has no `logits_to_keep`, B is 1."""
+        if self._shares:
+            return padded_pass(self._model, prompts, use_cache=False)
+        ids = torch.tensor([list(prompt) for prompt in prompts], device=self._model.device)
+        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[:, -1]
+        return logits
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
-        """One token for each of B rows."""
-        positions, mask = cache.begin_step(self._embedding.dtype)
-        groups = self._num_heads // self._num_kv_heads
-        x = self._embedding[torch.tensor(last)]  # [B, hidden]
-        mask = mask.repeat_interleave(self._num_kv_heads, dim=0)[:, None]  # [B * kv_heads, 1, width]
-        for index, layer in enumerate(self._layers):
-            query, key, value = self._project(layer, x, positions)
-            keys, values = (t.flatten(0, 1) for t in cache.write(index, key, value))  # [B * kv_heads, width, head_dim]
-            q = query.reshape(-1, groups, self._head_dim)  # [B * kv_heads, groups, head_dim]
-            scores = torch.baddbmm(mask, q, keys.transpose(1, 2), alpha=self._head_dim**-0.5)
-            attended = torch.bmm(scores.softmax(-1), values)  # [B * kv_heads, groups, head_dim]
-            x = self._finish(layer, x, attended.reshape(len(last), -1))
-        return self._logits(x)
+    def write(
+        self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling], pngs: Sequence[bytes | None]
+    ) -> list[tuple[list[int], list[float]]]:
+        """(ids, log-probabilities) of each answer, up to an end token, a token of an image, or its limit."""
+        if self._warning and not self._eyes:
+            logger.warning(self._warning)
+            self._warning = ""
+        draw = _Draw(samplings)
+        ids, mask = pad_left(prompts, self._pad_id, self._model.device)
+        config = GenerationConfig(
+            max_new_tokens=max(s.max_new_tokens for s in samplings), eos_token_id=self._ends, pad_token_id=self._pad_id
+        )
+        seen = self._eyes.inputs(ids, [png for png in pngs if png is not None]) if self._eyes else {}
+        own = self._model.generation_config
+        # `generate` would take from the model's own whatever the given one leaves open.
+        self._model.generation_config = GenerationConfig()
+        try:
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([draw]),
+                **seen,
+            )
+        finally:
+            self._model.generation_config = own
+        answers = []
+        for row, sampling in enumerate(samplings):
+            drawn = [(tokens[row], logprobs[row]) for tokens, logprobs in draw.steps[: sampling.max_new_tokens]]
+            length = next((i + 1 for i, (token, _) in enumerate(drawn) if token in self._ends), len(drawn))
+            answers.append(([token for token, _ in drawn[:length]], [logprob for _, logprob in drawn[:length]]))
+        return answers
 
-    def _project(self, layer: _Layer, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated query [N, heads, head_dim] and key, and value [N, kv_heads, head_dim]."""
-        num_rotated = self._num_heads + self._num_kv_heads
-        joint = linear(self._rms_norm(x, layer.norm_1), layer.qkv).view(len(x), -1, self._head_dim)
-        rotated, value = joint[:, :num_rotated], joint[:, num_rotated:]
-        cos, sin = self._cos[positions, None], self._sin[positions, None]  # [N, 1, head_dim]
-        half = self._head_dim // 2
-        turned = torch.cat((-rotated[..., half:], rotated[..., :half]), dim=-1)
-        rotated = torch.addcmul(rotated * cos, turned, sin)
-        return rotated[:, : self._num_heads], rotated[:, self._num_heads :], value
 
-    def _finish(self, layer: _Layer, x: Tensor, attended: Tensor) -> Tensor:
-        """Output projection, then the feed-forward block, each added to the residual stream."""
-        x = x + linear(attended, layer.out)
-        gate, up = linear(self._rms_norm(x, layer.norm_2), layer.gate_up).chunk(2, dim=-1)
-        return x + linear(F.silu(gate).mul_(up), layer.down)
+class _Draw(LogitsProcessor):
+    """Draws each row's next token from its raw logits, and leaves `generate` no other choice."""
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return linear(self._rms_norm(x, self._norm), self._head)
+    def __init__(self, samplings: Sequence[Sampling]) -> None:
+        self._samplings = list(samplings)
+        self._generators = [random.Random(s.seed) for s in samplings]
+        self.steps: list[tuple[list[int], list[float]]] = []
+        """Tokens and log-probabilities of all rows, one pair a step."""
 
-    def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        # As transformers does it: the mean square in float32, whatever the weights are.
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
-        return weight * wide.to(x.dtype)
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - transformers' signature
+        tokens, logprobs = draw_tokens(scores, self._samplings, self._generators)
+        self.steps.append((tokens, logprobs))
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[range(len(tokens)), tokens] = 0.0
+        return chosen
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:
+    """[B, T] ids padded on the left, and the mask of tokens."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
 
 
 def draw_tokens(

@@ -104,8 +104,18 @@ class HttpPool:
             PolicyError: no answer after all retries (the last failure of each server is quoted).
             Refused: a 4xx answer other than 408 and 429.
         """
+        return await self._ask("POST", path, body, parse, self._max_retries + 1)
+
+    async def get(self, path: str) -> Any:
+        """JSON from any server that answers, each of which is asked; errors as in `post`."""
+        attempts = max(self._max_retries + 1, len(self._servers))
+        return await self._ask("GET", path, None, lambda answer: answer, attempts)
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, parse: Callable[[Any], T], attempts: int
+    ) -> T:
         reasons: dict[str, str] = {}
-        for attempt in range(self._max_retries + 1):
+        for attempt in range(attempts):
             # the rested server with the fewest open requests, else the one that has rested longest
             rested = [s for s in self._servers if s.rests_until <= time.monotonic()]
             by_load = min(rested, key=lambda s: s.num_open, default=None)
@@ -113,7 +123,7 @@ class HttpPool:
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
-                answer = parse(await self._request("POST", with_path(server.address, path), body))
+                answer = parse(await self._request(method, with_path(server.address, path), body))
             except _Retry as failure:
                 reasons[server.url] = str(failure)
                 pause = max(pause, failure.retry_after_s)
@@ -130,25 +140,11 @@ class HttpPool:
             logger.warning("%s failed (%d in a row): %s", server.url, server.num_failures, reasons[server.url])
             # Another server may be tried at once; the same one only after a pause.
             has_rested = any(s.rests_until <= time.monotonic() for s in self._servers)
-            if attempt < self._max_retries and not has_rested:
+            if attempt + 1 < attempts and not has_rested:
                 await asyncio.sleep(pause)
         raise PolicyError(
-            f"no answer after {self._max_retries + 1} attempts: "
-            + "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
+            f"no answer after {attempts} attempts: " + "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
         )
-
-    async def get(self, path: str) -> Any:
-        """JSON from any server that answers; errors as in `post`."""
-        reasons = []
-        for attempt in range(self._max_retries + 1):
-            for server in self._servers:
-                try:
-                    return await self._request("GET", with_path(server.address, path), None)
-                except _Retry as failure:
-                    reasons.append(f"{server.url}: {failure}")
-            if attempt < self._max_retries:
-                await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
-        raise PolicyError("no server answers: " + "; ".join(dict.fromkeys(reasons)))
 
     async def close(self) -> None:
         """Close all connections; open requests fail."""

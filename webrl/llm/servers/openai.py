@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from webrl.config import EngineConfig
@@ -243,16 +244,23 @@ def _as_error(error: Refused) -> ModelError | PolicyError:
     return PolicyError(str(error))
 
 
+@contextlib.contextmanager
+def _wanted(what: str, answer: Any) -> Iterator[None]:
+    """Raise MalformedAnswer where `what` cannot be read from an answer."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise MalformedAnswer(f"no {what} in {str(answer)[:200]} ({error})") from error
+
+
 def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop", "length"]]:
     """(ids, log-probs, finish reason) of the first choice."""
     choice = _choice(answer)
-    try:
+    with _wanted("token ids or log-probs", choice):
         logprobs = [float(x) for x in choice["logprobs"]["token_logprobs"]]
         ids = choice.get("token_ids")
         if ids is None:
             ids = [_token_id(t) for t in choice["logprobs"]["tokens"]]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MalformedAnswer(f"no token ids or log-probs in {str(choice)[:200]} ({error})") from error
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
     return list(ids), logprobs, "length" if choice.get("finish_reason") == "length" else "stop"
@@ -264,15 +272,13 @@ def parse_seen(answer: Any, prompt: Sequence[int], name: str) -> tuple[list[int]
     Raises:
         ModelError: it is not this prompt that it continued.
     """
-    try:
+    with _wanted("token ids or log-probs", answer):
         continued, choice = answer["prompt_token_ids"], _choice(answer)
         content = choice["logprobs"]["content"]
         ids, logprobs = list(choice["token_ids"]), [float(each["logprob"]) for each in content]
         if not ids or ids != [each["token_id"] for each in content] or min(logprobs) <= _NO_LOGPROB:
             raise ValueError(f"{len(ids)} token ids with log-probs of {str(content)[:100]}")
         same = [a == b for a, b in zip(continued, prompt, strict=False)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedAnswer(f"no token ids or log-probs in {str(answer)[:200]} ({error})") from error
     if not all(same) or len(continued) != len(prompt):
         raise ModelError(
             f"vLLM continued another prompt than model {name!r} is trained on: {len(continued)} tokens for "
@@ -294,29 +300,23 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
 
 def parse_first_position(answer: Any) -> dict[int, float]:
     """Token id -> log-probability at the first answer position."""
-    try:
+    with _wanted("top_logprobs", answer):
         top = _choice(answer)["logprobs"]["top_logprobs"][0]
         return {_token_id(token): float(value) for token, value in top.items()}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise MalformedAnswer(f"no top_logprobs ({error}) in {str(answer)[:200]}") from error
 
 
 def parse_prompt_logprobs(answer: Any) -> dict[str, float]:
     """Token id (text) -> log-probability at the prompt's last position."""
-    try:
+    with _wanted("prompt_logprobs", answer):
         last = _choice(answer)["prompt_logprobs"][-1]
         return {token: float(value["logprob"]) for token, value in last.items()}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise MalformedAnswer(f"no prompt_logprobs ({error}) in {str(answer)[:200]}") from error
 
 
 def _choice(answer: Any) -> dict[str, Any]:
-    try:
+    with _wanted("choices", answer):
         choice = answer["choices"][0]
-    except (KeyError, TypeError, IndexError) as error:
-        raise MalformedAnswer(f"no choices in {str(answer)[:200]}") from error
-    if not isinstance(choice, dict):
-        raise MalformedAnswer(f"choice is {str(choice)[:200]}")
+        if not isinstance(choice, dict):
+            raise TypeError(f"choice is {str(choice)[:200]}")
     return choice
 
 

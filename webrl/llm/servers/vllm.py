@@ -87,7 +87,7 @@ class VllmModel:
 
         With vision the servers are sent the prompt with one placeholder, and the image; they write the image's tokens
         in its place by the model's own processor. An answer counts only if the prompt that it continues is, token for
-        token, the one that is saved and trained on. What ends an answer is as in `VisionModel`.
+        token, the one that is saved and trained on. What ends an answer is as in `LocalModel`.
 
         Raises:
             ModelError: an image for a text model or none for one that sees, or servers that write the image's tokens
@@ -95,7 +95,7 @@ class VllmModel:
         """
         if self.eyes is None:
             return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
-        png = self.eyes.check_prompt(len(prompt_ids), sampling.max_new_tokens, image)
+        png = self.eyes.needed(image)
         prompt, end_ids = list(prompt_ids), end_token_ids(self.name, self.tokenizer)
         body = {
             "token_ids": self.eyes.fold(prompt, self.eyes.look(png)),
@@ -125,7 +125,7 @@ class VllmModel:
 
     def _refuse_blind(self) -> None:
         if self.eyes:
-            self.eyes.check_prompt(0, 0, None)
+            self.eyes.needed(None)
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is open."""

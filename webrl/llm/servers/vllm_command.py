@@ -20,8 +20,10 @@ SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
 VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
 """Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
-_MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
-"""Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
+NO_SLEEP = "--no-enable-sleep-mode"
+"""In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
+_PLUGIN = "webrl_vllm_plugin"
+"""Name under which vLLM imports `vllm_plugin.py`, which keeps everybody else off its routes and loads weights."""
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
 """A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
 _NEW_TOKENS_RESERVE = 512
@@ -104,13 +106,12 @@ def server_command(
     models: ModelsConfig,
     port: int,
     on_gpu: bool,
-    can_sleep: bool = True,
 ) -> list[str]:
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", "webrl_vllm_access.RequireKey"]
-    command += ["--worker-extension-cls", "webrl_vllm_worker.LoadInPlace"]
+    command += ["--middleware", f"{_PLUGIN}.RequireKey"]
+    command += ["--worker-extension-cls", f"{_PLUGIN}.LoadInPlace"]
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
@@ -119,7 +120,7 @@ def server_command(
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
         command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
-        command += ["--enable-sleep-mode"] if can_sleep else []
+        command += [] if NO_SLEEP in engine.extra_args else ["--enable-sleep-mode"]
     else:
         # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
         command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]
@@ -129,10 +130,9 @@ def server_command(
 
 
 def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
-    """Variables of a server on these GPUs (none: the CPU), with copies of the files that vLLM imports in `folder`."""
+    """Variables of a server on these GPUs (none: the CPU), with a copy of the file that vLLM imports in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, file in _MODULES.items():
-        shutil.copyfile(Path(__file__).with_name(file), folder / f"{name}.py")
+    shutil.copyfile(Path(__file__).with_name("vllm_plugin.py"), folder / f"{_PLUGIN}.py")
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
         "VLLM_API_KEY": api_key,

@@ -36,6 +36,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
 from webrl.llm.servers.vllm_command import (
+    NO_SLEEP,
     SERVED_NAME,
     VISION_OPTIONS,
     Weights,
@@ -77,7 +78,8 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the command; its output is appended to the log."""
+        """Start the command, which ends with this interpreter; its output is appended to the log."""
+        atexit.register(self.kill)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -145,6 +147,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """Stop at once, without an event loop (interpreter exit)."""
+        atexit.unregister(self.kill)
         process, self._process = self._process, None
         if process is None:
             return
@@ -166,8 +169,6 @@ class ServerProcess:
 
 
 _CACHE_RESETS = 5
-_NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
-"""What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
 _MIB_PER_GIB = 1024
@@ -193,7 +194,6 @@ class Fleet:
         self.is_verified = False
         """Set from outside once the log-probs were held against the trainer's; new weights reset it."""
         self._is_asleep = False
-        self._can_sleep = "--no-enable-sleep-mode" not in engine.extra_args
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)
         self.servers: list[ServerProcess] = []
@@ -231,25 +231,15 @@ class Fleet:
         """
         for gpus in self._groups:
             check_room(gpus, self.engine, self.weights.base)
-        with spent_on("server start"):
-            await self._start()
-
-    async def _start(self) -> None:
         self.servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
         self._num_restarts = [0] * len(self._groups)
         for server in self.servers:
             server.start()
-            atexit.register(server.kill)
         logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
         try:
-            await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
+            with spent_on("server start"):
+                await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
         except ModelError as error:
-            if self._can_sleep and _NO_SLEEP.search(str(error)):
-                logger.warning("this vLLM has no sleep mode: it is stopped whenever others need the GPU")
-                self._can_sleep = False
-                await self.stop()
-                await self._start()
-                return
             if not _OUT_OF_MEMORY.search(str(error)):
                 raise
             raise ModelError(
@@ -266,7 +256,7 @@ class Fleet:
         """Leave the GPUs to others until `wake`; call it when no answer is open."""
         if self._is_asleep or not self.alive or not self._groups[0]:
             return
-        if not self._can_sleep:
+        if NO_SLEEP in self.engine.extra_args:
             await self.stop()
             return
         with spent_on("server sleep"):
@@ -301,8 +291,6 @@ class Fleet:
         servers, self.servers = self.servers, []
         self._is_asleep = False
         await asyncio.gather(*[server.stop() for server in servers])
-        for server in servers:
-            atexit.unregister(server.kill)
         if clean:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -351,21 +339,17 @@ class Fleet:
                 raise ModelError(f"vLLM server {index} of {self.weights.base} died again; {tail}")
             logger.error("vLLM server %d of %s died and is started again; %s", index, self.weights.base, tail)
             await server.stop()
-            atexit.unregister(server.kill)
             # Rebuilt: the weights may have changed since it was first started.
-            self.servers[index] = self._new_server(index, server.port)
-            self.servers[index].start()
-            atexit.register(self.servers[index].kill)
+            self.servers[index] = again = self._new_server(index, server.port)
+            again.start()
             with spent_on("server start"):
-                await self.servers[index].wait_healthy(self.engine.start_timeout_s)
+                await again.wait_healthy(self.engine.start_timeout_s)
         if self.weights.adapter:
             await self._load_adapter(self.weights)
 
     def _new_server(self, index: int, port: int) -> ServerProcess:
         gpus = self._groups[index]
-        command = server_command(
-            self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
-        )
+        command = server_command(self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus))
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 
@@ -495,14 +479,7 @@ async def give_back(fleet: Fleet) -> None:
         await fleet.stop()
 
 
-def _settings(engine: EngineConfig, models: ModelsConfig) -> tuple[Any, ...]:
+def _settings(engine: EngineConfig, models: ModelsConfig) -> dict[str, Any]:
     """Return what a server is started with, apart from its weights."""
-    return (
-        engine.vllm_python,
-        engine.gpu_memory_utilization,
-        engine.tensor_parallel,
-        engine.extra_args,
-        engine.keep_running,
-        models.dtype,
-        models.max_prompt_tokens,
-    )
+    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args", "keep_running"}
+    return engine.model_dump(include=of_engine) | models.model_dump(include={"dtype", "max_prompt_tokens"})

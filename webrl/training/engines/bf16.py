@@ -25,7 +25,6 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from webrl.errors import TrainingError
 from webrl.training.architectures import cast_weights
 from webrl.training.engines.ddp import Engine, make_optimizer
-from webrl.training.layers.fused import has_triton
 from webrl.training.transfer import receive
 
 _BUCKET_WEIGHTS = 1 << 28
@@ -62,11 +61,6 @@ class Bucket:
             self.master.grad = self._room()
         total = self.master.grad
         assert total is not None
-        if total.is_cuda and has_triton():
-            from webrl.training.engines.sums import add_up
-
-            add_up(total.view(-1), gradients, [w.numel() for w in self.weights], is_first=is_first)
-            return
         whole = [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, gradients, strict=True)]
         if is_first:
             torch._foreach_copy_(self.parts(total), whole)

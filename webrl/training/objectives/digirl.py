@@ -20,8 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.checks import outcome_of, value_of
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective, outcome_of, value_of
 from webrl.types import StepRecord
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from webrl.config import ActorConfig
 from webrl.training.objectives import sft
-from webrl.training.objectives.checks import outcome_of
-from webrl.training.objectives.interface import Objective
+from webrl.training.objectives.interface import Objective, outcome_of
 from webrl.types import StepRecord
 
 DISCOUNT = 0.9

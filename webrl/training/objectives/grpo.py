@@ -24,8 +24,7 @@ from statistics import fmean, stdev
 
 from webrl.config import ActorConfig
 from webrl.errors import TrainingError
-from webrl.training.objectives.checks import outcome_of
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective, outcome_of
 from webrl.types import StepRecord
 
 _STD_FLOOR = 1e-4

@@ -1,4 +1,4 @@
-"""What every objective takes and gives; the objectives themselves are one file each, beside this one."""
+"""What every objective takes, asks for and gives; the objectives themselves are one file each, beside this one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from webrl.config import ActorConfig
+from webrl.errors import TrainingError
 from webrl.types import StepRecord
 
 if TYPE_CHECKING:  # advantages are asked for without torch, too (`webrl view`)
@@ -73,3 +74,22 @@ class Objective:
     """True if a step's advantage depends on the other records too."""
     batches_active: bool = False
     """True if batches are made of the steps that train; False: the others count in a batch's mean."""
+
+
+def outcome_of(record: StepRecord) -> float:
+    """r(s_T) as a float."""
+    if record.outcome is None:
+        raise TrainingError(f"step {record.step_id!r} has no outcome; label its trajectory first (`webrl label`)")
+    return float(record.outcome)
+
+
+def value_of(record: StepRecord) -> float:
+    """V(s_t)."""
+    if record.value is None:
+        raise TrainingError(f"step {record.step_id!r} has no value; run score_values with the new critic first")
+    return record.value
+
+
+def beta_of(config: ActorConfig, own: float) -> float:
+    """`actor.beta`, or the objective's own where none is set."""
+    return own if config.beta is None else config.beta

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.checks import beta_of, outcome_of, value_of
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective, beta_of, outcome_of, value_of
 from webrl.types import StepRecord
 
 BETA = 1.0

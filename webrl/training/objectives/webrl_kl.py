@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
-from webrl.training.objectives.checks import beta_of
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective, beta_of
 
 BETA = 0.3
 

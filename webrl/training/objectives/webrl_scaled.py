@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
-from webrl.training.objectives.checks import beta_of
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective, beta_of
 
 if TYPE_CHECKING:
     from torch import Tensor

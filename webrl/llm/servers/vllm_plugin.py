@@ -1,8 +1,8 @@
-"""ASGI middleware that runs inside vLLM: every route wants the server's key, not only those below `/v1`.
+"""What runs inside vLLM: a check of the server's key on every route, and another checkpoint in the loaded one's place.
 
 vLLM's own check leaves its development routes open (`/collective_rpc` calls any method of its workers by name, with
-which we load new weights) to every user of the machine, and to any page in a browser on it. Standard library only: a
-copy of this file is imported by whichever Python vLLM runs in.
+which we load new weights) to every user of the machine, and to any page in a browser on it. A copy of this file is
+imported by whichever Python vLLM runs in, so at import it needs torch and the standard library.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hmac
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import torch
 
 _OPEN = "/health"
 Scope = dict[str, Any]
@@ -36,3 +38,27 @@ class RequireKey:
             headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": b"the key of this server is needed"})
+
+
+# Linux ends a process that uses AMX and has not asked for it. vLLM's attention does so on a CPU, in bfloat16, unless
+# oneDNN has asked, which small matrix products do not need (seen with vLLM 0.32). Without AMX nothing happens.
+torch.cpu._init_amx()
+
+
+class LoadInPlace:
+    """Mixed into vLLM's workers (`--worker-extension-cls`).
+
+    Its methods are called through `/collective_rpc`; their names must not be those of vLLM's own worker.
+    """
+
+    def webrl_load(self, folder: str) -> None:
+        """Read a checkpoint of the same shape into the running model."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        worker: Any = self
+        worker.reload_weights(weights_path=folder)
+        for module in worker.get_model().modules():
+            # On a CPU the output head computes with a packed copy of its matrix. A head that is tied to the input
+            # embeddings is not loaded itself, so vLLM leaves that copy as it was.
+            if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
+                module.quant_method.process_weights_after_loading(module)

@@ -9,14 +9,19 @@ waits for it: a training step may take as long as it likes on a server that has 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, cast
+
+from anyio import CapacityLimiter, WouldBlock
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.interface import Pool
+
+if TYPE_CHECKING:
+    from webrl_serve.openenv.session import Session
 
 Screenshots = Literal["list", "png", "none"]
 """How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
@@ -24,17 +29,6 @@ MIN_SIDE, MAX_SIDE = 16, 4096
 """Pixels of a page's width and height."""
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
-
-
-class PlaceHolder(Protocol):
-    """A session, as far as its place is concerned."""
-
-    idle_since: float | None
-    """Loop time since which it has been silent for too long; None while it is not."""
-
-    def park(self) -> asyncio.Task[None]:
-        """Start to return its place."""
-        ...
 
 
 class AtCapacity(BrowserError):
@@ -90,51 +84,44 @@ class Hub:
     """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
     """Draws the seeds of resets that name none."""
-    active: set[PlaceHolder] = field(default_factory=set)
-    """Sessions that have a place."""
-    _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    async def admit(self, session: PlaceHolder, patience_s: float) -> None:
+    def __post_init__(self) -> None:
+        self._places = CapacityLimiter(self.size)
+
+    @property
+    def active(self) -> tuple[Session, ...]:
+        """Sessions that have a place."""
+        return cast("tuple[Session, ...]", self._places.statistics().borrowers)
+
+    async def admit(self, session: Session, patience_s: float) -> None:
         """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
+        if session in self.active:
+            return
         try:
             async with asyncio.timeout(patience_s):
-                while session not in self.active:
-                    idle = [other for other in self.active if other.idle_since is not None]
-                    if len(self.active) < self.size:
-                        self.active.add(session)
-                    elif idle:
-                        longest = min(idle, key=lambda other: other.idle_since or 0.0)
-                        await asyncio.shield(longest.park())  # it is parked even if this one's patience ends
-                    else:
-                        await self._wait_for_turn()
+                if not self._places.available_tokens:
+                    self._part_with_silent()
+                await self._places.acquire_on_behalf_of(session)
         except TimeoutError:
-            raise AtCapacity(len(self.active), self.size) from None
+            raise AtCapacity(self._places.borrowed_tokens, self.size) from None
 
-    async def _wait_for_turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.wake()  # it was this one's turn: pass it on
-            raise
-
-    def enter(self, session: PlaceHolder) -> None:
+    def enter(self, session: Session) -> None:
         """Take a place if one is free and nobody waits for it."""
-        if len(self.active) < self.size and not self._waiting:
-            self.active.add(session)
+        with contextlib.suppress(WouldBlock):
+            self._places.acquire_on_behalf_of_nowait(session)
 
-    def release(self, session: PlaceHolder) -> None:
-        """Return a place."""
+    def release(self, session: Session) -> None:
+        """Return a place, if the session has one."""
         if session in self.active:
-            self.active.discard(session)
-            self.wake()
+            self._places.release_on_behalf_of(session)
 
-    def wake(self) -> None:
-        """Let the first session in the queue try again: a place is free, or another session has become idle."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def note_silence(self) -> None:
+        """A session has become idle: whoever waits gets its place."""
+        if self._places.statistics().tasks_waiting:
+            self._part_with_silent()
+
+    def _part_with_silent(self) -> None:
+        """Have the session that has been silent for longest return its place, if there is one."""
+        idle = {session: session.idle_since for session in self.active if session.idle_since is not None}
+        if idle:
+            min(idle, key=lambda session: idle[session]).park()

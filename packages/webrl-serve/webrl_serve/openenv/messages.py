@@ -217,15 +217,6 @@ async def as_json(answer: Answer) -> bytes:
     return dump_json(answer, option=options)
 
 
-class _ToolRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    jsonrpc: Literal["2.0"]
-    method: str
-    params: dict[str, Any] = {}
-    id: str | int | None = None
-
-
 def tool_answer(request: Any) -> dict[str, Any]:
     """Return the answer to a JSON-RPC request for tools: an error, as the environment has none.
 
@@ -234,12 +225,12 @@ def tool_answer(request: Any) -> dict[str, Any]:
     number: str | int | None = None
     code, text = -32700, "Parse error"
     if isinstance(request, dict):
-        try:
-            call = _ToolRequest.model_validate(request)
-        except ValidationError as error:
-            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        kinds = {"method": str, "params": dict, "id": str | int | None}
+        sent = {"params": {}, "id": None} | request
+        if sent.get("jsonrpc") != "2.0" or not all(isinstance(sent.get(key), kind) for key, kind in kinds.items()):
+            code, text = -32600, "Invalid request: expected JSON-RPC 2.0 with a method"
+        elif sent["method"] in ("tools/list", "tools/call"):
+            number, code, text = sent["id"], -32603, "Environment does not support MCP"
         else:
-            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
-            if call.method in ("tools/list", "tools/call"):
-                code, text = -32603, "Environment does not support MCP"
+            number, code, text = sent["id"], -32601, f"Method not found: {sent['method']:.100}"
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, DataError, UsageError, problem_text
+from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, StepResult
@@ -71,7 +71,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     if options.task_name:
         site = site_name(options.task_name, benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-    task = _task(site, seed, options, hub.benchmarks)
+    task = task_of(site, seed, options, hub.benchmarks)
 
     if isinstance(options.screenshots, bool):
         screenshots: Screenshots = "png" if options.screenshots else "none"
@@ -94,7 +94,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     return Start(task, settings, episode_config, screenshots, options.details)
 
 
-def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
+def task_of(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
     """Return the task that a reset names. Raises DataError if there is none, or it is not served."""
     instruction, start_url = options.instruction, options.start_url
     task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
@@ -133,14 +133,6 @@ def _host_settings(options: ResetOptions, config: RolloutConfig) -> dict[str, li
     return settings
 
 
-def check_default(hub: Hub) -> Task:
-    """Return the server's own default task. Raises UsageError if it does not exist."""
-    try:
-        return _task(hub.options.default_site, 0, ResetOptions(), hub.benchmarks)
-    except DataError as error:
-        raise UsageError(str(error)) from None
-
-
 def first_state(hub: Hub) -> BrowserGymState:
     """Return the state before the first reset, which names the server's default task."""
     suite, _, name = hub.options.default_site.partition(".")
@@ -160,13 +152,14 @@ class Session:
         self._over = True
         self._last: StepResult | None = None
         self._last_action = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self.lock = asyncio.Lock()
+        """Held while a request is served; the next one waits."""
         self._parking: asyncio.Task[None] | None = None
         self.idle_since: float | None = None
         """Loop time since which it has been silent for too long; None while it is not."""
         self.state = first_state(hub)
         """State of the episode."""
-        self._rest()
+        self._timer = self._rest()
 
     async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
         """Start an episode; waits for a place for at most `patience_s`.
@@ -232,15 +225,9 @@ class Session:
 
     async def close(self) -> None:
         """End the session; a page that is left in mid-episode, which would go on running, is closed."""
-        self.forget()
-        if self._parking is not None:
-            await asyncio.gather(self._parking, return_exceptions=True)
+        self._timer.cancel()
+        await self._parked()
         await self._leave()
-
-    def forget(self) -> None:
-        """Drop a session that has neither place nor client."""
-        if self._timer is not None:
-            self._timer.cancel()
 
     def park(self) -> asyncio.Task[None]:
         """Return page and place; the next reset takes a place again."""
@@ -248,24 +235,29 @@ class Session:
         self._parking = asyncio.create_task(self._leave())
         return self._parking
 
-    @contextlib.asynccontextmanager
-    async def _busy(self) -> AsyncIterator[None]:
-        """Keep the session from becoming idle while a request is served."""
-        self.idle_since = None
-        self.forget()
+    async def _parked(self) -> None:
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
-        try:
-            yield
-        finally:
-            self._rest()
 
-    def _rest(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.idle_timeout_s, self._become_idle)
+    @contextlib.asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """Serve one request at a time, and keep the session from becoming idle meanwhile."""
+        async with self.lock:
+            self.idle_since = None
+            self._timer.cancel()
+            await self._parked()
+            try:
+                yield
+            finally:
+                self._timer = self._rest()
 
-    def _become_idle(self) -> None:
-        self.idle_since = asyncio.get_running_loop().time()
-        self._hub.wake()
+    def _rest(self) -> asyncio.TimerHandle:
+        def become_idle() -> None:
+            self.idle_since = loop.time()
+            self._hub.note_silence()
+
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self.idle_timeout_s, become_idle)
 
     async def _leave(self) -> None:
         """Return environment and place."""

@@ -11,7 +11,7 @@ import inspect
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,14 +122,12 @@ FORCED: dict[str, Handler] = {
 class RawObservation(Observation):
     """An observation without text."""
 
-    fields: dict[str, Any] | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
     """Fields of BrowserGym's observation that describe the browser."""
-    task_info: dict[str, Any] | None = None
-    """State of the page's own task."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """`task_info`, the state of the page's own task; begin and end of a step's parts (seconds since the epoch)."""
     said: tuple[tuple[str, str], ...] = ()
     """(role, text) of the agent's messages in this step."""
-    times: dict[str, float] | None = None
-    """Begin and end of the parts of a step (seconds since the epoch), by BrowserGym's names."""
 
 
 class RawEnv(BrowserEnv):
@@ -140,11 +138,11 @@ class RawEnv(BrowserEnv):
         self._script += (Path(__file__).parent / "visible.js").read_text(encoding="utf-8")
         self._reader = reader
         self._said: list[tuple[str, str]] = []
-        self._times: dict[str, float] = {}
+        self._info: dict[str, Any] = {}
 
     def _parse(self, action_text: str) -> Action:
         self._said = []
-        self._times = dict.fromkeys(("action_exec_start", "action_exec_stop"), time.time())
+        self._info = dict.fromkeys(("action_exec_start", "action_exec_stop"), time.time())
         return self._reader(action_text)
 
     def _scale(self, page: Page) -> float:
@@ -160,7 +158,7 @@ class RawEnv(BrowserEnv):
                 raise
             await execute(action, self, FORCED)
         finally:
-            self._times["action_exec_stop"] = time.time()
+            self._info["action_exec_stop"] = time.time()
         role = {"send_msg_to_user": "assistant", "report_infeasible": "infeasible"}.get(action.name)
         if role:
             self._said.append((role, *action.arguments.values()))
@@ -173,11 +171,11 @@ class RawEnv(BrowserEnv):
         looked = time.time()
         first = tab.page is self._first_page
         verdict = await self._site.judge(tab, first, url, seen["state"])
-        info: dict[str, Any] = {}  # as of `AbstractMiniwobTask.validate`; other pages have none
+        state: dict[str, Any] = {}  # as of `AbstractMiniwobTask.validate`; other pages have none
         if isinstance(self._site, MiniwobSite) and first and url == self._site.url:
-            info = await tab.evaluate_in_page(_TASK_INFO)
+            state = await tab.evaluate_in_page(_TASK_INFO)
         elif isinstance(self._site, MiniwobSite):
-            info = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
+            state = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
         judged = time.time()
         pages = self.context.pages
         fields = {
@@ -188,15 +186,16 @@ class RawEnv(BrowserEnv):
             "screenshot": np.array(Image.open(io.BytesIO(await self._capture(tab))).convert("RGB")),  # [H, W, 3]
             **await _objects(tab, seen["frames"], self.scale),
         }
-        times = self._times | {
-            "wait_for_page_loading_start": self._times.get("action_exec_stop", looked),
+        info = self._info | {
+            "wait_for_page_loading_start": self._info.get("action_exec_stop", looked),
             "wait_for_page_loading_stop": looked,
             "validation_start": looked,
             "validation_stop": judged,
             "get_observation_start": judged,
             "get_observation_stop": time.time(),
+            "task_info": state,
         }
-        return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said), times), verdict
+        return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said)), verdict
 
 
 async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:

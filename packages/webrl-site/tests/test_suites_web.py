@@ -28,7 +28,7 @@ from webrl_site.hooks import run_command, take_turn
 from webrl_site.locks import SiteBusy
 from webrl_site.login import Logins, cookie_header, login_path
 from webrl_site.sites import SiteError
-from webrl_site.starter import Idle
+from webrl_site.starter import Visitor
 from webrl_site.tasks import read_instructions
 
 DONE = "send_msg_to_user('done')"
@@ -554,7 +554,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
             await collect(tasks, config, policy, out, phase=0, prefix="d", on_episode=played.append)
         return {t.task.task_id: t.env_reward for t in played}
 
-    idle = asyncio.run(rewards(Idle(), tmp_path / "idle.jsonl"))
+    idle = asyncio.run(rewards(Visitor(), tmp_path / "idle.jsonl"))
     assert idle == dict.fromkeys(idle, 0.0)
     solved = asyncio.run(rewards(module.Script(), tmp_path / "solved.jsonl"))
     assert solved == dict.fromkeys(idle, 1.0)

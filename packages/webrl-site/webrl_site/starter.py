@@ -244,31 +244,21 @@ def _says_something(name: str) -> bool:
     return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME
 
 
-class Idle:
-    """Waits, then says that it is done."""
+class Visitor:
+    """Opens a page, then says an answer if the page shows it; without either it does nothing and is done."""
 
-    fingerprint = "idle"
+    fingerprint = "visitor"
 
-    async def act(self, turn: Turn) -> PolicyOutput:
-        """The same answers for any page."""
-        return PolicyOutput((), (), (), "send_msg_to_user('done')" if turn.history else "noop()", turn.observation)
-
-
-class _Solver:
-    """Opens a starter's page and says its answer, if the page shows it."""
-
-    fingerprint = "solver"
-
-    def __init__(self, starter: Starter) -> None:
-        self._starter = starter
+    def __init__(self, target: str = "", answer: str = "") -> None:
+        self._target, self._answer = target, answer
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """The link's address first, then what is to be said."""
-        answer = self._starter.answer
+        """The page's address first, then what is to be said."""
+        answer = self._answer
         said = answer if not answer or f" {answer!r}" in turn.observation else "The page does not show it."
         action = f"send_msg_to_user({said or 'done'!r})" if turn.history else "noop()"
-        if not turn.history and self._starter.page.target:
-            action = f"goto({self._starter.page.target!r})"
+        if not turn.history and self._target:
+            action = f"goto({self._target!r})"
         return PolicyOutput((), (), (), action, turn.observation)
 
 
@@ -289,7 +279,9 @@ async def prove(config: RolloutConfig, starters: Sequence[Starter]) -> tuple[lis
                     task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
                     checks = [check for starter in together for check in starter.entry["checks"]]
                     task = replace(task, extra={"checks": checks})
-                    played = await run_episode(env, _Solver(last), task, config, trajectory_id="proof")
+                    played = await run_episode(
+                        env, Visitor(last.page.target, last.answer), task, config, trajectory_id="proof"
+                    )
                     finished = played.status.finished
                     why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
                     if not why:
@@ -313,7 +305,7 @@ async def try_site(config: RunConfig) -> Trajectory:
     async with Browser() as browser:
         env = WebEnv(browser, config.rollout)
         try:
-            trajectory = await run_episode(env, Idle(), task, config.rollout, trajectory_id="trial")
+            trajectory = await run_episode(env, Visitor(), task, config.rollout, trajectory_id="trial")
             trajectory = await suite.finish(env, trajectory)
         finally:
             await env.close()

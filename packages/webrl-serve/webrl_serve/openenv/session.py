@@ -149,8 +149,8 @@ class Session:
         self._lent = contextlib.AsyncExitStack()
         self._env: Any = None
         self._start: Start | None = None
-        self._over = True
         self._last: StepResult | None = None
+        """Result of the episode's last step, or its first page; None while there is none."""
         self._last_action = ""
         self.lock = asyncio.Lock()
         """Held while a request is served; the next one waits."""
@@ -182,11 +182,11 @@ class Session:
                     self._env = await self._lent.enter_async_context(self._hub.pool.env())
             except TimeoutError:
                 raise BrowserError(f"all {self._hub.pool.size} environments are in use") from None
-            self._start, self._over, self._last, self._last_action = start, False, None, ""
-            # A client that leaves during the reset leaves a page behind as well.
+            self._start, self._last, self._last_action = start, None, ""
             first: Observation = await self._env.reset(start.task, start.settings)
             self.state.goal, self.state.current_url = first.goal, first.url
-            return await self._describe(start, first, None)
+            self._last = StepResult(first, action="", error="", done=False, reward=0.0, agent_done=False)
+            return await self._describe(start, self._last)
 
     async def step(self, action_text: str) -> BrowserGymObservation:
         """Act once; after the end of the episode nothing is done, and the result is its last page with reward 0.
@@ -198,25 +198,24 @@ class Session:
             BrowserError: the step failed.
         """
         async with self._busy():
-            if self._env is None or self._start is None:
+            start, last = self._start, self._last
+            if self._env is None or start is None:
                 raise NoEpisode(
                     f"no episode: reset first (one that is left alone for {self.idle_timeout_s:g} s is ended as soon"
                     " as another client waits for its place)"
                 )
-            start = self._start
-            if self._over and self._last is not None:
-                ended = dataclasses.replace(self._last, reward=0.0, error=EPISODE_OVER)
-                return await self._describe(start, ended.observation, ended)
+            if last is not None and (last.done or last.agent_done):
+                return await self._describe(start, dataclasses.replace(last, reward=0.0, error=EPISODE_OVER))
             self._last_action = action_text
             with contextlib.suppress(ActionError):  # the environment reports it
                 action = read_answer(action_text, start.config.dialect)
                 self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
             result: StepResult = await self._env.step(action_text)
-            self._over, self._last = result.done or result.agent_done, result
+            self._last = result
             self.state.step_count += 1
             self.state.cum_reward += result.reward
             self.state.current_url = result.observation.url
-            return await self._describe(start, result.observation, result)
+            return await self._describe(start, result)
 
     async def check_place(self) -> None:
         """Before its first episode: take a place if one can be had at once. Raises AtCapacity."""
@@ -262,14 +261,16 @@ class Session:
     async def _leave(self) -> None:
         """Return environment and place."""
         try:
-            await self._give_back(for_good=not self._over)
+            # A client that leaves during a reset leaves a page behind as well.
+            last = self._last
+            await self._give_back(for_good=last is None or not (last.done or last.agent_done))
         finally:
             self._hub.release(self)
 
     async def _give_back(self, *, for_good: bool = False) -> None:
         """Return the environment to the pool; a MiniWoB page stays open, and is reset when it is next lent."""
         lent, self._lent = self._lent, contextlib.AsyncExitStack()
-        env, self._env, self._over = self._env, None, True
+        env, self._env = self._env, None
         stays_open = self._start is not None and suite_at(self._start.task.site).is_stateless
         try:
             if env is not None and (for_good or not stays_open):
@@ -277,28 +278,21 @@ class Session:
         finally:
             await lent.aclose()
 
-    async def _describe(self, start: Start, page: Observation, result: StepResult | None) -> BrowserGymObservation:
+    async def _describe(self, start: Start, result: StepResult) -> BrowserGymObservation:
+        page = result.observation
         fields: dict[str, Any] = {
             "text": page.text,
             "url": page.url,
             "screenshot": await encode(page.screenshot, start.screenshots),
             "goal": page.goal,
-            "error": result.error if result else "",
-            "last_action_error": bool(result and result.error),
-            "reward": result.reward if result else 0.0,
-            "done": bool(result and (result.done or result.agent_done)),
+            "error": result.error,
+            "last_action_error": bool(result.error),
+            "reward": result.reward,
+            "done": result.done or result.agent_done,
         }
-        if start.details and result is None:
-            return DetailedObservation(**fields)
-        if start.details and result is not None:
-            return DetailedObservation(
-                **fields,
-                action=result.action,
-                page_done=result.done,
-                agent_done=result.agent_done,
-                message=result.message,
-                blocked=result.blocked,
-            )
+        if start.details:
+            own = {name: getattr(result, name) for name in ("action", "agent_done", "message", "blocked")}
+            return DetailedObservation(**fields, **own, page_done=result.done)
         # The page a second time, in the fields of BrowserGym's observation, for the clients that read them.
         if start.config.observation == "html":
             fields["pruned_html"] = page.text

@@ -34,17 +34,7 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
-# `innerText` leaves out what stands in shadow roots.
-_TEXT = """(() => {
-  const texts = [document.body?.innerText ?? ''];
-  const look = (root) => root.querySelectorAll('*').forEach((element) => {
-    if (!element.shadowRoot || !element.checkVisibility()) return;
-    texts.push(...[...element.shadowRoot.children].map((child) => (child.checkVisibility() && child.innerText) || ''));
-    look(element.shadowRoot);
-  });
-  look(document);
-  return texts.join('\\n');
-})()"""
+_TEXT = Path(__file__).with_name("text.js")
 
 
 class Undecided(Exception):
@@ -137,10 +127,10 @@ async def _problem(check: Check, end: End) -> str:
         case "text":
             async with _opened(check, end) as page:
                 try:
-                    texts = [str(text) for text in await evaluate_in_frames(page, _TEXT)]
+                    texts = await evaluate_in_frames(page, _TEXT.read_text(encoding="utf-8"))
                 except Error as error:
                     raise Undecided(first_line(error)) from None
-            shown = " ".join(" ".join(texts).split())
+            shown = " ".join(" ".join(map(str, texts)).split())
             if (" ".join((check.text or "").split()) in shown) != check.absent:
                 return ""
             return "it is there" if check.absent else f"the page shows {shown!r:.200}"

@@ -29,53 +29,7 @@ from webrl_site.explore import DiscoveredPage, Exploration, without_token
 from webrl_site.suite import OwnSite
 from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
 
-_TEMPLATE = """\
-# {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
-# Paths are relative to the folder in which webrl is started.
-name: {name}
-num_phases: 1
-tasks:
-  suite: web
-  num_seed_tasks: 40
-  num_eval_tasks: 40
-  source: fixed                     # curriculum: new instructions from failures, once models.generator is a real one
-rollout:
-  web:
-    name: {name}
-    start_urls: [{url}]   # their hosts may be reached; more: rollout.allowed_hosts
-    # The first instructions go to pages and read headings: write yours beside them, one JSON object a line:
-    # {{"id": "a", "instruction": "…", "start": "/page", "checks": [{{"url": "regex"}}, {{"text": "…", "at": "/page"}},
-    #   {{"javascript": "…", "equals": 1}}, {{"http": "/api", "path": "$.a"}}, {{"sql": "…", "equals": 1}}]}}
-    # No checks: the outcome model judges. train_files: []: the generator proposes instructions from the site's pages.
-    train_files: [{train}]
-    heldout_files: [{heldout}]
-{login}
-    # For agents that change the site four things change: read_only, what is forbidden, reset, and sql or http checks.
-    read_only: true                 # GET and HEAD alone leave the browser, to addresses that do not look like actions
-    forbidden_urls:                 # what looked as if it changed something; keep the first when agents may do the rest
-{forbidden}
-    # reset:                        # puts the site back before every rollout and evaluation; or command: [program]
-    #   url: {origin}/reset
-    #   headers: {{X-Reset-Token: "${{RESET_TOKEN}}"}}
-    # database: sqlite:////path/to/site.db      # for sql checks, opened read-only
-    max_actions_per_s: 20           # all environments together
-  envs_per_worker: 4
-  max_steps: 10
-# The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
-# Put your own here (docs/own_site.md): models: {{actor: FOLDER, orm: FOLDER, generator: FOLDER}}
-{tiny}
-# Pages found:
-{pages}
-# Forms found:
-{forms}
-"""
-TINY_MODELS = """\
-models: {dtype: float32, max_prompt_tokens: 1200}
-generate: {tasks_per_prompt: 1, max_new_tokens: 48}
-label: {max_prompt_tokens: 1200}
-critic: {lr: 5.0e-5, batch_size: 16, max_tokens: 2048}
-actor: {lr: 1.0e-4, batch_size: 16, max_tokens: 2048}"""
-"""What the tiny models that ship with webrl are run and trained with."""
+_TEMPLATE = Path(__file__).with_name("starter.yaml.template")
 _HELDOUT_EVERY = 3
 _MAX_SHOWN = 8
 """Forms of the site, and fields of each, in the config's comment."""
@@ -165,7 +119,7 @@ def write_starter(
     seen = (url, *(page.url for page in found.pages))
     unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
     forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
-    text = _TEMPLATE.format(
+    text = _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
         url=json.dumps(url),
         origin=urljoin(url, "/").rstrip("/"),
@@ -173,7 +127,6 @@ def write_starter(
         heldout=heldout_file,
         login=_login(found, url, login),
         forbidden="\n".join(f"      - {json.dumps(pattern)}" for pattern in forbidden),
-        tiny=TINY_MODELS,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )

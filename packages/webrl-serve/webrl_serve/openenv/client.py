@@ -23,8 +23,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig
@@ -45,7 +45,6 @@ RETRY_S = 3.0
 PATIENCE_S = 30.0
 """Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
-_T = TypeVar("_T")
 _MAX_MESSAGE_BYTES = 1 << 30
 
 
@@ -133,7 +132,7 @@ class RemoteEnv:
         }
         data = {name: value for name, value in options.items() if value is not None}
         answer = await self._ask({"type": "reset", "data": data}, config.step_timeout_s + GRACE_S + START_TIMEOUT_S)
-        observation = self._read(lambda data: _observation(data, config), answer)
+        observation = self._read(answer, "noop()").observation
         if task.instruction and observation.goal != task.instruction:
             raise await self._broken(f"it took no instruction of ours (the goal is {observation.goal!r:.80})")
         if suite == "miniwob" and not observation.url.partition("#")[0].endswith(f"/{name}.html"):
@@ -149,7 +148,7 @@ class RemoteEnv:
             raise BrowserError("step() before reset()")
         message = {"type": "step", "data": {"action_str": action_text}}
         answer = await self._ask(message, self._config.step_timeout_s + GRACE_S)
-        return self._read(lambda data: read_result(data, action_text, self._config), answer)
+        return self._read(answer, action_text)
 
     async def finish(self) -> Score:
         """Return no score: the protocol has only the steps' rewards."""
@@ -194,9 +193,9 @@ class RemoteEnv:
             raise await self._broken(str(text))
         raise BrowserError(f"OpenEnv server {self.url}: {text}")
 
-    def _read(self, reader: Callable[[dict[str, Any]], _T], answer: dict[str, Any]) -> _T:
+    def _read(self, answer: dict[str, Any], action_text: str) -> StepResult:
         try:
-            return reader(answer)
+            return read_result(answer, action_text, self._config)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BrowserError(
                 f"OpenEnv server {self.url}: malformed observation: {type(error).__name__}: {error}"
@@ -327,33 +326,21 @@ def decode(screenshot: Any) -> bytes:
     return out.getvalue()
 
 
-def _observation(data: dict[str, Any], config: RolloutConfig) -> Observation:
-    page = data["observation"]
+def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
+    """Read the response to a step or reset; what a server of OpenEnv's own leaves out is read from the action."""
+    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
+    error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
     screenshot = None
     if config.screenshots:
         if page.get("screenshot") is None:
             raise ValueError("no screenshot, which rollout.screenshots asks for")
         screenshot = decode(page["screenshot"])
     text = page["text"] or page.get("axtree_txt") or page.get("pruned_html") or ""
-    return Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)
-
-
-def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
-    """Read the response to a step; what a server of OpenEnv's own leaves out is read from the action."""
-    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
-    error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
-    observation = _observation(data, config)
+    observation = Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)
     if "agent_done" in page:
-        return StepResult(
-            observation=observation,
-            action=str(page["action"]),
-            error=error,
-            done=bool(page["page_done"]),
-            reward=reward,
-            agent_done=bool(page["agent_done"]),
-            message=str(page["message"]),
-            blocked=int(page["blocked"]),
-        )
+        done, says = bool(page["page_done"]), bool(page["agent_done"])
+        blocked, message = int(page["blocked"]), str(page["message"])
+        return StepResult(observation, str(page["action"]), error, done, reward, says, message, blocked)
     try:
         action = read_answer(action_text, config.dialect)
     except ActionError as problem:

@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config.web import WebConfig
-from webrl.errors import BrowserError
-from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.guard import UNREACHED
+from webrl.rollouts.browser import first_line
+from webrl.rollouts.guard import BLOCKED, UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl_site.hooks import filled, run_command
-from webrl_site.login import authenticated_client
 from webrl_site.sites import SiteError, page_of
 from webrl_site.tasks import Check
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import APIResponse, BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
 _TEXT = Path(__file__).with_name("text.js")
@@ -45,10 +43,8 @@ class Undecided(Exception):
 class End:
     """What the checks look at."""
 
-    browser: Browser
-    """The agent's."""
     context: BrowserContext
-    """Its profile."""
+    """The agent's profile."""
     page: Page
     """The active tab."""
     answer: str | None
@@ -57,8 +53,6 @@ class End:
     """The site."""
     allows: Callable[[str], bool]
     """Whether an address may be asked."""
-    proxy: str | None = None
-    """What the site is asked through, where a server of this episode stands for it."""
     origin: str = ""
     """Where the site's server really is, for programs beside the browser."""
     folder: str = ""
@@ -98,17 +92,23 @@ async def combine(checks: Iterable[tuple[str, Callable[[], Awaitable[str]]]], ti
 
 async def unanswered(end: End) -> str:
     """Why the site's start page gives no answer at all, "" if it gives one."""
-    import httpx
-
     url = end.config.start_urls[0]
     try:
-        async with authenticated_client(
-            end.config, {"cookies": []}, end.config.check_timeout_s, proxy=end.proxy
-        ) as client:
-            answer = await client.get(url, follow_redirects=False)
-    except httpx.HTTPError as error:
-        return f"{url} does not answer ({type(error).__name__}: {error})"
-    return f"{url} does not answer: {answer.text:.200}" if UNREACHED in answer.text[:300] else ""
+        _, text = await _ask(url, end, max_redirects=0)
+    except Undecided as error:
+        return str(error)
+    return f"{url} does not answer: {text:.200}" if UNREACHED in text[:300] else ""
+
+
+async def _ask(url: str, end: End, **options: Any) -> tuple[APIResponse, str]:
+    """The answer to a GET that the agent's browser would send, and its text. Raises Undecided."""
+    from playwright.async_api import Error
+
+    try:
+        answer = await end.context.request.get(url, timeout=end.config.check_timeout_s * 1000, **options)
+        return answer, (await answer.body()).decode("utf-8", "replace")
+    except Error as error:
+        raise Undecided(f"{url} does not answer ({first_line(error)})") from None
 
 
 async def _problem(check: Check, end: End) -> str:
@@ -158,37 +158,24 @@ async def _problem(check: Check, end: End) -> str:
 
 
 async def _http(check: Check, end: End) -> str:
-    import httpx
-
     url = end.config.absolute(check.http or "")
     if not end.allows(url):
         raise Undecided(f"{url} is outside the site's hosts")
-    state: dict[str, Any] = {"cookies": await end.context.cookies()}
-    try:
-        name = await end.browser.user_agent()
-    except BrowserError as error:
-        raise Undecided(str(error)) from None
-    try:
-        async with authenticated_client(
-            end.config, state, end.config.check_timeout_s, end.allows, end.proxy, name
-        ) as client:
-            answer = await client.get(url)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
-    except SiteError as error:
-        raise Undecided(f"{url} leads away: {error}") from None
-    if answer.status_code == _TOO_MANY or answer.status_code >= 500:
-        raise Undecided(f"{url} answers {answer.status_code}")
-    if not answer.is_success:
-        return f"{url} answers {answer.status_code}"
+    answer, text = await _ask(url, end)
+    if not end.allows(answer.url) or text.startswith(BLOCKED):
+        raise Undecided(f"{url} leads away: {answer.url} {text:.200}")
+    if answer.status == _TOO_MANY or answer.status >= 500:
+        raise Undecided(f"{url} answers {answer.status}")
+    if not 200 <= answer.status < 300:
+        return f"{url} answers {answer.status}"
     if check.path is None:
-        return "" if page_of(str(answer.url)) == page_of(url) else f"{url} leads to {answer.url}"
+        return "" if page_of(answer.url) == page_of(url) else f"{url} leads to {answer.url}"
     from jsonpath import findall
 
     try:
-        values = findall(check.path, answer.json())
+        values = findall(check.path, json.loads(text))
     except (ValueError, RecursionError):
-        raise Undecided(f"{url} answers no JSON that can be read: {answer.text!r:.100}") from None
+        raise Undecided(f"{url} answers no JSON that can be read: {text!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
     if len(values) == 1 and values[0] == check.equals:

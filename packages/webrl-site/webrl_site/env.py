@@ -118,9 +118,8 @@ class WebEnv(BrowserEnv):
         if page is None:
             return Score(None, "all tabs are closed")
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
-        proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
-        end = End(self._browser, self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
+        end = End(self.context, page, answer, self._web, self._guard.allows, origin, folder)
         score = await judge(checks, end)
         if score.reward != 0:
             return score

@@ -72,9 +72,13 @@ def task(config, name="look", url=None, checks=(), instruction="look around"):
     )
 
 
+UNPROVEN = {"login.proof_url": "null"}
+"""For episodes whose log-in is not the point: opening the proof's page takes a second each time."""
+
+
 def end(site, checks, *actions, config=None, url="/notes/1"):
     """Log in, play, score; gives the score and the last step's result."""
-    config = config or site.config()
+    config = config or site.config(**UNPROVEN)
 
     async def work():
         async with shared_browser() as browser:
@@ -226,7 +230,7 @@ KINDS = [
 @pytest.mark.browser
 @pytest.mark.parametrize(("check", "holds", "fails"), some(KINDS))
 def test_each_kind_of_check_tells_done_from_not_done(site, check, holds, fails):
-    config = site.config("rollout.web.forbidden_urls=[]")
+    config = site.config("rollout.web.forbidden_urls=[]", **UNPROVEN)
     for actions, reward in ((holds, 1.0), (fails, 0.0)):
         if actions is None:
             continue
@@ -258,11 +262,11 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
     score, _ = end(site, [{"http": "/broken"}])
     assert score.reward is None
     slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    score, _ = end(site, [{"sql": slow}], config=site.config(check_timeout_s=0.3))
+    score, _ = end(site, [{"sql": slow}], config=site.config(check_timeout_s=0.3, **UNPROVEN))
     assert score.reward is None
     score, _ = end(site, [{"http": "http://127.0.0.1:9/"}])
     assert "outside the site's hosts" in score.note
-    score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3))
+    score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3, **UNPROVEN))
     assert "no result in 0.3 s" in score.note
 
 
@@ -504,7 +508,7 @@ def test_actions_take_turns_over_all_processes(site):
 
 @pytest.mark.browser
 def test_forbidden_actions_are_refused_by_name(site):
-    config = site.config(forbidden_actions="[goto]")
+    config = site.config(forbidden_actions="[goto]", **UNPROVEN)
     _, result = end(site, [], "goto('{url}/about')", config=config)
     assert result.error == "Blocked: goto is not allowed on this site."
     assert result.observation.url.endswith("/notes/1")

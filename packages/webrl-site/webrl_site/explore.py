@@ -1,8 +1,8 @@
 """A short look around one's own site: pages that can be reached by links, as the agent would see them.
 
-API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside. Links that
-look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few pages of
-one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
+API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside.
+Links that look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few
+pages of one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class _Link(NamedTuple):
     """Whether the page asks back when it is clicked, or sends something else than GET."""
 
 
-async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None) -> Exploration:
+async def explore(
+    browser: Browser, config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None
+) -> Exploration:
     """Visit the start pages and what they link to on the site's own hosts, nearest first.
 
     Args:
@@ -144,29 +146,27 @@ async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] 
     Raises:
         UsageError: no start page.
         SiteError, BrowserError: the first start page does not open, or refuses the log-in.
-        BrowserMissing: no Chromium.
     """
     require_start(config)
     web = config.web.model_copy(update={"read_only": True})
     config = config.model_copy(update={"web": web, "settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
     walk = _Walk(config.web, first)
-    async with Browser(max_page_mb=config.max_page_mb) as browser:
-        env = WebEnv(browser, config)
-        try:
-            visits_left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
-            while len(walk.pages) < max_pages and visits_left and (waiting := walk.next()):
-                visits_left -= 1
-                url, link = waiting
-                try:
-                    walk.enter(url, *await _visit(env, config, url, link))
-                except BrowserError as error:
-                    if not walk.pages and url == config.web.start_urls[0]:
-                        raise
-                    why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
-                    walk.skip(url, why)
-                    walk.count(url, is_new=False)
-        finally:
-            await env.close()
+    env = WebEnv(browser, config)
+    try:
+        visits_left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
+        while len(walk.pages) < max_pages and visits_left and (waiting := walk.next()):
+            visits_left -= 1
+            url, link = waiting
+            try:
+                walk.enter(url, *await _visit(env, config, url, link))
+            except BrowserError as error:
+                if not walk.pages and url == config.web.start_urls[0]:
+                    raise
+                why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
+                walk.skip(url, why)
+                walk.count(url, is_new=False)
+    finally:
+        await env.close()
     return walk.result()
 
 

@@ -1,8 +1,9 @@
 """What `webrl init-site` writes: a config with comments, and first instructions from the pages found, both tried.
 
-API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(config,
-starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(config)` plays
-one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no success.
+API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(browser, config,
+starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(browser, config)`
+plays one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no
+success.
 """
 
 from __future__ import annotations
@@ -215,38 +216,38 @@ class Visitor:
         return PolicyOutput((), (), (), action, turn.observation)
 
 
-async def prove(config: RolloutConfig, starters: Sequence[Starter]) -> tuple[list[Starter], list[str]]:
+async def prove(
+    browser: Browser, config: RolloutConfig, starters: Sequence[Starter]
+) -> tuple[list[Starter], list[str]]:
     """Return the instructions that are solved by their own answers, and why the others are not.
 
     The instructions of one page are played together, its last one left out until the rest is solved.
     """
     kept: list[Starter] = []
     dropped: list[str] = []
-    async with Browser(max_page_mb=config.max_page_mb) as browser:
-        env = WebEnv(browser, config)
-        try:
-            for _, group in groupby(starters, lambda starter: starter.page.url):
-                together = list(group)
-                while together:
-                    last = together[-1]
-                    task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
-                    checks = [check for starter in together for check in starter.entry["checks"]]
-                    task = replace(task, extra={"checks": checks})
-                    played = await run_episode(
-                        env, Visitor(last.page.target, last.answer), task, config, trajectory_id="proof"
-                    )
-                    finished = played.status.finished
-                    why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
-                    if not why:
-                        break
-                    dropped.append(f"{together.pop().entry['instruction']} {why}")
-                kept += together
-        finally:
-            await env.close()
+    env = WebEnv(browser, config)
+    try:
+        for _, group in groupby(starters, lambda starter: starter.page.url):
+            together = list(group)
+            while together:
+                last = together[-1]
+                task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
+                checks = [check for starter in together for check in starter.entry["checks"]]
+                task = replace(task, extra={"checks": checks})
+                visitor = Visitor(last.page.target, last.answer)
+                played = await run_episode(env, visitor, task, config, trajectory_id="proof")
+                finished = played.status.finished
+                why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
+                if not why:
+                    break
+                dropped.append(f"{together.pop().entry['instruction']} {why}")
+            kept += together
+    finally:
+        await env.close()
     return kept, dropped
 
 
-async def try_site(config: RunConfig) -> Trajectory:
+async def try_site(browser: Browser, config: RunConfig) -> Trajectory:
     """Play the first instruction without doing anything.
 
     Raises:
@@ -255,13 +256,12 @@ async def try_site(config: RunConfig) -> Trajectory:
     task = [*training_tasks(config), *heldout_tasks(config)][0]
     suite = OwnSite()
     suite.check(task, config.rollout)
-    async with Browser() as browser:
-        env = WebEnv(browser, config.rollout)
-        try:
-            trajectory = await run_episode(env, Visitor(), task, config.rollout, trajectory_id="trial")
-            trajectory = await suite.finish(env, trajectory)
-        finally:
-            await env.close()
+    env = WebEnv(browser, config.rollout)
+    try:
+        trajectory = await run_episode(env, Visitor(), task, config.rollout, trajectory_id="trial")
+        trajectory = await suite.finish(env, trajectory)
+    finally:
+        await env.close()
     if not trajectory.status.finished:
         raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
     return trajectory

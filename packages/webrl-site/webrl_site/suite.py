@@ -73,7 +73,8 @@ class OwnSite(Suite):
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
         """Pages that a short look found."""
-        found = await explore(config.rollout, config.rollout.web.explore_pages)
+        async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
+            found = await explore(browser, config.rollout, config.rollout.web.explore_pages)
         name = config.rollout.web.name
         return [
             (own_site.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)

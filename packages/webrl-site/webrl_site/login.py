@@ -191,10 +191,10 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
 
 
 async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
-    """Whether the proof's page shows its text or, without one, is neither another page nor one with a password field.
+    """Whether the proof's page shows its text or, without one, is no other page; True where there is no proof.
 
-    True where there is no proof. It is opened in the browser, as a log-in may be more than cookies (a token in
-    localStorage): then only the site's own program can tell.
+    It is opened in the browser: with more than cookies to the log-in (a token in localStorage) only the site's own
+    program can tell, and what that shows to others may be a form at the same address.
 
     Raises:
         SiteError: the site does not answer, or answers with a server error.
@@ -214,7 +214,7 @@ async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
             return login.proof_text in await tab.page.content()
         there, route = tab.page.url, url.partition("#")[2]
         stays = page_of(there) == page_of(url) and route in ("", there.partition("#")[2])
-        return stays and not await tab.page.locator(_PASSWORD).count()
+        return stays and not (state["origins"] and await tab.page.locator(_PASSWORD).count())
 
 
 @contextlib.asynccontextmanager

@@ -103,19 +103,15 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
     ]
     paths: dict[str, Any] = {}
-    rows = ""
     for method, path, summary, _, body in entries:
         operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
         if body is not None:
             operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
         paths[path] = {method.lower(): operation}
-        rows += f"<tr><td>{method}<td><code>{path}</code><td>{html.escape(summary)}"
-    info = {"title": _TITLE, "version": webrl.__version__}
+    info = {"title": _TITLE, "version": webrl.__version__, "description": "Sessions are WebSockets at /ws"}
     openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
-    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
-    page: str = (
-        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
-    )
+    text = html.escape(json.dumps(openapi, indent=2))
+    page: str = f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><pre>{text}</pre>\n"
 
     async def not_found(request: Request, _error: Exception) -> Response:
         known = request.url.path.rstrip("/")

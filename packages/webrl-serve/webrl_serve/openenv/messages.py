@@ -210,8 +210,8 @@ def tool_answer(request: Any) -> dict[str, Any]:
     number: str | int | None = None
     code, text = -32700, "Parse error"
     if isinstance(request, dict):
-        kinds = {"method": str, "params": dict, "id": str | int | None}
-        sent = {"params": {}, "id": None} | request
+        kinds: dict[str, Any] = {"method": str, "params": dict, "id": str | int | None}
+        sent: dict[str, Any] = {"params": {}, "id": None} | request
         if sent.get("jsonrpc") != "2.0" or not all(isinstance(sent.get(key), kind) for key, kind in kinds.items()):
             code, text = -32600, "Invalid request: expected JSON-RPC 2.0 with a method"
         elif sent["method"] in ("tools/list", "tools/call"):

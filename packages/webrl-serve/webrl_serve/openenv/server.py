@@ -55,7 +55,8 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
             rollout = find_suite(name).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
             # pydantic's models take a while to build: after what can be refused at once.
-            from webrl_serve.openenv.session import ResetOptions, task_of
+            from webrl_serve.openenv.messages import ResetOptions
+            from webrl_serve.openenv.session import task_of
 
             benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size

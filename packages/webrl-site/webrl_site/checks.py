@@ -43,16 +43,16 @@ class Undecided(Exception):
 class End:
     """What the checks look at."""
 
-    context: BrowserContext
-    """The agent's profile."""
-    page: Page
-    """The active tab."""
-    answer: str | None
-    """The agent's message; None if it was stopped."""
     config: WebConfig
     """The site."""
     allows: Callable[[str], bool]
     """Whether an address may be asked."""
+    page: Page
+    """The active tab."""
+    answer: str | None
+    """The agent's message; None if it was stopped."""
+    context: BrowserContext
+    """The agent's profile."""
     origin: str = ""
     """Where the site's server really is, for programs beside the browser."""
     folder: str = ""

@@ -119,7 +119,7 @@ class WebEnv(BrowserEnv):
             return Score(None, "all tabs are closed")
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
         folder = self._server.folder if self._server else ""
-        end = End(self.context, page, answer, self._web, self._guard.allows, origin, folder)
+        end = End(self._web, self._guard.allows, page, answer, self.context, origin, folder)
         score = await judge(checks, end)
         if score.reward != 0:
             return score

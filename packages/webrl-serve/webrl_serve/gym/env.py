@@ -99,7 +99,15 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             if value != default:
                 raise UsageError(f"{name}={value!r:.200}: {reason}; leave it out")
         self._site = site
-        self._task_kwargs = _task_options(site, dict(task_kwargs or {}))
+        self._task_kwargs = dict(task_kwargs or {})
+        known = ("start_url", "goal") if site == OPENENDED else ()
+        for name in self._task_kwargs.keys() - set(known):
+            raise UsageError(f"task_kwargs: {name!r} is not known; webrl/{site} has {', '.join(known) or 'none'}")
+        for name in known:
+            if not isinstance(given := self._task_kwargs.get(name), str) or not given:
+                raise UsageError(
+                    f"webrl/{site} needs task_kwargs={{'start_url': 'http://…', 'goal': '…'}}, found no {name}"
+                )
         self._terminates = terminate_on_infeasible
         reader = ActionReader(action_mapping)
         config = _settings(site, rollout or RolloutConfig(), viewport)
@@ -174,20 +182,6 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             "last_action_error": error,
             "elapsed_time": np.asarray([time.time() - self._started]),
         }
-
-
-def _task_options(site: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a task. Raises UsageError."""
-    known = ("start_url", "goal") if site == OPENENDED else ()
-    for name in given:
-        if name not in known:
-            raise UsageError(f"task_kwargs: {name!r} is not known; webrl/{site} has {', '.join(known) or 'none'}")
-    for name in known:
-        if not isinstance(given.get(name), str) or not given[name]:
-            raise UsageError(
-                f"webrl/{site} needs task_kwargs={{'start_url': 'http://…', 'goal': '…'}}, found no {name}"
-            )
-    return given
 
 
 def _settings(site: str, config: RolloutConfig, viewport: Mapping[str, int] | None) -> RolloutConfig:

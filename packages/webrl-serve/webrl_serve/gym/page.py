@@ -94,14 +94,6 @@ class ActionReader:
         return dataclasses.replace(first, rest=tuple(rest)) if rest else first
 
 
-async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
-
-
-async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    await set_value(tabs, bid, "select_option", options, force=True)
-
-
 async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
     element = await locate(tabs.page, bid)
     if modifiers is None:
@@ -111,8 +103,8 @@ async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] 
 
 
 FORCED: dict[str, Handler] = {
-    "fill": _fill,
-    "select_option": _select_option,
+    "fill": partial(fill_in, force=True),
+    "select_option": lambda tabs, bid, options: set_value(tabs, bid, "select_option", options, force=True),
     **{name: partial(_click, method=name) for name in ("click", "dblclick", "hover", "check", "uncheck")},
 }
 """Handlers of the second try (`retry_with_force`), by action."""

@@ -113,34 +113,30 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
     text = html.escape(json.dumps(openapi, indent=2))
     page: str = f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><pre>{text}</pre>\n"
 
-    async def not_found(request: Request, _error: Exception) -> Response:
+    async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
-        if known in paths:
+        if isinstance(error, ClientGone):
+            return Response(status_code=499)  # nobody reads it
+        if isinstance(error, BodyError):
+            return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
+        if isinstance(error, HTTPException) and known in paths:
             return RedirectResponse(known, 307)
-        text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
-        return JSONResponse({"detail": text}, 404)
+        if isinstance(error, HTTPException):
+            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
+            return JSONResponse({"detail": text}, error.status_code)
+        problem = explain(error, known.strip("/"))["data"]
+        status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+        return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
-    async def not_allowed(request: Request, error: Exception) -> Response:
-        allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
-        return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
-
-    routes = [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
-    handlers: dict[Any, Any] = {404: not_found, 405: not_allowed, Exception: _failed}
-    handlers |= dict.fromkeys((BodyError, ClientGone, ValidationError, WebRLError), _failed)
-    app = Starlette(routes=[*routes, WebSocketRoute("/ws", partial(converse, hub=hub))], exception_handlers=handlers)
+    kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
+    routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
+    routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
     return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """Return an endpoint's exception as a response."""
-    if isinstance(error, ClientGone):
-        return Response(status_code=499)  # nobody reads it
-    if isinstance(error, BodyError):
-        return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
-    problem = explain(error, request.url.path.strip("/"))["data"]
-    status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
-    return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
 
 async def converse(websocket: WebSocket, hub: Hub) -> None:

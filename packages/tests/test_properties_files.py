@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webrl.config import RolloutConfig
+from webrl.config.redaction import SecretUrl
 from webrl.errors import BrowserError, DataError, WebRLError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import load_restricted, read_released
@@ -28,7 +29,7 @@ from webrl.runs.store import Appender, read_json, read_lines, read_records, writ
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
-from webrl_serve.openenv.client import RemoteEnv, _Server, read_result
+from webrl_serve.openenv.client import RemoteEnv
 
 few = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 HOSTILE = Path(__file__).resolve().parents[2] / "tests" / "hostile"
@@ -197,10 +198,9 @@ ANSWERS = st.one_of(JSON, st.fixed_dictionaries({"observation": OBSERVATIONS | J
 @few
 @given(ANSWERS)
 def test_any_answer_of_a_server_is_a_result_or_a_browser_error(data):
-    config = RolloutConfig()
-    env = RemoteEnv(_Server("http://h", "http://h"), config)
+    env = RemoteEnv(SecretUrl("http://h"), RolloutConfig())
     try:
-        result = env._read(lambda answer: read_result(answer, "click('1')", config), data)
+        result = env._read(data, "click('1')")
     except BrowserError as error:
         assert "http://h" in str(error)
         assert "\n" not in str(error)

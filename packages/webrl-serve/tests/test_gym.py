@@ -222,8 +222,6 @@ def test_what_has_not_begun_and_what_is_not_there_is_said():
     env = make("click-test").unwrapped
     with pytest.raises(BrowserError, match=r"call reset\(\) first"):
         env.step("noop()")
-    with pytest.raises(AttributeError, match="'page': pages are driven over an asynchronous line"):
-        env.page  # noqa: B018
     with pytest.raises(UsageError, match="reset"):
         env.reset(options={"task": 1})
     with pytest.raises(UsageError, match="2\\*\\*32"):

@@ -11,6 +11,7 @@ import pytest
 from llm_builders import PAGE, save_tiny_model
 from served import served
 
+from webrl.cli import main
 from webrl.config import load_config
 from webrl.errors import UsageError
 from webrl.llm.interface import Message, Sampling, Turn
@@ -19,7 +20,7 @@ from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.net import Access, listen
 from webrl.types import Step
-from webrl_serve.model.app import ServerOptions, Service, describe_answer, make_app, refuse, serve
+from webrl_serve.model.app import Service, describe_answer, make_app, refuse
 
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'
@@ -299,9 +300,10 @@ def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_re
     asyncio.run(locked(scope, never, drop))
 
 
-def test_other_machines_need_a_token_and_a_taken_port_is_refused_in_one_line():
-    with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 lets other machines connect: set WEBRL_MODEL_TOKEN"):
-        asyncio.run(serve(None, None, ServerOptions(host="0.0.0.0"), print))
+def test_other_machines_need_a_token_and_a_taken_port_is_refused_in_one_line(capsys, monkeypatch):
+    monkeypatch.delenv("WEBRL_MODEL_TOKEN", raising=False)
+    assert main(["serve-model", ACTOR, "demo", "--host", "0.0.0.0"]) == 2
+    assert "--host 0.0.0.0 lets other machines connect: set WEBRL_MODEL_TOKEN" in capsys.readouterr().err
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):

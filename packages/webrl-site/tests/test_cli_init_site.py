@@ -203,7 +203,12 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
 @pytest.mark.slow
 def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site):
     config = site.config("rollout.web.forbidden_urls=[]")
-    found = asyncio.run(explore(config.rollout, 20))
+
+    async def look():
+        async with shared_browser() as browser:
+            return await explore(browser, config.rollout, 20)
+
+    found = run(look())
     paths = [page.url.removeprefix(site.url) for page in found.pages]
     assert paths[0] == "/"
     assert {"/new", "/tags", "/about"} <= set(paths)
@@ -331,11 +336,11 @@ def test_pages_that_a_program_of_one_document_shows_are_pages_of_their_own():
     </script>"""
 
     async def work():
-        async with serve({"/": page}) as url:
+        async with serve({"/": page}) as url, shared_browser() as browser:
             config = load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}/]"]).rollout
-            return url, await explore(config, 20)
+            return url, await explore(browser, config, 20)
 
-    url, found = asyncio.run(work())
+    url, found = run(work())
     titles = {seen.url.removeprefix(url): seen.title for seen in found.pages}
     assert titles == {"/": "home"} | {f"/{name}": name for name in ("#/users/1", "#/about", "#/about/us")}
     assert any("#/log-out: looks as if" in line for line in found.skipped)

@@ -123,6 +123,11 @@ def notes(tmp_path_factory):
         yield app
 
 
+def without_login(notes: Any) -> RunConfig:
+    """Attempts that end on the start page need nobody logged in, which takes seconds for each."""
+    return notes.config("rollout.step_timeout_s=120", **{"login.form.secrets": None, "login": "{}"})
+
+
 def recorded(out: Path) -> list[Trajectory]:
     return list(read_records(out, Trajectory))
 
@@ -381,7 +386,7 @@ def test_a_page_that_changes_by_itself_is_looked_at_again_and_what_does_not_repl
 
 
 def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_for(notes, tmp_path):
-    config, out = notes.config("rollout.step_timeout_s=120"), tmp_path / "demos" / "trajectories.jsonl"
+    config, out = without_login(notes), tmp_path / "demos" / "trajectories.jsonl"
     task = next(task for task in hand_tasks(config) if task.task_id.endswith("done-1"))
 
     async def act(person):
@@ -416,7 +421,7 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
 
 
 def test_quit_is_heard_while_an_attempt_is_played_again(notes, tmp_path):
-    config, out = notes.config("rollout.step_timeout_s=120"), tmp_path / "demos" / "trajectories.jsonl"
+    config, out = without_login(notes), tmp_path / "demos" / "trajectories.jsonl"
 
     async def act(person):
         await person.wait("1/")

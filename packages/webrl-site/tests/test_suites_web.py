@@ -26,9 +26,9 @@ from webrl.types import Status, Task
 from webrl_site.env import WebEnv
 from webrl_site.hooks import run_command, take_turn
 from webrl_site.locks import SiteBusy
-from webrl_site.login import Logins, cookie_header, login_path
+from webrl_site.login import Logins, login_path
 from webrl_site.sites import SiteError
-from webrl_site.starter import Idle
+from webrl_site.starter import Visitor
 from webrl_site.tasks import read_instructions
 
 DONE = "send_msg_to_user('done')"
@@ -72,9 +72,13 @@ def task(config, name="look", url=None, checks=(), instruction="look around"):
     )
 
 
+UNPROVEN = {"login.proof_url": "null"}
+"""For episodes whose log-in is not the point: opening the proof's page takes a second each time."""
+
+
 def end(site, checks, *actions, config=None, url="/notes/1"):
     """Log in, play, score; gives the score and the last step's result."""
-    config = config or site.config()
+    config = config or site.config(**UNPROVEN)
 
     async def work():
         async with shared_browser() as browser:
@@ -226,7 +230,7 @@ KINDS = [
 @pytest.mark.browser
 @pytest.mark.parametrize(("check", "holds", "fails"), some(KINDS))
 def test_each_kind_of_check_tells_done_from_not_done(site, check, holds, fails):
-    config = site.config("rollout.web.forbidden_urls=[]")
+    config = site.config("rollout.web.forbidden_urls=[]", **UNPROVEN)
     for actions, reward in ((holds, 1.0), (fails, 0.0)):
         if actions is None:
             continue
@@ -258,11 +262,11 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
     score, _ = end(site, [{"http": "/broken"}])
     assert score.reward is None
     slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    score, _ = end(site, [{"sql": slow}], config=site.config(check_timeout_s=0.3))
+    score, _ = end(site, [{"sql": slow}], config=site.config(check_timeout_s=0.3, **UNPROVEN))
     assert score.reward is None
     score, _ = end(site, [{"http": "http://127.0.0.1:9/"}])
     assert "outside the site's hosts" in score.note
-    score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3))
+    score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3, **UNPROVEN))
     assert "no result in 0.3 s" in score.note
 
 
@@ -279,15 +283,6 @@ def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
     elsewhere = fresh.config("rollout.web.start_urls=[http://localhost:1/]")
     assert len({login_path(c.rollout.web) for c in (ann, bob, elsewhere)}) == 3
     assert login_path(ann.rollout.web) == login_path(fresh.config().rollout.web)
-
-
-def test_cookies_go_to_their_own_host_and_path_alone():
-    kept = {"value": "v", "domain": ".a.example", "path": "/"}
-    state = {"cookies": [{"name": "one"} | kept, {"name": "two"} | kept | {"path": "/in"}]}
-    assert cookie_header(state, "http://a.example/") == {"Cookie": "one=v"}
-    assert cookie_header(state, "http://www.a.example/in/x") == {"Cookie": "one=v; two=v"}
-    assert cookie_header(state, "http://b.example/in") == {}
-    assert cookie_header(state, "http://nota.example/in") == {}
 
 
 @pytest.mark.browser
@@ -402,23 +397,16 @@ def test_a_password_that_is_not_exported_is_one_clear_error_where_workers_are_ha
 
 
 def test_http_s_own_password_goes_to_the_first_start_page_s_origin_alone_and_is_shown_nowhere(site):
-    web = site.bare(**{"login.basic": "{user: guest, password: let-me-in}"}).rollout.web
-    (header,) = web.authorization(site.url + "/notes/1").values()
-    assert header == "Basic Z3Vlc3Q6bGV0LW1lLWlu"
-    for url in ("http://127.0.0.1:1/", site.url.replace("http:", "https:"), "http://localhost/"):
-        assert not web.authorization(url)
+    basic = {"login.basic": "{user: guest, password: let-me-in}"}
+    web = site.bare(**basic).rollout.web
     assert web.http_credentials["http_credentials"]["origin"] == site.url
-    assert "let-me-in" not in redact(f"{header} let-me-in {web!r}")
-    assert "Z3Vlc3" not in redact(header)
+    assert "let-me-in" not in redact(f"let-me-in {web!r}")
     assert site.bare().rollout.web.http_credentials == {}
     for start in ("HTTP://Example.org:80/x", "http://example.org/y"):  # one origin, as Playwright compares them
-        named = site.bare(
-            start_urls=f"['{start}']", **{"login.basic": "{user: guest, password: let-me-in}"}
-        ).rollout.web
-        assert named.origin == "http://example.org"
-        assert named.authorization("http://example.org:80/")
+        assert site.bare(start_urls=f"['{start}']", **basic).rollout.web.origin == "http://example.org"
 
 
+@pytest.mark.browser
 def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_is_none(fresh, tmp_path):
     good = {"cookies": [{"name": "a", "value": "secret-4711", "domain": "127.0.0.1", "path": "/"}], "origins": []}
     path = tmp_path / "state.json"
@@ -427,7 +415,12 @@ def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_
 
     def read(**login):
         settings = {f"login.{key}": value for key, value in login.items()}
-        return run(Logins(fresh.bare(**settings).rollout.web).state(None))
+
+        async def work():
+            async with shared_browser() as browser:
+                return await Logins(fresh.bare(**settings).rollout.web).state(browser)
+
+        return run(work())
 
     assert read(state_file=path) == read(command=command) == good
     with pytest.raises(SiteError, match=r"state\.json: the log-in has expired"):
@@ -515,7 +508,7 @@ def test_actions_take_turns_over_all_processes(site):
 
 @pytest.mark.browser
 def test_forbidden_actions_are_refused_by_name(site):
-    config = site.config(forbidden_actions="[goto]")
+    config = site.config(forbidden_actions="[goto]", **UNPROVEN)
     _, result = end(site, [], "goto('{url}/about')", config=config)
     assert result.error == "Blocked: goto is not allowed on this site."
     assert result.observation.url.endswith("/notes/1")
@@ -554,7 +547,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
             await collect(tasks, config, policy, out, phase=0, prefix="d", on_episode=played.append)
         return {t.task.task_id: t.env_reward for t in played}
 
-    idle = asyncio.run(rewards(Idle(), tmp_path / "idle.jsonl"))
+    idle = asyncio.run(rewards(Visitor(), tmp_path / "idle.jsonl"))
     assert idle == dict.fromkeys(idle, 0.0)
     solved = asyncio.run(rewards(module.Script(), tmp_path / "solved.jsonl"))
     assert solved == dict.fromkeys(idle, 1.0)

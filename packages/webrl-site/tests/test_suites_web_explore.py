@@ -53,9 +53,9 @@ async def noting(pages):
 
 def look_around(pages, num_pages=12):
     async def work():
-        async with noting(pages) as (url, asked):
+        async with noting(pages) as (url, asked), shared_browser() as browser:
             config = load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}/]"]).rollout
-            return url, await explore(config, num_pages), asked
+            return url, await explore(browser, config, num_pages), asked
 
     return run(work())
 

@@ -27,7 +27,7 @@ from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
 from webrl_site.env import WebEnv
 from webrl_site.serve import EpisodeServer
 from webrl_site.sites import SiteError
-from webrl_site.starter import Idle
+from webrl_site.starter import Visitor
 
 DONE = "send_msg_to_user('done')"
 
@@ -228,7 +228,7 @@ def test_what_a_worker_starts_has_the_python_path_of_webrl_itself(config_file, t
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:/elsewhere")
     config = written(config_file, "rollout.web.verify=[sh, -c, 'echo fail: $PYTHONPATH.']", f"runs_dir={tmp_path}")
     (light,) = seed_tasks(config)
-    (ended,) = run(play_in_worker(config, {"light": Idle()}, [light], tmp_path / "t.jsonl")).values()
+    (ended,) = run(play_in_worker(config, {"light": Visitor()}, [light], tmp_path / "t.jsonl")).values()
     assert (ended.env_reward, ended.env_error.endswith(f": {ROOT}:/elsewhere.")) == (0, True), ended.env_error
 
 
@@ -431,19 +431,17 @@ def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_fil
     assert all(word in str(error.value) for word in words), error.value
 
 
-def test_ports_are_not_claimed_in_a_folder_that_somebody_else_may_have_made(config_file, tmp_path, monkeypatch):
+def test_what_is_no_folder_of_a_server_is_not_removed(config_file, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "theirs").mkdir()
-    link = tmp_path / f"webrl-serve-{os.getuid()}"
-    link.symlink_to("theirs")
-    web = written(config_file).rollout.web
-    with pytest.raises(SiteError, match="is not this user's own folder"):
-        run(EpisodeServer.start(web))
-    link.unlink()
-    link.mkdir(mode=0o777)
-    link.chmod(0o777)
-    with pytest.raises(SiteError, match="is not this user's own folder"):
-        run(EpisodeServer.start(web))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "webrl-serve-link").symlink_to("kept")
+    (tmp_path / "webrl-serve-file").touch()
+
+    async def work():
+        await (await EpisodeServer.start(written(config_file).rollout.web)).stop()
+
+    run(work())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "webrl-serve-file", "webrl-serve-link"]
 
 
 def test_a_folder_that_is_not_there_is_named(config_file):

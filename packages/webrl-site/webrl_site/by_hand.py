@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.demos.record import DEMONSTRATION_SEED
@@ -94,7 +93,7 @@ def hand_tasks(config: RunConfig) -> list[Task]:
 
 
 @dataclass(frozen=True)
-class _RecordingSession:
+class _Recorder:
     """What all attempts share: the settings, the file, the terminal and two browsers."""
 
     config: RolloutConfig
@@ -103,8 +102,33 @@ class _RecordingSession:
     inbox: Inbox
     visible: Browser
     unseen: Browser
+    keep_all: bool
 
-    async def attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
+    async def record(self, task: Task) -> tuple[Trajectory, bool] | None:
+        """Return the demonstration of a task and whether it solves it; None if it is skipped.
+
+        Raises:
+            Stopped: the person quits.
+        """
+        name = f"hand-{task.task_id}"
+        while True:
+            try:
+                kept = await self._verdict(*await self._attempt(name, task))
+                if kept is not None:
+                    return kept
+                choice = await self._choose()
+            except Stopped as stopped:
+                choice = str(stopped)
+                if choice not in CHOICES:
+                    self.say(f"  {choice}: this attempt cannot be recorded")
+                    choice = await self._choose()
+            shutil.rmtree(screenshot_folder(self.out, name), ignore_errors=True)
+            if choice == "quit":
+                raise Stopped(choice)
+            if choice == "skip":
+                return None
+
+    async def _attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
         """Let the person play an episode. Raises Stopped."""
         while not self.inbox.empty():
             early = self.inbox.get_nowait()  # what else is from before is of no use
@@ -116,8 +140,34 @@ class _RecordingSession:
         hand = HumanPolicy(env, self.say, self.inbox)
         return await self._play(env, hand, name, task, self.config.model_copy(update=patient))
 
-    async def replay(self, played: Trajectory, url: str) -> Trajectory:
-        """Play it again without the person. Raises ReplayMismatch."""
+    async def _verdict(self, played: Trajectory, url: str) -> tuple[Trajectory, bool] | None:
+        """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""
+        reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
+        self.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
+        refusal = ""
+        if not played.status.finished:
+            refusal = played.message
+        elif played.env_reward is not None and not is_success(played) and not self.keep_all:
+            refusal = "the suite's own check fails it (--keep-all keeps such)"
+        elif played.env_error and played.env_reward is None and not self.keep_all:
+            refusal = "the suite's own check could not be made"
+        if refusal:
+            self.say(f"  not kept: {refusal}")
+            return None
+        try:
+            again = await self._replay(played, url)
+        except ReplayMismatch as difference:
+            self.say(f"  played again it does not come to the same end: {difference}")
+            if self.keep_all and any(step.screenshot for step in played.steps):
+                self.say("  not kept: its screenshots are overwritten by now")
+                return None
+            return (played, is_success(played)) if self.keep_all else None
+        self.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
+        unchecked = again.env_reward is None and not again.env_error
+        return again, unchecked or is_success(again)
+
+    async def _replay(self, played: Trajectory, url: str) -> Trajectory:
+        """Play it again without the person, first without idle clicks. Raises ReplayMismatch."""
         worked = [step for step in played.steps if not step.error]
         shorter = without_idle_clicks(worked)
         if len(shorter) < len(worked):
@@ -148,6 +198,13 @@ class _RecordingSession:
             return without_secrets(await suite_of(task).finish(env, episode)), url
         finally:
             await env.close()
+
+    async def _choose(self) -> str:
+        self.say(f"  {', '.join(CHOICES)}?")
+        while True:
+            line = await self.inbox.get()
+            if isinstance(line, str) and line.strip() in CHOICES:
+                return line.strip()
 
 
 def without_idle_clicks(steps: Sequence[Step]) -> list[Step]:
@@ -194,9 +251,9 @@ async def record_by_hand(
     config = config.model_copy(update={"rollout": rollout})
     for task in tasks:
         suite_of(task).check(task, config.rollout)
-    session = _RecordingSession(config.rollout, out, say, inbox, visible, unseen)
+    recorder = _Recorder(config.rollout, out, say, inbox, visible, unseen, keep_all)
     async with open_sites(config, tasks):
-        with store.Appender(labels) as verdicts, store.Appender(out) as file:
+        with store.Appender(labels) as verdicts, store.Appender(out) as file, contextlib.suppress(Stopped):
             there = {each.trajectory_id: each.task.instruction for each in store.read_records(out, Trajectory)}
             waiting = [task for task in tasks if f"hand-{task.task_id}" not in there]
             for task in tasks:
@@ -208,68 +265,7 @@ async def record_by_hand(
                     )
             for number, task in enumerate(waiting, start=1):
                 say(f"{number}/{len(waiting)} {task.task_id}")
-                kept = await _until_kept(session, task, keep_all)
-                if kept is None:
-                    return
-                if isinstance(kept, tuple):
+                if kept := await recorder.record(task):
                     trajectory, is_solved = kept
                     verdicts.append(Label(trajectory.trajectory_id, None, int(is_solved), HumanPolicy.fingerprint))
                     file.append(trajectory)
-
-
-async def _until_kept(
-    session: _RecordingSession, task: Task, keep_all: bool
-) -> tuple[Trajectory, bool] | Literal["skip"] | None:
-    """Return the demonstration of a task and whether it solves it; "skip" without one, None at the end."""
-    name = f"hand-{task.task_id}"
-    while True:
-        try:
-            played, url = await session.attempt(name, task)
-            kept = await _verdict(session, played, url, keep_all)
-            if kept is not None:
-                return kept
-            choice = await _choose(session)
-        except Stopped as stopped:
-            choice = str(stopped)
-            if choice not in CHOICES:
-                session.say(f"  {choice}: this attempt cannot be recorded")
-                choice = await _choose(session)
-        shutil.rmtree(screenshot_folder(session.out, name), ignore_errors=True)
-        if choice != "again":
-            return "skip" if choice == "skip" else None
-
-
-async def _verdict(
-    session: _RecordingSession, played: Trajectory, url: str, keep_all: bool
-) -> tuple[Trajectory, bool] | None:
-    """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""
-    reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
-    session.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
-    if not played.status.finished:
-        session.say(f"  not kept: {played.message}")
-        return None
-    if played.env_reward is not None and not is_success(played) and not keep_all:
-        session.say("  not kept: the suite's own check fails it (--keep-all keeps such)")
-        return None
-    if played.env_error and played.env_reward is None and not keep_all:
-        session.say("  not kept: the suite's own check could not be made")
-        return None
-    try:
-        again = await session.replay(played, url)
-    except ReplayMismatch as difference:
-        session.say(f"  played again it does not come to the same end: {difference}")
-        if keep_all and any(step.screenshot for step in played.steps):
-            session.say("  not kept: its screenshots are overwritten by now")
-            return None
-        return (played, is_success(played)) if keep_all else None
-    session.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
-    unchecked = again.env_reward is None and not again.env_error
-    return again, unchecked or is_success(again)
-
-
-async def _choose(session: _RecordingSession) -> str:
-    session.say(f"  {', '.join(CHOICES)}?")
-    while True:
-        line = await session.inbox.get()
-        if isinstance(line, str) and line.strip() in CHOICES:
-            return line.strip()

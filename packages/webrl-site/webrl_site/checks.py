@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urljoin
 
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
@@ -26,26 +27,15 @@ from webrl.rollouts.guard import UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl_site.hooks import filled, run_command
-from webrl_site.login import authenticated_client
 from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError, page_of
 from webrl_site.tasks import Check
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import APIResponse, BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
-# `innerText` leaves out what stands in shadow roots.
-_TEXT = """(() => {
-  const texts = [document.body?.innerText ?? ''];
-  const look = (root) => root.querySelectorAll('*').forEach((element) => {
-    if (!element.shadowRoot || !element.checkVisibility()) return;
-    texts.push(...[...element.shadowRoot.children].map((child) => (child.checkVisibility() && child.innerText) || ''));
-    look(element.shadowRoot);
-  });
-  look(document);
-  return texts.join('\\n');
-})()"""
+_TEXT = Path(__file__).with_name("text.js")
 
 
 class Undecided(Exception):
@@ -58,18 +48,18 @@ class End:
 
     browser: Browser
     """The agent's."""
-    context: BrowserContext
-    """Its profile."""
-    page: Page
-    """The active tab."""
-    answer: str | None
-    """The agent's message; None if it was stopped."""
     config: WebConfig
     """The site."""
     allows: Callable[[str], bool]
     """Whether an address may be asked."""
+    page: Page
+    """The active tab."""
+    answer: str | None
+    """The agent's message; None if it was stopped."""
+    context: BrowserContext
+    """The agent's profile."""
     proxy: str | None = None
-    """What the site is asked through, where a server of this episode stands for it."""
+    """What forwards requests to the server of this episode, if it has one."""
     origin: str = ""
     """Where the site's server really is, for programs beside the browser."""
     folder: str = ""
@@ -109,17 +99,39 @@ async def combine(checks: Iterable[tuple[str, Callable[[], Awaitable[str]]]], ti
 
 async def unanswered(end: End) -> str:
     """Why the site's start page gives no answer at all, "" if it gives one."""
-    import httpx
-
     url = end.config.start_urls[0]
     try:
-        async with authenticated_client(
-            end.config, {"cookies": []}, end.config.check_timeout_s, proxy=end.proxy
-        ) as client:
-            answer = await client.get(url, follow_redirects=False)
-    except httpx.HTTPError as error:
-        return f"{url} does not answer ({type(error).__name__}: {error})"
-    return f"{url} does not answer: {answer.text:.200}" if UNREACHED in answer.text[:300] else ""
+        _, text = await _ask(url, end, num_redirects=0)
+    except Undecided as error:
+        return str(error)
+    return f"{url} does not answer: {text:.200}" if UNREACHED in text[:300] else ""
+
+
+async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse, str]:
+    """The answer to a GET with the agent's cookies, which the site's limits do not hold, and its text.
+
+    Raises:
+        Undecided: no answer, or a redirect to another host.
+    """
+    from playwright.async_api import Error
+
+    assert end.context.browser is not None
+    options = {"proxy": {"server": end.proxy}} if end.proxy else {}
+    context = await end.context.browser.new_context(**options, **end.config.http_credentials)
+    try:
+        await context.add_cookies(cast(Any, await end.context.cookies()))
+        while True:
+            answer = await context.request.get(url, timeout=end.config.check_timeout_s * 1000, max_redirects=0)
+            location = answer.headers.get("location")
+            if not (300 <= answer.status < 400 and location and num_redirects):
+                return answer, (await answer.body()).decode("utf-8", "replace")
+            url, num_redirects = urljoin(url, location), num_redirects - 1
+            if not end.allows(url):
+                raise Undecided(f"it leads away: {url} is outside the site's hosts")
+    except Error as error:
+        raise Undecided(f"{url} does not answer ({first_line(error)})") from None
+    finally:
+        await context.close()
 
 
 async def _problem(check: Check, end: End) -> str:
@@ -140,12 +152,12 @@ async def _problem(check: Check, end: End) -> str:
                 try:
                     tab = await Tab.open(page, end.browser.port)
                     try:
-                        texts = [str(text) for text in await evaluate_in_frames(tab, _TEXT)]
+                        texts = await evaluate_in_frames(tab, _TEXT.read_text(encoding="utf-8"))
                     finally:
                         await tab.close()
                 except (Error, ChannelError, ChannelClosed) as error:
                     raise Undecided(first_line(error)) from None
-            shown = " ".join(" ".join(texts).split())
+            shown = " ".join(" ".join(map(str, texts)).split())
             if (" ".join((check.text or "").split()) in shown) != check.absent:
                 return ""
             return "it is there" if check.absent else f"the page shows {shown!r:.200}"
@@ -173,37 +185,22 @@ async def _problem(check: Check, end: End) -> str:
 
 
 async def _http(check: Check, end: End) -> str:
-    import httpx
-
     url = end.config.absolute(check.http or "")
     if not end.allows(url):
         raise Undecided(f"{url} is outside the site's hosts")
-    state: dict[str, Any] = {"cookies": await end.context.cookies()}
-    try:
-        name = await end.browser.user_agent()
-    except BrowserError as error:
-        raise Undecided(str(error)) from None
-    try:
-        async with authenticated_client(
-            end.config, state, end.config.check_timeout_s, end.allows, end.proxy, name
-        ) as client:
-            answer = await client.get(url)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
-    except SiteError as error:
-        raise Undecided(f"{url} leads away: {error}") from None
-    if answer.status_code == _TOO_MANY or answer.status_code >= 500:
-        raise Undecided(f"{url} answers {answer.status_code}")
-    if not answer.is_success:
-        return f"{url} answers {answer.status_code}"
+    answer, text = await _ask(url, end)
+    if answer.status == _TOO_MANY or answer.status >= 500:
+        raise Undecided(f"{url} answers {answer.status}")
+    if not 200 <= answer.status < 300:
+        return f"{url} answers {answer.status}"
     if check.path is None:
-        return "" if page_of(str(answer.url)) == page_of(url) else f"{url} leads to {answer.url}"
+        return "" if page_of(answer.url) == page_of(url) else f"{url} leads to {answer.url}"
     from jsonpath import findall
 
     try:
-        values = findall(check.path, answer.json())
+        values = findall(check.path, json.loads(text))
     except (ValueError, RecursionError):
-        raise Undecided(f"{url} answers no JSON that can be read: {answer.text!r:.100}") from None
+        raise Undecided(f"{url} answers no JSON that can be read: {text!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
     if len(values) == 1 and values[0] == check.equals:

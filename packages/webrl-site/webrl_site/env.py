@@ -117,9 +117,10 @@ class WebEnv(BrowserEnv):
         if page is None:
             return Score(None, "all tabs are closed")
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
-        proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
-        end = End(self._browser, self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
+        proxy = self._guard.proxy if self._server else None
+        allows = self._guard.allows
+        end = End(self._browser, self._web, allows, page, answer, self.context, proxy, origin, folder)
         score = await judge(checks, end)
         if score.reward != 0:
             return score

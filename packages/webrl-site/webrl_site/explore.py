@@ -1,8 +1,8 @@
 """A short look around one's own site: pages that can be reached by links, as the agent would see them.
 
-API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside. Links that
-look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few pages of
-one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
+API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside.
+Links that look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few
+pages of one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -47,64 +48,7 @@ _ACCOUNT = re.compile(
     rf"{LOGIN_LINK.pattern}|register|sign-?_?\s?up|forgot|password|account|verif|about|help|terms|privacy|imprint|language"
 )
 _NAMED = re.compile(r"^\s*\[(\w+)\] \w+ ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
-_SCRIPT = """() => {
-  const short = (words) => [...(words ?? '').replace(/\\s+/g, ' ').trim()].slice(0, 80).join('');
-  const text = (e) => short(e?.innerText);
-  const plain = (e) => short(e?.textContent);
-  const all = (() => {
-    try {
-      return __webrl.allElements(); // in shadow roots too
-    } catch {
-      return [...document.querySelectorAll('*')];
-    }
-  })();
-  // A field called `method` or `elements` hides the form's own.
-  const own = (form, name) => Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, name).get.call(form);
-  const label = (e) => {
-    const copy = e.labels?.[0]?.cloneNode(true);
-    copy?.querySelectorAll('input, select, textarea').forEach((part) => part.remove());
-    return plain(copy);
-  };
-  const name = (e) => short(label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id);
-  const isField = (e) =>
-    e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea');
-  const isText = (e) => e.matches('input:not([type]), input[type=text], input[type=email], input[type=tel]');
-  const words = (e) => e instanceof HTMLInputElement ? e.value : text(e) || text(e.getRootNode().host);
-  const enters = (said) => /log.?[io]n|sign.?in|continue|submit|^ok$/i.test(said);
-  const describe = (action, method, fields, buttons) => {
-    const passwords = fields.filter((e) => e.type === 'password' && e.checkVisibility());
-    // Two are a registration, one that is new is no log-in either.
-    const password = passwords.length === 1 && passwords[0].autocomplete !== 'new-password' ? passwords[0] : null;
-    const user = fields.slice(0, fields.indexOf(password)).filter((e) => isText(e) && e.checkVisibility()).at(-1);
-    return {
-      action, method, fields: fields.map(name), password: password && name(password), user: user ? name(user) : null,
-      submit: buttons.find(enters) ?? buttons[0] ?? null,
-    };
-  };
-  const forms = all.filter((e) => e instanceof HTMLFormElement).map((form) => describe(
-    own(form, 'action'), own(form, 'method').toUpperCase(), [...own(form, 'elements')].filter(isField),
-    all.filter((e) => e.form === form && e.matches('button:not([type=button]), input[type=submit]')).map(words)
-      .filter(Boolean)));
-  // A program may ask for a password without a form, or in a component of its own.
-  const loose = all.filter((e) => isField(e) && !e.form && e.checkVisibility());
-  const last = all.indexOf(loose.filter((e) => e.type === 'password').at(-1));
-  const after = all.slice(last + 1).filter((e) => e.matches('button, [role=button]') && e.checkVisibility());
-  if (last >= 0) forms.push(describe(location.href, 'POST', loose, after.map(words).filter(enters)));
-  // A name of the site beside the page's own (docsify has it in every sidebar) is not the page's heading.
-  const headings = all.filter((e) => e.matches('h1') && text(e) && !e.closest(
-    'aside, nav, [role=complementary], [role=navigation]'));
-  const asks = (a) => /confirm\\(/.test(a.getAttribute('onclick')) ||
-    a.getAttributeNames().some((key) => /confirm|^data-(turbo-)?method$|^hx-(post|put|patch|delete)$/.test(key));
-  return {
-    type: document.contentType,
-    title: document.title.trim(),
-    heading: headings.length === 1 ? headings[0].getAttribute('bid') : '',
-    links: all.filter((e) => (e instanceof HTMLAnchorElement || e instanceof HTMLAreaElement) && e.href).map((a) => [
-      a.href, [text(a) || plain(a), a.getAttribute('aria-label'), a.title].filter(Boolean).join('\\n'),
-      a.getAttribute('bid') ?? '', asks(a)]),
-    forms,
-  };
-}"""
+_SCRIPT = Path(__file__).with_name("explore.js")
 
 
 @dataclass(frozen=True)
@@ -191,7 +135,9 @@ class _Link(NamedTuple):
     """Whether the page asks back when it is clicked, or sends something else than GET."""
 
 
-async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None) -> Exploration:
+async def explore(
+    browser: Browser, config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None
+) -> Exploration:
     """Visit the start pages and what they link to on the site's own hosts, nearest first.
 
     Args:
@@ -200,29 +146,27 @@ async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] 
     Raises:
         UsageError: no start page.
         SiteError, BrowserError: the first start page does not open, or refuses the log-in.
-        BrowserMissing: no Chromium.
     """
     require_start(config)
     web = config.web.model_copy(update={"read_only": True})
     config = config.model_copy(update={"web": web, "settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
     walk = _Walk(config.web, first)
-    async with Browser(max_page_mb=config.max_page_mb) as browser:
-        env = WebEnv(browser, config)
-        try:
-            visits_left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
-            while len(walk.pages) < max_pages and visits_left and (waiting := walk.next()):
-                visits_left -= 1
-                url, link = waiting
-                try:
-                    walk.enter(url, *await _visit(env, config, url, link))
-                except BrowserError as error:
-                    if not walk.pages and url == config.web.start_urls[0]:
-                        raise
-                    why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
-                    walk.skip(url, why)
-                    walk.count(url, is_new=False)
-        finally:
-            await env.close()
+    env = WebEnv(browser, config)
+    try:
+        visits_left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
+        while len(walk.pages) < max_pages and visits_left and (waiting := walk.next()):
+            visits_left -= 1
+            url, link = waiting
+            try:
+                walk.enter(url, *await _visit(env, config, url, link))
+            except BrowserError as error:
+                if not walk.pages and url == config.web.start_urls[0]:
+                    raise
+                why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
+                walk.skip(url, why)
+                walk.count(url, is_new=False)
+    finally:
+        await env.close()
     return walk.result()
 
 
@@ -334,8 +278,9 @@ async def _visit(
     observation = await env.reset(task_at(config, f"{config.web.name}.look", url, "look around"))
     try:
         _, *frames = await shown_frames(env.page.main_frame)
-        parts: list[dict[str, Any]] = [await env.tab.evaluate(f"({_SCRIPT})()")]
-        parts += [await frame.evaluate(_SCRIPT) for frame in frames]
+        script = _SCRIPT.read_text(encoding="utf-8")
+        parts: list[dict[str, Any]] = [await env.tab.evaluate(f"({script})()")]
+        parts += [await frame.evaluate(script) for frame in frames]
         socket: str = await env.tab.evaluate_in_page("window.__webrl?.refusedSocket ?? ''")
     except (Error, ChannelError, ChannelClosed) as error:
         raise BrowserError(first_line(error)) from None

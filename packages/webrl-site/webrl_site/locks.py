@@ -145,15 +145,13 @@ async def _lease_one(
 ) -> None:
     mode = fcntl.LOCK_EX if writing else fcntl.LOCK_SH
     order = random.sample(urls, len(urls))
-    pause = _POLL_S
-    gate: IO[str] | None = None
-    try:
+    pause, has_gate = _POLL_S, False
+    with _open(_path(folder, order[0], "gate")) as gate:
         while True:
             for url in order:
                 # A waiting writer holds the gate; readers that arrive later stop there, so it gets its turn.
                 with _open(_path(folder, url, "gate")) as passing:
-                    own_gate = gate is not None and url == order[0]
-                    if not own_gate and not _try(passing, mode):
+                    if not (has_gate and url == order[0]) and not _try(passing, mode):
                         continue
                     file = _open(_path(folder, url, "lease"))
                     if _try(file, mode):
@@ -161,19 +159,12 @@ async def _lease_one(
                         lease.files.enter_context(file)
                         return
                     file.close()
-            if writing and gate is None:
-                gate = _open(_path(folder, order[0], "gate"))
-                if not _try(gate, fcntl.LOCK_EX):
-                    gate.close()
-                    gate = None
+            has_gate = has_gate or (writing and _try(gate, fcntl.LOCK_EX))
             if time.monotonic() > deadline:
                 kind = "writing" if writing else "reading"
                 raise SiteError(f"no replica of {name} came free for {kind}: {', '.join(urls)} are all leased")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _MAX_POLL_S)
-    finally:
-        if gate is not None:
-            gate.close()
 
 
 def _path(folder: Path, url: str, kind: str) -> Path:

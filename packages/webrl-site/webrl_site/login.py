@@ -14,10 +14,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from webrl.errors import DataError
 from webrl.rollouts.browser import first_line
@@ -28,10 +27,9 @@ from webrl.runs.store import write_json
 from webrl_site.hooks import run_command
 from webrl_site.locks import exclusive
 from webrl_site.settings import FormLogin, WebConfig
-from webrl_site.sites import SiteError, page_of, shows_proof
+from webrl_site.sites import SiteError, page_of
 
 if TYPE_CHECKING:
-    import httpx
     from playwright.async_api import Frame, Locator
 
     from webrl.rollouts.browser import Browser
@@ -59,11 +57,11 @@ class Logins:
         self._config = config
         self._checked = -1e9
 
-    async def state(self, browser: Browser | None) -> State | None:
+    async def state(self, browser: Browser) -> State | None:
         """A storage state that is logged in.
 
         Args:
-            browser: fills in the form, where that is the way, and opens the proof's page where cookies do not tell.
+            browser: fills in the form, where that is the way, and opens the proof's page.
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
@@ -81,23 +79,22 @@ class Logins:
                 reason = getattr(error, "strerror", None) or error
                 raise DataError(f"{login.state_file}: {reason}; rollout.web.login.state_file") from None
             state = _parse(text, str(login.state_file))
-            if not fresh and not await self._holds(browser, state):
+            if not fresh and not await _holds(browser, self._config, state):
                 raise SiteError(f"{login.state_file}: the log-in has expired ({login.proof_url} does not show it)")
             self._checked = time.monotonic()
             return state
         path = login_path(self._config)
         async with exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
             kept = _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-            if kept is None or not (fresh or await self._holds(browser, kept)):
+            if kept is None or not (fresh or await _holds(browser, self._config, kept)):
                 logger.info("logging in to %s", self._config.name)
                 if login.command:
                     out = await run_command(login.command, login.timeout_s, "rollout.web.login.command")
                     kept = _parse(out, "what rollout.web.login.command printed")
                 else:
                     assert login.form is not None
-                    assert browser is not None
                     kept = await fill_form(browser, login.form, self._config)
-                if not await self._holds(browser, kept):
+                if not await _holds(browser, self._config, kept):
                     raise SiteError(
                         f"the log-in does not work: {login.proof_url} does not show it; check rollout.web.login"
                     )
@@ -105,21 +102,6 @@ class Logins:
                 path.chmod(0o600)
             self._checked = time.monotonic()
             return kept
-
-    async def _holds(self, browser: Browser | None, state: State) -> bool:
-        """Whether the proof's page is shown; True where there is no proof.
-
-        With more than cookies to the log-in (a token in localStorage) only the site's own program can tell.
-        """
-        login = self._config.login
-        if not login.proof_url:
-            return True
-        url = self._config.absolute(login.proof_url)
-        if browser is not None and state["origins"]:
-            return await _shows_in_browser(browser, self._config, state, url, _ANSWER_S)
-        name = await browser.user_agent() if browser is not None else None
-        async with authenticated_client(self._config, state, _ANSWER_S, user_agent=name) as client:
-            return await shows_proof(client, url, login.proof_text, site=url, page="it")
 
 
 def login_path(config: WebConfig) -> Path:
@@ -131,46 +113,6 @@ def login_path(config: WebConfig) -> Path:
 def forget(config: WebConfig) -> None:
     """Have the next episode log in anew: a reset may have ended the session."""
     login_path(config).unlink(missing_ok=True)
-
-
-def authenticated_client(
-    config: WebConfig,
-    state: State,
-    timeout_s: float,
-    allows: Callable[[str], bool] | None = None,
-    proxy: str | None = None,
-    user_agent: str | None = None,
-) -> httpx.AsyncClient:
-    """A client that sends what a browser would, after redirects too: the state's cookies, HTTP's own log-in.
-
-    Args:
-        allows: whether an address may be asked; a redirect to another one is a SiteError.
-        proxy: what it is asked through.
-        user_agent: what the agent's browser calls itself: sites may end a session that somebody else seems to use.
-    """
-    import httpx
-
-    async def add_cookies(request: httpx.Request) -> None:
-        if allows is not None and not allows(str(request.url)):
-            raise SiteError(f"{request.url} is outside the site's hosts")
-        url = str(request.url)
-        for name, value in (cookie_header(state, url) | config.authorization(url)).items():
-            request.headers[name] = value  # (update() takes ASCII only)
-
-    hooks = {"request": [add_cookies]}
-    headers = {"User-Agent": user_agent} if user_agent else {}
-    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks=hooks, proxy=proxy, headers=headers)
-
-
-def cookie_header(state: State, url: str) -> dict[str, str]:
-    """The state's cookies for a request to `url`."""
-    host, path = urlsplit(url).hostname or "", urlsplit(url).path or "/"
-    cookies = [
-        f"{cookie['name']}={cookie['value']}"
-        for cookie in state["cookies"]
-        if f".{host}".endswith("." + cookie["domain"].lstrip(".")) and path.startswith(cookie.get("path", "/"))
-    ]
-    return {"Cookie": "; ".join(cookies)} if cookies else {}
 
 
 def _parse(text: str, where: str) -> State:
@@ -248,25 +190,31 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
     return state
 
 
-async def _shows_in_browser(browser: Browser, config: WebConfig, state: State, url: str, timeout_s: float) -> bool:
-    """Whether a page shows the proof's text or, without one, is neither another page nor one that asks for a password.
+async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
+    """Whether the proof's page shows its text or, without one, is no other page; True where there is no proof.
+
+    It is opened in the browser: with more than cookies to the log-in (a token in localStorage) only the site's own
+    program can tell, and what that shows to others may be a form at the same address.
 
     Raises:
         SiteError: the site does not answer, or answers with a server error.
     """
-    text, options = config.login.proof_text, {"storage_state": state} | config.http_credentials
-    async with _tab(browser, f"{url} does not open", timeout_s, **options) as tab:
+    login = config.login
+    if not login.proof_url:
+        return True
+    url, options = config.absolute(login.proof_url), {"storage_state": state} | config.http_credentials
+    async with _tab(browser, f"{url} does not open", _ANSWER_S, **options) as tab:
         answer = await tab.page.goto(url)
         if answer is not None and answer.status >= 400:
             if answer.status >= 500:
                 raise SiteError(f"it answers {answer.status}")
             return False
         await _is_quiet(tab)
-        if text:
-            return text in await tab.page.content()
+        if login.proof_text:
+            return login.proof_text in await tab.page.content()
         there, route = tab.page.url, url.partition("#")[2]
         stays = page_of(there) == page_of(url) and route in ("", there.partition("#")[2])
-        return stays and not await tab.page.locator(_PASSWORD).count()
+        return stays and not (state["origins"] and await tab.page.locator(_PASSWORD).count())
 
 
 @contextlib.asynccontextmanager

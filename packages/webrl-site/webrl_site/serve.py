@@ -2,10 +2,10 @@
 
 API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-Port and folder are claimed by a `flock` on a directory named for the port, in which the server's folder lies: the
-kernel drops it when nobody has the directory open any more. The guard that ends a server holds it too, so neither port
-nor folder is another's before the server has ended, however webrl did. There is no lock file that a cleaner of
-temporary files could remove, and the server may do with its folder what it likes.
+The server's folder lies in a directory that a `flock` holds: the kernel drops it when nobody has the directory open any
+more, and the next start removes it. The guard that ends a server holds it too, so nothing is removed before the server
+has ended, however webrl did. There is no lock file that a cleaner of temporary files could remove, and the server may
+do with its folder what it likes. Of two servers that are given the same port the second ends, and is started again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import fcntl
 import os
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
@@ -31,34 +29,21 @@ from webrl_site.hooks import await_answer, filled
 from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 
+_PREFIX = "webrl-serve-"
 _TRIES = 3
 _SHOWN_CHARS = 300
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """A port of 127.0.0.1 that no other environment of this user takes meanwhile."""
-
-    port: int
-    folder: Path
-    """Its own and empty; removed with `release`, or by a later start."""
-    lock: int
-    """File descriptor that holds it while it is open in any process."""
-
-    def release(self) -> None:
-        """Let others have the port; remove the folder. Only once."""
-        shutil.rmtree(self.folder.parent, ignore_errors=True)
-        os.close(self.lock)
 
 
 class EpisodeServer:
     """See the module docstring."""
 
-    def __init__(self, claim: _Claim, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
-        self.port = claim.port
-        self.folder = str(claim.folder)
+    def __init__(
+        self, claimed: Path, lock: int, process: asyncio.subprocess.Process, port: int, log: IO[bytes]
+    ) -> None:
+        self.port = port
+        self.folder = str(claimed / "folder")
         """Its own, removed with it."""
-        self._claim = claim
+        self._claimed, self._lock = claimed, lock
         self._process = process
         self._log = log
 
@@ -88,15 +73,16 @@ class EpisodeServer:
     async def _launch(cls, config: WebConfig) -> Self:
         await asyncio.to_thread(_remove_orphans)
         with contextlib.ExitStack() as undo:  # whatever happens meanwhile, being cancelled included
-            claim = _claim_port()  # not in a thread, whose result nobody would have if this is cancelled
-            undo.callback(claim.release)
+            claimed, lock = _claim_folder()  # not in a thread, whose result nobody would have if this is cancelled
+            undo.callback(_remove, claimed, lock)
             log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
-            fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
+            port = free_port()
+            fill = {"{port}": str(port), "{python}": sys.executable, "{folder}": str(claimed / "folder")}
             command = [filled(part, fill) for part in config.serve.command]
             # The guard ends the server's whole process group with this process, and holds the claim until then.
             launching = asyncio.ensure_future(asyncio.create_subprocess_exec(
                 sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
-                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[claim.lock],
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[lock],
             ))  # fmt: skip
             try:
                 process = await asyncio.shield(launching)
@@ -109,7 +95,7 @@ class EpisodeServer:
             except (OSError, ValueError) as error:
                 raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
             undo.pop_all()
-        return cls(claim, process, log)
+        return cls(claimed, lock, process, port, log)
 
     async def _await_answer(self, config: WebConfig, deadline: float) -> str:
         """Why it does not serve; "" if it does: if its start page answers, and one of its own processes listens."""
@@ -145,7 +131,7 @@ class EpisodeServer:
         """End it and what it has started."""
         await _end(self._process)
         self._log.close()
-        self._claim.release()
+        _remove(self._claimed, self._lock)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -156,34 +142,25 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.stdin.close()
 
 
-def _claim_port() -> _Claim:
-    """A free port and an empty folder.
-
-    Raises:
-        SiteError: others could write where claims are kept.
-    """
-    kept = _kept()
+def _claim_folder() -> tuple[Path, int]:
+    """Return a new directory with an empty `folder` in it, and what holds it while it is open in any process."""
     while True:
-        port = free_port()
-        claimed = kept / str(port)
-        with contextlib.suppress(FileExistsError):  # another's, or what cannot be removed
-            claimed.mkdir(mode=0o700)
-            if (lock := _locked(claimed)) is not None:
-                folder = claimed / "folder"
-                folder.mkdir(mode=0o700)
-                return _Claim(port, folder, lock)
+        claimed = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        if (lock := _locked(claimed)) is not None:  # else another start has taken it for an orphan just now
+            (claimed / "folder").mkdir(mode=0o700)
+            return claimed, lock
+
+
+def _remove(claimed: Path, lock: int) -> None:
+    shutil.rmtree(claimed, ignore_errors=True)
+    os.close(lock)
 
 
 def _remove_orphans() -> None:
-    """Remove the folders that nobody holds any more.
-
-    Raises:
-        SiteError: others could write where claims are kept.
-    """
-    for claimed in _kept().iterdir():
+    """Remove the folders of this user that nobody holds any more."""
+    for claimed in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if (lock := _locked(claimed)) is not None:
-            shutil.rmtree(claimed, ignore_errors=True)
-            os.close(lock)
+            _remove(claimed, lock)
 
 
 def _listens(session: int, port: int) -> bool:
@@ -200,24 +177,16 @@ def _listens(session: int, port: int) -> bool:
     return False
 
 
-def _kept() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"webrl-serve-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise SiteError(f"{folder} is not this user's own folder: others could have files emptied by it; remove it")
-    return folder
-
-
 def _locked(claimed: Path) -> int | None:
-    """The directory, open and locked; None if another has it, or removed it just now."""
+    """The directory, open and locked; None if another has it, or removed it just now, or it is another user's."""
     try:
         lock = os.open(claimed, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # gone, or not a directory
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), claimed.lstat()):  # and not one removed before it was locked
+        found = claimed.lstat()  # it may have been removed before it was locked
+        if os.path.samestat(os.fstat(lock), found) and found.st_uid == os.getuid():
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass

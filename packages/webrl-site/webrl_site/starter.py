@@ -1,8 +1,9 @@
 """What `webrl init-site` writes: a config with comments, and first instructions from the pages found, both tried.
 
-API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(config,
-starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(config)` plays
-one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no success.
+API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(browser, config,
+starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(browser, config)`
+plays one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no
+success.
 """
 
 from __future__ import annotations
@@ -29,53 +30,7 @@ from webrl_site.explore import DiscoveredPage, Exploration, without_token
 from webrl_site.suite import OwnSite
 from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
 
-_TEMPLATE = """\
-# {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
-# Paths are relative to the folder in which webrl is started.
-name: {name}
-num_phases: 1
-tasks:
-  suite: web
-  num_seed_tasks: 40
-  num_eval_tasks: 40
-  source: fixed                     # curriculum: new instructions from failures, once models.generator is a real one
-rollout:
-  web:
-    name: {name}
-    start_urls: [{url}]   # their hosts may be reached; more: rollout.allowed_hosts
-    # The first instructions go to pages and read headings: write yours beside them, one JSON object a line:
-    # {{"id": "a", "instruction": "…", "start": "/page", "checks": [{{"url": "regex"}}, {{"text": "…", "at": "/page"}},
-    #   {{"javascript": "…", "equals": 1}}, {{"http": "/api", "path": "$.a"}}, {{"sql": "…", "equals": 1}}]}}
-    # No checks: the outcome model judges. train_files: []: the generator proposes instructions from the site's pages.
-    train_files: [{train}]
-    heldout_files: [{heldout}]
-{login}
-    # For agents that change the site four things change: read_only, what is forbidden, reset, and sql or http checks.
-    read_only: true                 # GET and HEAD alone leave the browser, to addresses that do not look like actions
-    forbidden_urls:                 # what looked as if it changed something; keep the first when agents may do the rest
-{forbidden}
-    # reset:                        # puts the site back before every rollout and evaluation; or command: [program]
-    #   url: {origin}/reset
-    #   headers: {{X-Reset-Token: "${{RESET_TOKEN}}"}}
-    # database: sqlite:////path/to/site.db      # for sql checks, opened read-only
-    max_actions_per_s: 20           # all environments together
-  envs_per_worker: 4
-  max_steps: 10
-# The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
-# Put your own here (docs/own_site.md): models: {{actor: FOLDER, orm: FOLDER, generator: FOLDER}}
-{tiny}
-# Pages found:
-{pages}
-# Forms found:
-{forms}
-"""
-TINY_MODELS = """\
-models: {dtype: float32, max_prompt_tokens: 1200}
-generate: {tasks_per_prompt: 1, max_new_tokens: 48}
-label: {max_prompt_tokens: 1200}
-critic: {lr: 5.0e-5, batch_size: 16, max_tokens: 2048}
-actor: {lr: 1.0e-4, batch_size: 16, max_tokens: 2048}"""
-"""What the tiny models that ship with webrl are run and trained with."""
+_TEMPLATE = Path(__file__).with_name("starter.yaml.template")
 _HELDOUT_EVERY = 3
 _MAX_SHOWN = 8
 """Forms of the site, and fields of each, in the config's comment."""
@@ -165,7 +120,7 @@ def write_starter(
     seen = (url, *(page.url for page in found.pages))
     unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
     forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
-    text = _TEMPLATE.format(
+    text = _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
         url=json.dumps(url),
         origin=urljoin(url, "/").rstrip("/"),
@@ -173,7 +128,6 @@ def write_starter(
         heldout=heldout_file,
         login=_login(found, url, login),
         forbidden="\n".join(f"      - {json.dumps(pattern)}" for pattern in forbidden),
-        tiny=TINY_MODELS,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )
@@ -244,64 +198,56 @@ def _says_something(name: str) -> bool:
     return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME
 
 
-class Idle:
-    """Waits, then says that it is done."""
+class Visitor:
+    """Opens a page, then says an answer if the page shows it; without either it does nothing and is done."""
 
-    fingerprint = "idle"
+    fingerprint = "visitor"
 
-    async def act(self, turn: Turn) -> PolicyOutput:
-        """The same answers for any page."""
-        return PolicyOutput((), (), (), "send_msg_to_user('done')" if turn.history else "noop()", turn.observation)
-
-
-class _Solver:
-    """Opens a starter's page and says its answer, if the page shows it."""
-
-    fingerprint = "solver"
-
-    def __init__(self, starter: Starter) -> None:
-        self._starter = starter
+    def __init__(self, target: str = "", answer: str = "") -> None:
+        self._target, self._answer = target, answer
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """The link's address first, then what is to be said."""
-        answer = self._starter.answer
+        """The page's address first, then what is to be said."""
+        answer = self._answer
         said = answer if not answer or f" {answer!r}" in turn.observation else "The page does not show it."
         action = f"send_msg_to_user({said or 'done'!r})" if turn.history else "noop()"
-        if not turn.history and self._starter.page.target:
-            action = f"goto({self._starter.page.target!r})"
+        if not turn.history and self._target:
+            action = f"goto({self._target!r})"
         return PolicyOutput((), (), (), action, turn.observation)
 
 
-async def prove(config: RolloutConfig, starters: Sequence[Starter]) -> tuple[list[Starter], list[str]]:
+async def prove(
+    browser: Browser, config: RolloutConfig, starters: Sequence[Starter]
+) -> tuple[list[Starter], list[str]]:
     """Return the instructions that are solved by their own answers, and why the others are not.
 
     The instructions of one page are played together, its last one left out until the rest is solved.
     """
     kept: list[Starter] = []
     dropped: list[str] = []
-    async with Browser(max_page_mb=config.max_page_mb) as browser:
-        env = WebEnv(browser, config)
-        try:
-            for _, group in groupby(starters, lambda starter: starter.page.url):
-                together = list(group)
-                while together:
-                    last = together[-1]
-                    task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
-                    checks = [check for starter in together for check in starter.entry["checks"]]
-                    task = replace(task, extra={"checks": checks})
-                    played = await run_episode(env, _Solver(last), task, config, trajectory_id="proof")
-                    finished = played.status.finished
-                    why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
-                    if not why:
-                        break
-                    dropped.append(f"{together.pop().entry['instruction']} {why}")
-                kept += together
-        finally:
-            await env.close()
+    env = WebEnv(browser, config)
+    try:
+        for _, group in groupby(starters, lambda starter: starter.page.url):
+            together = list(group)
+            while together:
+                last = together[-1]
+                task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
+                checks = [check for starter in together for check in starter.entry["checks"]]
+                task = replace(task, extra={"checks": checks})
+                visitor = Visitor(last.page.target, last.answer)
+                played = await run_episode(env, visitor, task, config, trajectory_id="proof")
+                finished = played.status.finished
+                why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
+                if not why:
+                    break
+                dropped.append(f"{together.pop().entry['instruction']} {why}")
+            kept += together
+    finally:
+        await env.close()
     return kept, dropped
 
 
-async def try_site(config: RunConfig) -> Trajectory:
+async def try_site(browser: Browser, config: RunConfig) -> Trajectory:
     """Play the first instruction without doing anything.
 
     Raises:
@@ -310,13 +256,12 @@ async def try_site(config: RunConfig) -> Trajectory:
     task = [*training_tasks(config), *heldout_tasks(config)][0]
     suite = OwnSite()
     suite.check(task, config.rollout)
-    async with Browser() as browser:
-        env = WebEnv(browser, config.rollout)
-        try:
-            trajectory = await run_episode(env, Idle(), task, config.rollout, trajectory_id="trial")
-            trajectory = await suite.finish(env, trajectory)
-        finally:
-            await env.close()
+    env = WebEnv(browser, config.rollout)
+    try:
+        trajectory = await run_episode(env, Visitor(), task, config.rollout, trajectory_id="trial")
+        trajectory = await suite.finish(env, trajectory)
+    finally:
+        await env.close()
     if not trajectory.status.finished:
         raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
     return trajectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ class OwnSite(Suite):
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
         """Pages that a short look found."""
-        found = await explore(config.rollout, config.rollout.web.explore_pages)
+        async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
+            found = await explore(browser, config.rollout, config.rollout.web.explore_pages)
         name = config.rollout.web.name
         return [
             (own_site.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)
@@ -124,9 +125,9 @@ class OwnSite(Suite):
                 logger.warning("no reset (rollout.web.reset): the site keeps what earlier episodes left in it")
             if web.reset.is_set or not web.login.proof_url:  # nothing else tells whether an earlier log-in still holds
                 forget(web)
-            async with AsyncExitStack() as stack:
-                browser = await stack.enter_async_context(Browser()) if web.login.is_set else None
-                await Logins(web).state(browser)
+            if web.login.is_set:
+                async with Browser() as browser:
+                    await Logins(web).state(browser)
             yield
 
     def needs_judge(self, task: Task) -> bool:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import re
+from dataclasses import fields
 from typing import Any
 
 import yaml
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help=f"0: a free one (default: {_DEFAULTS.port})")
     parser.add_argument(
         "--sessions",
+        dest="num_sessions",
         type=int,
         metavar="N",
         help="episodes at once; further clients wait for a place (default: rollout.num_workers x envs_per_worker)",
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--idle-timeout",
+        dest="idle_timeout_s",
         type=float,
         default=_DEFAULTS.idle_timeout_s,
         metavar="S",
@@ -55,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task",
+        dest="default_site",
         metavar="NAME",
         help=f"task of a reset that names none (default: {_DEFAULTS.default_site}, or the suite's own)",
     )
@@ -69,28 +73,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     config = resolve_config(args, prefer_newest=False)
-    said = read_variables(os.environ)
-    options = ServerOptions(
-        host=args.host,
-        port=_first(args.port, said.port, _DEFAULTS.port),
-        idle_timeout_s=args.idle_timeout,
-        default_site=_first(args.task, said.site, find_suite(config.tasks.suites[0]).first_task),
-        token=os.environ.get(ENV_TOKEN) or None,
-        num_sessions=_first(args.sessions, said.num_sessions, None),
-        screenshots=args.screenshots,
-        viewport=_first(args.viewport, said.viewport, config.rollout.viewport or _VIEWPORT) or None,
-    )
-    check_options(config, options)
+    options: dict[str, Any] = {
+        "default_site": find_suite(config.tasks.suites[0]).first_task,
+        "viewport": config.rollout.viewport or _VIEWPORT,
+        "token": os.environ.get(ENV_TOKEN) or None,
+        **read_variables(os.environ),
+    }
+    given = {field.name: getattr(args, field.name, None) for field in fields(ServerOptions)}
+    options |= {name: value for name, value in given.items() if value is not None}
+    told = ServerOptions(**options | {"viewport": options["viewport"] or None})
+    check_options(config, told)
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")
         return 0
-    asyncio.run(serve(config, options, lambda url, num: print(f"serving {num} sessions on {url}", flush=True)))
+    asyncio.run(serve(config, told, lambda url, num: print(f"serving {num} sessions on {url}", flush=True)))
     return 0
-
-
-def _first(*values: Any) -> Any:
-    """The first that is not None, or the last."""
-    return next((value for value in values[:-1] if value is not None), values[-1])
 
 
 def _viewport(text: str) -> tuple[int, ...]:

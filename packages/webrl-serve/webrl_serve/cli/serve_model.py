@@ -9,10 +9,8 @@ import os
 
 from webrl.cli.options import add_section_help, count, split_settings
 from webrl.net import MODEL_TOKEN, check_address
-from webrl_serve.model.app import ServerOptions, serve
+from webrl_serve.model.app import serve
 from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpoint
-
-_DEFAULTS = ServerOptions()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--phase", type=count, metavar="N", help="of a run: the actor of this phase")
     parser.add_argument("--name", help="what clients call the model (default: the run's or folder's name)")
-    parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
-    parser.add_argument("--port", type=int, default=_DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="0: a free one (default: 8000)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
     parser.epilog = (
         f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
@@ -48,8 +46,8 @@ def main(args: argparse.Namespace) -> int:
     checkpoint = find_checkpoint(args.checkpoint, config, overrides, phase=args.phase)
     if args.name:
         checkpoint = dataclasses.replace(checkpoint, alias=args.name)
-    options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(MODEL_TOKEN) or None)
-    check_address(options.host, options.port, options.token, MODEL_TOKEN)
+    token = os.environ.get(MODEL_TOKEN) or None
+    check_address(args.host, args.port, token, MODEL_TOKEN)
     context = check_context(checkpoint)
     if args.dry_run:
         print("\n".join([f"model    {checkpoint.alias}", *_describe(checkpoint, context)]))
@@ -58,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     def announce(url: str) -> None:
         print("\n".join([f"serving {checkpoint.alias} on {url}/v1", *_describe(checkpoint, context)]), flush=True)
 
-    asyncio.run(serve(checkpoint, context, options, announce))
+    asyncio.run(serve(checkpoint, context, announce, host=args.host, port=args.port, token=token))
     return 0
 
 

@@ -99,25 +99,26 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             if value != default:
                 raise UsageError(f"{name}={value!r:.200}: {reason}; leave it out")
         self._site = site
-        self._task_kwargs = _task_options(site, dict(task_kwargs or {}))
+        self._task_kwargs = dict(task_kwargs or {})
+        known = ("start_url", "goal") if site == OPENENDED else ()
+        for name in self._task_kwargs.keys() - set(known):
+            raise UsageError(f"task_kwargs: {name!r} is not known; webrl/{site} has {', '.join(known) or 'none'}")
+        for name in known:
+            if not isinstance(given := self._task_kwargs.get(name), str) or not given:
+                raise UsageError(
+                    f"webrl/{site} needs task_kwargs={{'start_url': 'http://…', 'goal': '…'}}, found no {name}"
+                )
         self._terminates = terminate_on_infeasible
         reader = ActionReader(action_mapping)
         config = _settings(site, rollout or RolloutConfig(), viewport)
         self._env = BlockingEnv(lambda _, browser, settings: RawEnv(browser, settings, reader), config)
         self.chat = Chat()
-        self._goal: tuple[dict[str, str], ...] = ()
+        self._goal = ""
         self._started = 0.0
         self._is_infeasible = False
         stock = StockEnv(OpenEndedTask)  # starts nothing
         self.observation_space = stock.observation_space
         self.action_space = stock.action_space
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("page", "context", "browser", "task"):
-            raise AttributeError(
-                f"{name!r}: pages are driven over an asynchronous line; BrowserGym's {name} is not here"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -143,10 +144,10 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
         self.chat = Chat()
         self.chat.add_message("assistant", GREETING)
         self.chat.add_message("user", first.goal)
-        self._goal = ({"type": "text", "text": first.goal},)
+        self._goal = first.goal
         self._is_infeasible = False
         self._started = time.time()
-        return self._describe(first, "", ""), {"task_info": first.task_info}
+        return self._describe(first, "", ""), {"task_info": first.info["task_info"]}
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Carry out what the agent has written; what cannot be read or done is in `last_action_error`.
@@ -161,9 +162,8 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             self._is_infeasible |= role == "infeasible"
         waited = re.match(r"TimeoutError: .*?(\d+)ms exceeded", result.error)
         info = {
-            **(seen.times or {}),
+            **seen.info,
             "action_exec_timeout": float(waited[1]) / 1000 if waited else 0,
-            "task_info": seen.task_info,
         }
         terminated = result.done or (self._terminates and self._is_infeasible)
         return self._describe(seen, action, result.error), result.reward, terminated, False, info
@@ -175,27 +175,13 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
     def _describe(self, seen: RawObservation, action: str, error: str) -> dict[str, Any]:
         return {
             "chat_messages": tuple(copy.deepcopy(self.chat.messages)),
-            "goal": self._goal[0]["text"],
-            "goal_object": copy.deepcopy(self._goal),
-            **(seen.fields or {}),
+            "goal": self._goal,
+            "goal_object": ({"type": "text", "text": self._goal},),
+            **seen.fields,
             "last_action": action,
             "last_action_error": error,
             "elapsed_time": np.asarray([time.time() - self._started]),
         }
-
-
-def _task_options(site: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a task. Raises UsageError."""
-    known = ("start_url", "goal") if site == OPENENDED else ()
-    for name in given:
-        if name not in known:
-            raise UsageError(f"task_kwargs: {name!r} is not known; webrl/{site} has {', '.join(known) or 'none'}")
-    for name in known:
-        if not isinstance(given.get(name), str) or not given[name]:
-            raise UsageError(
-                f"webrl/{site} needs task_kwargs={{'start_url': 'http://…', 'goal': '…'}}, found no {name}"
-            )
-    return given
 
 
 def _settings(site: str, config: RolloutConfig, viewport: Mapping[str, int] | None) -> RolloutConfig:

@@ -11,7 +11,7 @@ import inspect
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,14 +94,6 @@ class ActionReader:
         return dataclasses.replace(first, rest=tuple(rest)) if rest else first
 
 
-async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
-
-
-async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    await set_value(tabs, bid, "select_option", options, force=True)
-
-
 async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
     element = await locate(tabs.page, bid)
     if modifiers is None:
@@ -111,8 +103,8 @@ async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] 
 
 
 FORCED: dict[str, Handler] = {
-    "fill": _fill,
-    "select_option": _select_option,
+    "fill": partial(fill_in, force=True),
+    "select_option": lambda tabs, bid, options: set_value(tabs, bid, "select_option", options, force=True),
     **{name: partial(_click, method=name) for name in ("click", "dblclick", "hover", "check", "uncheck")},
 }
 """Handlers of the second try (`retry_with_force`), by action."""
@@ -122,14 +114,12 @@ FORCED: dict[str, Handler] = {
 class RawObservation(Observation):
     """An observation without text."""
 
-    fields: dict[str, Any] | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
     """Fields of BrowserGym's observation that describe the browser."""
-    task_info: dict[str, Any] | None = None
-    """State of the page's own task."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """`task_info`, the state of the page's own task; begin and end of a step's parts (seconds since the epoch)."""
     said: tuple[tuple[str, str], ...] = ()
     """(role, text) of the agent's messages in this step."""
-    times: dict[str, float] | None = None
-    """Begin and end of the parts of a step (seconds since the epoch), by BrowserGym's names."""
 
 
 class RawEnv(BrowserEnv):
@@ -140,11 +130,11 @@ class RawEnv(BrowserEnv):
         self._script += (Path(__file__).parent / "visible.js").read_text(encoding="utf-8")
         self._reader = reader
         self._said: list[tuple[str, str]] = []
-        self._times: dict[str, float] = {}
+        self._info: dict[str, Any] = {}
 
     def _parse(self, action_text: str) -> Action:
         self._said = []
-        self._times = dict.fromkeys(("action_exec_start", "action_exec_stop"), time.time())
+        self._info = dict.fromkeys(("action_exec_start", "action_exec_stop"), time.time())
         return self._reader(action_text)
 
     def _scale(self, page: Page) -> float:
@@ -160,7 +150,7 @@ class RawEnv(BrowserEnv):
                 raise
             await execute(action, self, FORCED)
         finally:
-            self._times["action_exec_stop"] = time.time()
+            self._info["action_exec_stop"] = time.time()
         role = {"send_msg_to_user": "assistant", "report_infeasible": "infeasible"}.get(action.name)
         if role:
             self._said.append((role, *action.arguments.values()))
@@ -173,11 +163,11 @@ class RawEnv(BrowserEnv):
         looked = time.time()
         first = tab.page is self._first_page
         verdict = await self._site.judge(tab, first, url, seen["state"])
-        info: dict[str, Any] = {}  # as of `AbstractMiniwobTask.validate`; other pages have none
+        state: dict[str, Any] = {}  # as of `AbstractMiniwobTask.validate`; other pages have none
         if isinstance(self._site, MiniwobSite) and first and url == self._site.url:
-            info = await tab.evaluate_in_page(_TASK_INFO)
+            state = await tab.evaluate_in_page(_TASK_INFO)
         elif isinstance(self._site, MiniwobSite):
-            info = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
+            state = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
         judged = time.time()
         pages = self.context.pages
         fields = {
@@ -188,15 +178,16 @@ class RawEnv(BrowserEnv):
             "screenshot": np.array(Image.open(io.BytesIO(await self._capture(tab))).convert("RGB")),  # [H, W, 3]
             **await _objects(tab, seen["frames"], self.scale),
         }
-        times = self._times | {
-            "wait_for_page_loading_start": self._times.get("action_exec_stop", looked),
+        info = self._info | {
+            "wait_for_page_loading_start": self._info.get("action_exec_stop", looked),
             "wait_for_page_loading_stop": looked,
             "validation_start": looked,
             "validation_stop": judged,
             "get_observation_start": judged,
             "get_observation_stop": time.time(),
+            "task_info": state,
         }
-        return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said), times), verdict
+        return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said)), verdict
 
 
 async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Serves a model: OpenAI's models, chats and completions, and actions from the model's own prompt.
 
-API: `await serve(checkpoint, context, options, on_ready)` runs until SIGINT or SIGTERM; `make_app(service)` is its
+API: `await serve(checkpoint, context, on_ready, …)` runs until SIGINT or SIGTERM; `make_app(service)` is its
 application without access control.
 """
 
@@ -11,11 +11,12 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -23,18 +24,16 @@ from starlette.routing import Route
 from webrl.config import RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm import open_model
-from webrl.llm.interface import Completion, LanguageModel, Message, Turn
+from webrl.llm.interface import LanguageModel, Message, Turn
 from webrl.llm.loading import prompt_of
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy, with_tokenizer
 from webrl.llm.tokens import encode_chat, render_chat
 from webrl.net import (
-    MODEL_TOKEN,
     Access,
     BodyError,
     ClientGone,
     address_of,
-    check_address,
     listen,
     read_body,
     run_app,
@@ -66,20 +65,8 @@ B = TypeVar("B", bound=RequestBody)
 
 
 @dataclass(frozen=True)
-class ServerOptions:
-    """Where `webrl serve-model` listens, and to whom."""
-
-    host: str = "127.0.0.1"
-    """Address."""
-    port: int = 8000
-    """Port; 0 takes a free one."""
-    token: str | None = None
-    """Token that clients must send; None admits everybody, which is possible on loopback only."""
-
-
-@dataclass(frozen=True)
 class Service:
-    """A model that is served."""
+    """A model that is served; its methods are the endpoints."""
 
     model: LanguageModel
     """The model; with `rollout.image_size` a vision-language model."""
@@ -92,139 +79,44 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     """Time of the server's start, seconds since the epoch."""
 
-
-async def serve(
-    checkpoint: Checkpoint, context: int | None, options: ServerOptions, on_ready: Callable[[str], None]
-) -> None:
-    """Serve a checkpoint.
-
-    Args:
-        context: result of `check_context`.
-        on_ready: called with the address, without `/v1`, once the model is loaded.
-
-    Raises:
-        UsageError: no token although others can connect, or an address that cannot be used.
-        ModelError: unusable weights, or a vLLM server that does not start.
-    """
-    check_address(options.host, options.port, options.token, MODEL_TOKEN)
-    config = checkpoint.config
-    sees = config.rollout.image_size is not None
-    with listen(options.host, options.port) as listener:  # loading may take minutes
-        async with open_model(checkpoint.name, config.rollout.engine, config.models, sees=sees) as model:
-            app = make_app(Service(model, checkpoint.alias, config, context))
-            on_ready(address_of(listener))
-            await run_app(Access(app, options.token, refuse), listener, _MAX_CONNECTIONS, stop_on_signals())
-
-
-def refuse(status: int) -> Response:
-    """Returns the response to a request without the token (401), or of a web page (403)."""
-    if status == 401:
-        text = "the token of this server is needed, as API key"
-        return error_response(RequestError(text, status=401, code="invalid_api_key"))
-    return error_response(RequestError("web pages may not ask", status=status))
-
-
-def make_app(service: Service) -> Starlette:
-    """Returns the application."""
-    endpoints = _Endpoints(service)
-    routes = [
-        Route("/health", lambda _: JSONResponse({"status": "ok"})),
-        Route("/v1/models", _with_errors(endpoints.models)),
-        Route("/v1/models/{name:path}", _with_errors(endpoints.models)),
-        Route("/v1/chat/completions", _with_errors(endpoints.chat), methods=["POST"]),
-        Route("/v1/completions", _with_errors(endpoints.complete), methods=["POST"]),
-        Route("/v1/actions", _with_errors(endpoints.act), methods=["POST"]),
-    ]
-    paths = ", ".join(route.path for route in routes)
-    handlers: dict[Any, Any] = {
-        404: lambda request, _: error_response(RequestError(f"no {request.url.path!r:.100} here; {paths}", status=404)),
-        405: lambda request, _: error_response(RequestError(f"{request.method} is not for this path", status=405)),
-    }
-    return Starlette(routes=routes, exception_handlers=handlers)
-
-
-def error_response(error: RequestError) -> JSONResponse:
-    """Returns an error in OpenAI's form."""
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    fields = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
-    return JSONResponse({"error": fields}, error.status)
-
-
-def _with_errors(
-    endpoint: Callable[[Request], Coroutine[Any, Any, dict[str, Any]]],
-) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint with its result, or its exception, as a response."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return JSONResponse(await endpoint(request))
-        except RequestError as error:
-            return error_response(error)
-        except (ModelError, PolicyError) as error:
-            logger.error("%s", error)
-            return error_response(RequestError(str(error), status=500))
-        except BodyError as error:
-            return error_response(RequestError(str(error), status=error.status))
-        except ClientGone:
-            return Response(status_code=499)  # nobody reads it
-
-    return answer
-
-
-def describe_answer(text: str, dialect: Dialect) -> dict[str, Any]:
-    """Returns an answer's `action` and `note` as in the model's history, its `calls` of BrowserGym, and its `error`."""
-    try:
-        action = read_answer(text, dialect)
-    except ActionError as error:
-        return {"action": "", "note": "", "calls": [], "error": str(error)}
-    calls = [dataclasses.replace(part, written="", rest=()).canonical for part in (action, *action.rest)]
-    return {"action": action.canonical, "note": action.note, "calls": calls, "error": ""}
-
-
-class _Endpoints:
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._model = service.model
-
-    async def models(self, request: Request) -> dict[str, Any]:
+    async def models(self, request: Request) -> Response:
         """Describe the model, in a list or by its name; `webrl` holds what clients of `/v1/actions` need."""
-        service, config = self._service, self._service.config
+        config = self.config
         own = {
             "observation": config.rollout.observation,
             "image_size": config.rollout.image_size,
             "dialect": config.rollout.dialect,
             "prompt_format": config.models.prompt_format,
-            "prompt": prompt_of(self._model.tokenizer, config.models.prompt),
+            "prompt": prompt_of(self.model.tokenizer, config.models.prompt),
             "max_prompt_tokens": config.models.max_prompt_tokens,
             "temperature": config.evaluate.temperature[0],
             "max_steps": config.rollout.max_steps,
             "max_repeats": config.rollout.max_repeats,
             "max_parse_failures": config.rollout.max_parse_failures,
-            "fingerprint": self._model.fingerprint,
+            "fingerprint": self.model.fingerprint,
         }
-        card = {"id": service.alias, "object": "model", "created": service.created, "owned_by": "webrl"}
-        card |= {"max_model_len": service.context, "webrl": own}
+        card = {"id": self.alias, "object": "model", "created": self.created, "owned_by": "webrl"}
+        card |= {"max_model_len": self.context, "webrl": own}
         if "name" not in request.path_params:
-            return {"object": "list", "data": [card]}
+            return JSONResponse({"object": "list", "data": [card]})
         self._check_name(request.path_params["name"])
-        return card
+        return JSONResponse(card)
 
-    async def chat(self, request: Request) -> dict[str, Any]:
+    async def chat(self, request: Request) -> Response:
         """Answer messages as they are, through the model's chat template."""
         body = await self._read(ChatRequest, request)
         png = await self._shrink(body.picture, "messages")
-        ids = await _chat_ids(self._model, body.chat, png, self._service.config.models.enable_thinking)
-        done = await self._generate(request, ids, body, body.limit, png)
-        text, reason = _cut(done, body.stops)
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
-        return self._reply("chat.completion", "chatcmpl", done) | {"choices": [choice | {"finish_reason": reason}]}
+        ids = await _chat_ids(self.model, body.chat, png, self.config.models.enable_thinking)
+        text, reply = await self._generate(request, ids, body, png)
+        reply["choices"][0]["message"] = {"role": "assistant", "content": text}
+        return JSONResponse({"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", **reply})
 
-    async def complete(self, request: Request) -> dict[str, Any]:
+    async def complete(self, request: Request) -> Response:
         """Continue a text, in which control tokens are read as such, or token ids."""
         body = await self._read(CompletionRequest, request)
-        if self._service.config.rollout.image_size is not None:
+        if self.config.rollout.image_size is not None:
             raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
-        prompt, tokenizer = body.prompt, self._model.tokenizer
+        prompt, tokenizer = body.prompt, self.model.tokenizer
         if isinstance(prompt, list):
             ids = prompt
         else:
@@ -233,22 +125,20 @@ class _Endpoints:
             raise RequestError("the prompt is empty", param="prompt")
         if not 0 <= min(ids) <= max(ids) < len(tokenizer):
             raise RequestError(f"a token id is outside the vocabulary, 0 … {len(tokenizer) - 1}", param="prompt")
-        done = await self._generate(request, ids, body, body.limit)
-        text, reason = _cut(done, body.stops)
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return self._reply("text_completion", "cmpl", done) | {"choices": [choice]}
+        text, reply = await self._generate(request, ids, body)
+        reply["choices"][0]["text"] = text
+        return JSONResponse({"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", **reply})
 
-    async def act(self, request: Request) -> dict[str, Any]:
+    async def act(self, request: Request) -> Response:
         """Choose the next action on a page: prompt, cutting and action language are those of the model's training."""
         body = await self._read(ActionRequest, request)
-        config = self._service.config
-        temperature = config.evaluate.temperature[0] if body.temperature is None else body.temperature
+        temperature = self.config.evaluate.temperature[0] if body.temperature is None else body.temperature
         try:
             picture = None if body.screenshot is None else read_picture(body.screenshot)
         except ValueError as error:
             raise RequestError(str(error), param="screenshot") from error
         png = await self._shrink(picture, "screenshot")
-        policy = ModelPolicy(self._model, config, temperature=temperature)
+        policy = ModelPolicy(self.model, self.config, temperature=temperature)
         turn = Turn(body.goal, body.steps, body.observation, body.draw_seed, png)
         try:
             output = await unless_gone(request.receive, policy.act(turn))
@@ -256,9 +146,9 @@ class _Endpoints:
             raise RequestError(str(error), param="goal", code=_TOO_LONG) from error
         except StageError as error:  # an image that leaves no room
             raise RequestError(str(error), param="screenshot", code=_TOO_LONG) from error
-        usage = _usage(len(output.prompt_ids), len(output.action_ids))
-        reply = {"object": "webrl.action", "model": self._service.alias, "usage": usage, "text": output.text}
-        return reply | describe_answer(output.text, config.rollout.dialect)
+        usage = _usage(output.prompt_ids, output.action_ids)
+        reply = {"object": "webrl.action", "model": self.alias, "usage": usage, "text": output.text}
+        return JSONResponse(reply | describe_answer(output.text, self.config.rollout.dialect))
 
     async def _read(self, kind: type[B], request: Request) -> B:
         """Return the body of a request for this model. Raises RequestError."""
@@ -267,13 +157,13 @@ class _Endpoints:
         return body
 
     def _check_name(self, name: str) -> None:
-        if name != self._service.alias:
-            text = f"model {name!r:.100} is not served; {self._service.alias!r} is"
+        if name != self.alias:
+            text = f"model {name!r:.100} is not served; {self.alias!r} is"
             raise RequestError(text, status=404, param="model", code="model_not_found")
 
     async def _shrink(self, picture: bytes | None, param: str) -> bytes | None:
         """Return the image in the size that the model sees; None for a text model. Raises RequestError."""
-        size = self._service.config.rollout.image_size
+        size = self.config.rollout.image_size
         if picture is None and size is not None:
             raise RequestError(f"{_SEES} there is none in {param}", param=param)
         if picture is None:
@@ -286,30 +176,111 @@ class _Endpoints:
             raise RequestError(str(error), param=param) from error
 
     async def _generate(
-        self,
-        request: Request,
-        ids: list[int],
-        body: ChatRequest | CompletionRequest,
-        limit: int | None,
-        png: bytes | None = None,
-    ) -> Completion:
-        context = self._service.context
-        room = context - len(ids) if context else self._service.config.rollout.max_new_tokens
-        if context and (limit or 1) > room:
-            more = f" and an answer of up to {limit}" if limit else ""
+        self, request: Request, ids: list[int], body: ChatRequest | CompletionRequest, png: bytes | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the model's text up to the first of the request's stops, and the response but for its form."""
+        room = self.context - len(ids) if self.context else self.config.rollout.max_new_tokens
+        if self.context and (body.limit or 1) > room:
+            more = f" and an answer of up to {body.limit}" if body.limit else ""
             raise RequestError(
-                f"the context has {context} tokens at most; the prompt has {len(ids)}{more}", code=_TOO_LONG
+                f"the context has {self.context} tokens at most; the prompt has {len(ids)}{more}", code=_TOO_LONG
             )
-        return await unless_gone(request.receive, self._model.generate(ids, body.sampling(limit or room), png))
+        sampling = body.sampling(body.limit or room)
+        done = await unless_gone(request.receive, self.model.generate(ids, sampling, png))
+        ends = [end for stop in body.stops if (end := done.text.find(stop)) >= 0]
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "stop" if ends else done.finish_reason}
+        usage = _usage(done.prompt_ids, done.ids)
+        reply = {"created": int(time.time()), "model": self.alias, "usage": usage, "choices": [choice]}
+        return done.text[: min(ends, default=None)], reply
 
-    def _reply(self, kind: str, prefix: str, done: Completion) -> dict[str, Any]:
-        return {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self._service.alias,
-            "usage": _usage(len(done.prompt_ids), len(done.ids)),
-        }
+
+def _usage(prompt: Sequence[int], answer: Sequence[int]) -> dict[str, int]:
+    total = len(prompt) + len(answer)
+    return {"prompt_tokens": len(prompt), "completion_tokens": len(answer), "total_tokens": total}
+
+
+async def serve(
+    checkpoint: Checkpoint,
+    context: int | None,
+    on_ready: Callable[[str], None],
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+) -> None:
+    """Serve a checkpoint.
+
+    Args:
+        context: result of `check_context`.
+        on_ready: called with the address, without `/v1`, once the model is loaded.
+        host, port: where to listen; port 0 takes a free one.
+        token: what clients must send; None admits everybody, which is for loopback only (`check_address`).
+
+    Raises:
+        UsageError: an address that cannot be used.
+        ModelError: unusable weights, or a vLLM server that does not start.
+    """
+    config = checkpoint.config
+    sees = config.rollout.image_size is not None
+    with listen(host, port) as listener:  # loading may take minutes
+        async with open_model(checkpoint.name, config.rollout.engine, config.models, sees=sees) as model:
+            app = make_app(Service(model, checkpoint.alias, config, context))
+            on_ready(address_of(listener))
+            await run_app(Access(app, token, refuse), listener, _MAX_CONNECTIONS, stop_on_signals())
+
+
+def refuse(status: int) -> Response:
+    """Returns the response to a request without the token (401), or of a web page (403)."""
+    if status == 401:
+        text = "the token of this server is needed, as API key"
+        return error_response(RequestError(text, status=401, code="invalid_api_key"))
+    return error_response(RequestError("web pages may not ask", status=status))
+
+
+def make_app(service: Service) -> Starlette:
+    """Returns the application."""
+    routes = [
+        Route("/health", lambda _: JSONResponse({"status": "ok"})),
+        Route("/v1/models", service.models),
+        Route("/v1/models/{name:path}", service.models),
+        Route("/v1/chat/completions", service.chat, methods=["POST"]),
+        Route("/v1/completions", service.complete, methods=["POST"]),
+        Route("/v1/actions", service.act, methods=["POST"]),
+    ]
+    paths = ", ".join(route.path for route in routes)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientGone):
+            return Response(status_code=499)  # nobody reads it
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            error = RequestError(f"no {request.url.path!r:.100} here; {paths}", status=404)
+        elif isinstance(error, HTTPException):
+            error = RequestError(f"{request.method} is not for this path", status=error.status_code)
+        elif isinstance(error, BodyError):
+            error = RequestError(str(error), status=error.status)
+        elif isinstance(error, ModelError | PolicyError):
+            logger.error("%s", error)
+        return error_response(error if isinstance(error, RequestError) else RequestError(str(error), status=500))
+
+    kinds = (HTTPException, RequestError, BodyError, ClientGone, ModelError, PolicyError)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
+
+
+def error_response(error: RequestError) -> JSONResponse:
+    """Returns an error in OpenAI's form."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    fields = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    return JSONResponse({"error": fields}, error.status)
+
+
+def describe_answer(text: str, dialect: Dialect) -> dict[str, Any]:
+    """Returns an answer's `action` and `note` as in the model's history, its `calls` of BrowserGym, and its `error`."""
+    try:
+        action = read_answer(text, dialect)
+    except ActionError as error:
+        return {"action": "", "note": "", "calls": [], "error": str(error)}
+    calls = [dataclasses.replace(part, written="", rest=()).canonical for part in (action, *action.rest)]
+    return {"action": action.canonical, "note": action.note, "calls": calls, "error": ""}
 
 
 async def _chat_ids(model: LanguageModel, chat: list[Message], png: bytes | None, thinking: bool) -> list[int]:
@@ -349,14 +320,3 @@ async def _chat_ids(model: LanguageModel, chat: list[Message], png: bytes | None
         return await with_tokenizer(model.tokenizer, encode)
     except (ModelError, PolicyError) as error:
         raise RequestError(str(error), param="messages") from error
-
-
-def _cut(done: Completion, stops: Sequence[str]) -> tuple[str, str]:
-    """Return the text up to the first of `stops`, and the reason why it ends there."""
-    ends = [end for stop in stops if (end := done.text.find(stop)) >= 0]
-    return (done.text[: min(ends)], "stop") if ends else (done.text, done.finish_reason)
-
-
-def _usage(num_prompt: int, num_answer: int) -> dict[str, int]:
-    total = num_prompt + num_answer
-    return {"prompt_tokens": num_prompt, "completion_tokens": num_answer, "total_tokens": total}

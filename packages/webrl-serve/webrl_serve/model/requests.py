@@ -9,8 +9,7 @@ import base64
 import contextlib
 import io
 import random
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -61,14 +60,8 @@ class RequestBody(BaseModel):
         return random.getrandbits(62) if self.seed is None else self.seed
 
 
-class _Generation(RequestBody):
-    """Fields of chats and completions; those of the second block are accepted with their neutral values only."""
-
-    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=0)
-    max_tokens: int | None = Field(None, ge=1)
-    stop: str | list[str] | None = None
-    user: str | None = None  # identifies the user, which changes no answer
+class _Unsupported(RequestBody):
+    """What OpenAI's API has and this server does not: accepted with its neutral values only."""
 
     n: Literal[1] | None = None
     stream: Literal[False] | None = None
@@ -76,6 +69,25 @@ class _Generation(RequestBody):
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+    store: Literal[False] | None = None
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+
+class _Generation(_Unsupported):
+    """Fields of chats and completions."""
+
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=1)
+    stop: str | list[str] | None = None
+    user: str | None = None  # identifies the user, which changes no answer
 
     @property
     def stops(self) -> list[str]:
@@ -101,10 +113,7 @@ class _Generation(RequestBody):
         )
 
 
-@dataclass(frozen=True)
-class _Content:
-    """Text of a message, and the image before it."""
-
+class _Content(NamedTuple):
     text: str
     picture: bytes | None = None
 
@@ -174,13 +183,6 @@ class ChatRequest(_Generation):
     messages: list[_ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
-    logprobs: Literal[False] | None = None
-    top_logprobs: Literal[0] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
-    store: Literal[False] | None = None
-
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
@@ -211,11 +213,6 @@ class CompletionRequest(_Generation):
     """Body of `/v1/completions`."""
 
     prompt: str | list[int]
-
-    logprobs: None = None
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    suffix: None = None
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -257,10 +254,6 @@ class ActionRequest(RequestBody):
 
 
 R = TypeVar("R", bound=RequestBody)
-_DONE_ELSEWHERE = frozenset(
-    ("n", "stream", "stream_options", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs",
-     "tools", "tool_choice", "response_format", "store", "echo", "best_of", "suffix")
-)  # fmt: skip
 
 
 def read(kind: type[R], body: bytes) -> R:
@@ -277,7 +270,7 @@ def read(kind: type[R], body: bytes) -> R:
     name = str(problem["loc"][0]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
         raise RequestError(f"unknown parameter {param!r:.100}; {_NOT_DONE}", param=param, code="unknown_parameter")
-    if name in _DONE_ELSEWHERE:
+    if name in _Unsupported.__annotations__:
         raise RequestError(f"{param}={problem['input']!r:.100}: {_NOT_DONE}", param=name, code="unsupported_parameter")
     if problem["type"] == "missing":
         raise RequestError(f"{param} is missing", param=param)

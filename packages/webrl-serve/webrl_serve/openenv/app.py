@@ -20,12 +20,11 @@ import json
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -35,7 +34,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
-from webrl.errors import DataError
+from webrl.errors import DataError, WebRLError
 from webrl.net import Access, BodyError, ClientGone, is_loopback, read_body, unless_gone
 from webrl_serve.openenv.hub import Hub, NoEpisode
 from webrl_serve.openenv.messages import (
@@ -73,7 +72,6 @@ PATIENCE_S = 10.0
 """Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
 _REMEMBERED = 4
 """Clients that are remembered, for each place."""
-Endpoint = Callable[[Request], Awaitable[Response]]
 _STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
 """HTTP status of an error code."""
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
@@ -105,34 +103,38 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
     ]
     paths: dict[str, Any] = {}
-    rows = ""
     for method, path, summary, _, body in entries:
         operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
         if body is not None:
             operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
         paths[path] = {method.lower(): operation}
-        rows += f"<tr><td>{method}<td><code>{path}</code><td>{html.escape(summary)}"
-    info = {"title": _TITLE, "version": webrl.__version__}
+    info = {"title": _TITLE, "version": webrl.__version__, "description": "Sessions are WebSockets at /ws"}
     openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
-    more = "Sessions are WebSockets at <code>/ws</code>; <a href=openapi.json>openapi.json</a> has the fields."
-    page: str = (
-        f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><p>{more}<table>{rows}</table>\n"
-    )
+    text = html.escape(json.dumps(openapi, indent=2))
+    page: str = f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><pre>{text}</pre>\n"
 
-    def not_found(request: Request, _error: Exception) -> Response:
+    async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
-        if known in paths:
+        if isinstance(error, ClientGone):
+            return Response(status_code=499)  # nobody reads it
+        if isinstance(error, BodyError):
+            return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
+        if isinstance(error, HTTPException) and known in paths:
             return RedirectResponse(known, 307)
-        text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
-        return JSONResponse({"detail": text}, 404)
+        if isinstance(error, HTTPException):
+            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
+            return JSONResponse({"detail": text}, error.status_code)
+        problem = explain(error, known.strip("/"))["data"]
+        status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+        return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
-    def not_allowed(request: Request, error: Exception) -> Response:
-        allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
-        return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
-
-    routes = [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
-    handlers: dict[Any, Any] = {404: not_found, 405: not_allowed}
-    app = Starlette(routes=[*routes, WebSocketRoute("/ws", partial(converse, hub=hub))], exception_handlers=handlers)
+    kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
+    routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
+    routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
     return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
 
@@ -210,22 +212,11 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
 
 
 async def _answer_tools(request: Request) -> Response:
+    body = await read_body(request)
     try:
-        return JSONResponse(tool_answer(json.loads(await read_body(request))))
-    except BodyError as error:
-        return JSONResponse({"detail": str(error)}, error.status)
+        return JSONResponse(tool_answer(json.loads(body)))
     except (ValueError, RecursionError):
         return JSONResponse(tool_answer(None))
-
-
-@dataclass
-class _Client:
-    """One client; its requests are served in turn."""
-
-    session: Session
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    takes_cookies: bool | None = None
-    """None: not known yet."""
 
 
 class HttpSessions:
@@ -234,105 +225,78 @@ class HttpSessions:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._idle_s = min(IDLE_S, hub.options.idle_timeout_s)
-        self._clients: OrderedDict[str, _Client] = OrderedDict()
-        self._last = ""
-        """Key of the client that began an episode last without sending a cookie."""
-        self.reset, self.step, self.state = map(_with_errors, (self._reset, self._step, self._state))
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """By cookie; those that were silent for longest come first."""
+        self._shared = ""
+        """Cookie of the last episode that was begun without one; "" once its client has sent it back."""
+        self._has_no_cookies = False
+        """Whether that client has acted without a cookie since."""
 
     async def close(self) -> None:
         """End all sessions."""
-        await asyncio.gather(*(client.session.close() for client in self._clients.values()))
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
-    async def _reset(self, request: Request) -> Response:
+    async def reset(self, request: Request) -> Response:
+        """Start an episode, in the client's session if it has one."""
         options = await _body(request)
-        key = request.cookies.get(COOKIE) or self._shared_key(request)
-        known = self._clients.get(key)
-        if known is not None and COOKIE not in request.cookies and known.takes_cookies is not False:
-            known = None  # its owner may send a cookie
-        if known is not None:
-            self._clients.move_to_end(key)
-            async with known.lock:
-                return await _respond(await known.session.reset(options, PATIENCE_S))
+        session = self._find(request)
+        if session is not None and (COOKIE in request.cookies or self._has_no_cookies):  # else its owner may send one
+            return await _respond(await session.reset(options, PATIENCE_S))
 
-        # Make room: clients without a place are forgotten, those that have been silent for longest first.
-        for old, client in list(self._clients.items()):
-            if len(self._clients) < _REMEMBERED * self._hub.size:
+        # Make room: clients without a place are forgotten.
+        for old, known in list(self._sessions.items()):
+            if len(self._sessions) < _REMEMBERED * self._hub.size:
                 break
-            if client.session not in self._hub.active and not client.lock.locked():
-                client.session.forget()
-                del self._clients[old]
-        key, client = secrets.token_urlsafe(16), _Client(Session(self._hub, min(NEW_IDLE_S, self._idle_s)))
-        self._clients[key] = client
-        async with client.lock:
-            try:
-                # Nobody returns to an episode without its cookie: a client that has gone gets no place.
-                page = await unless_gone(request.receive, client.session.reset(options, PATIENCE_S))
-            except Exception:
-                await client.session.park()  # the next attempt comes as another client
-                raise
+            if known not in self._hub.active and not known.lock.locked():
+                del self._sessions[old]
+        key, session = secrets.token_urlsafe(16), Session(self._hub, min(NEW_IDLE_S, self._idle_s))
+        self._sessions[key] = session
+        try:
+            # Nobody returns to an episode without its cookie: a client that has gone gets no place.
+            page = await unless_gone(request.receive, session.reset(options, PATIENCE_S))
+        except Exception:
+            await session.park()  # the next attempt comes as another client
+            raise
         if COOKIE not in request.cookies:
-            self._last = key
+            self._shared, self._has_no_cookies = key, False
         response = await _respond(page)
         response.set_cookie(COOKIE, key, httponly=True, samesite="strict")
         return response
 
-    async def _step(self, request: Request) -> Response:
+    async def step(self, request: Request) -> Response:
+        """Act once."""
         body = await _body(request)
         data = StepRequest.model_validate(body).action if "action" in body else body
         action: BrowserGymAction = BrowserGymAction.model_validate(data)
-        client = self._find(request)
-        if client is None:
+        session = self._find(request)
+        if session is None:
             raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
-        async with client.lock:
-            client.takes_cookies = COOKIE in request.cookies
-            client.session.idle_timeout_s = self._idle_s
-            observation = await client.session.step(action.action_str)
-            if observation.done:
-                await client.session.park()  # clients do not say when they leave after an episode
-            return await _respond(observation)
+        self._has_no_cookies |= COOKIE not in request.cookies
+        session.idle_timeout_s = self._idle_s
+        observation = await session.step(action.action_str)
+        if observation.done:
+            await session.park()  # clients do not say when they leave after an episode
+        return await _respond(observation)
 
-    async def _state(self, request: Request) -> Response:
-        client = self._find(request)
-        if client is None and COOKIE not in request.cookies:
-            return JSONResponse(first_state(self._hub).model_dump())
-        if client is None:
+    async def state(self, request: Request) -> Response:
+        """Return the state of the client's episode."""
+        session = self._find(request)
+        if session is None and COOKIE in request.cookies:
             raise NoEpisode("no episode of this cookie: POST /reset first")
-        async with client.lock:
-            return JSONResponse(client.session.state.model_dump())
+        return JSONResponse((first_state(self._hub) if session is None else session.state).model_dump())
 
-    def _find(self, request: Request) -> _Client | None:
-        """Return the client of a request; None before its first reset."""
-        cookie = request.cookies.get(COOKIE)
-        key = cookie or self._shared_key(request)
-        client = self._clients.get(key)
-        if client is None or (cookie is None and client.takes_cookies):
-            return None
-        self._clients.move_to_end(key)
-        return client
-
-    def _shared_key(self, request: Request) -> str:
-        """Return the key of the episode that clients without cookies share; "" where it could be somebody else's."""
+    def _find(self, request: Request) -> Session | None:
+        """Return the session of a request; None before its first reset, or where it could be somebody else's."""
+        key = request.cookies.get(COOKIE, "")
+        if key and key == self._shared:
+            self._shared = ""
         is_direct = not any(name in request.headers for name in ("forwarded", "x-forwarded-for", "via"))
         here = request.client is not None and is_loopback(request.client.host)
-        return self._last if self._hub.options.token is None and is_direct and here else ""
-
-
-def _with_errors(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with its exceptions as responses."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except BodyError as error:
-            return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
-        except ClientGone:
-            return Response(status_code=499)  # nobody reads it
-        except Exception as error:  # the boundary of the server: the client is told, other episodes are not affected
-            problem = explain(error, request.url.path.strip("/"))["data"]
-            status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
-            return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
-
-    return answer
+        if not key and self._hub.options.token is None and is_direct and here:
+            key = self._shared
+        if key in self._sessions:
+            self._sessions.move_to_end(key)
+        return self._sessions.get(key)
 
 
 async def _body(request: Request) -> dict[str, Any]:

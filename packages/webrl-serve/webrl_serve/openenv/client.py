@@ -23,13 +23,12 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig
-from webrl.config.redaction import redact, with_path
+from webrl.config.redaction import SecretUrl, redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.net import ENV_TOKEN, is_loopback
 from webrl.rollouts.actions import ActionError
@@ -46,27 +45,18 @@ RETRY_S = 3.0
 PATIENCE_S = 30.0
 """Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
-_T = TypeVar("_T")
 _MAX_MESSAGE_BYTES = 1 << 30
-
-
-@dataclass
-class _Server:
-    """One of `rollout.urls`, and its state."""
-
-    address: str
-    """URL with password or token."""
-    url: str
-    """URL without them, for messages."""
-    problem: str = ""
-    """Why it cannot be used at present, or ""."""
 
 
 class RemoteEnv:
     """One session on a server; implements `Env`."""
 
-    def __init__(self, server: _Server, config: RolloutConfig) -> None:
-        self.server = server
+    def __init__(self, address: SecretUrl, config: RolloutConfig) -> None:
+        self.url = str(address).rstrip("/")
+        """The server's address without password or token, for messages."""
+        self.problem = ""
+        """Why the server could not be used when it was last tried, or ""."""
+        self._address = address
         self._config = config
         self._socket: Any = None
 
@@ -87,12 +77,11 @@ class RemoteEnv:
 
         if self.is_open:
             return
-        server = self.server
-        scheme, _, rest = with_path(server.address, "/ws").partition("://")
+        address, token = self._address.reveal(), os.environ.get(ENV_TOKEN)
+        scheme, _, rest = with_path(address, "/ws").partition("://")
         if scheme not in ("http", "https", "ws", "wss"):
-            raise UsageError(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
-        token = os.environ.get(ENV_TOKEN)
-        is_local = is_loopback(urlsplit(server.address).hostname or "")
+            raise UsageError(f"rollout.urls: {self.url!r} is not an http:// or https:// address")
+        is_local = is_loopback(urlsplit(address).hostname or "")
         try:
             self._socket = await connect(
                 f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}",
@@ -107,19 +96,19 @@ class RemoteEnv:
             # A full server accepts the connection, and refuses the first request.
             await self._ask({"type": "state"}, _OPEN_TIMEOUT_S)
         except InvalidURI as error:
-            raise UsageError(f"rollout.urls: no OpenEnv server at {server.url!r}: {redact(str(error))}") from None
+            raise UsageError(f"rollout.urls: no OpenEnv server at {self.url!r}: {redact(str(error))}") from None
         except (OSError, TimeoutError, WebSocketException) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
                 raise UsageError(
-                    f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
+                    f"OpenEnv server {self.url} does not let us in ({error.response.status_code}): "
                     f"set {ENV_TOKEN} to its token"
                 ) from None
-            server.problem = redact(str(error)) or type(error).__name__
-            raise BrowserError(f"OpenEnv server {server.url}: {server.problem}") from None
+            self.problem = redact(str(error)) or type(error).__name__
+            raise BrowserError(f"OpenEnv server {self.url}: {self.problem}") from None
         except BrowserError as error:
-            server.problem = str(error)
+            self.problem = str(error)
             raise
-        server.problem = ""
+        self.problem = ""
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode on the server."""
@@ -143,7 +132,7 @@ class RemoteEnv:
         }
         data = {name: value for name, value in options.items() if value is not None}
         answer = await self._ask({"type": "reset", "data": data}, config.step_timeout_s + GRACE_S + START_TIMEOUT_S)
-        observation = self._read(lambda data: _observation(data, config), answer)
+        observation = self._read(answer, "noop()").observation
         if task.instruction and observation.goal != task.instruction:
             raise await self._broken(f"it took no instruction of ours (the goal is {observation.goal!r:.80})")
         if suite == "miniwob" and not observation.url.partition("#")[0].endswith(f"/{name}.html"):
@@ -159,7 +148,7 @@ class RemoteEnv:
             raise BrowserError("step() before reset()")
         message = {"type": "step", "data": {"action_str": action_text}}
         answer = await self._ask(message, self._config.step_timeout_s + GRACE_S)
-        return self._read(lambda data: read_result(data, action_text, self._config), answer)
+        return self._read(answer, action_text)
 
     async def finish(self) -> Score:
         """Return no score: the protocol has only the steps' rewards."""
@@ -202,19 +191,19 @@ class RemoteEnv:
         text = data.get("message", data) if isinstance(data, dict) else data
         if message["type"] == "state":
             raise await self._broken(str(text))
-        raise BrowserError(f"OpenEnv server {self.server.url}: {text}")
+        raise BrowserError(f"OpenEnv server {self.url}: {text}")
 
-    def _read(self, reader: Callable[[dict[str, Any]], _T], answer: dict[str, Any]) -> _T:
+    def _read(self, answer: dict[str, Any], action_text: str) -> StepResult:
         try:
-            return reader(answer)
+            return read_result(answer, action_text, self._config)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BrowserError(
-                f"OpenEnv server {self.server.url}: malformed observation: {type(error).__name__}: {error}"
+                f"OpenEnv server {self.url}: malformed observation: {type(error).__name__}: {error}"
             ) from None
 
     async def _broken(self, reason: str) -> BrowserError:
         await self.close()
-        return BrowserError(f"OpenEnv server {self.server.url}: {reason}")
+        return BrowserError(f"OpenEnv server {self.url}: {reason}")
 
 
 class RemotePool:
@@ -223,9 +212,8 @@ class RemotePool:
     def __init__(self, config: RolloutConfig) -> None:
         if not config.urls:
             raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
-        self._servers = [_Server(url.reveal(), str(url).rstrip("/")) for url in config.urls]
-        servers = itertools.islice(itertools.cycle(self._servers), config.num_workers * config.envs_per_worker)
-        self._envs = [RemoteEnv(server, config) for server in servers]
+        urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
+        self._envs = [RemoteEnv(url, config) for url in urls]
         # Open sessions first: a full server takes its time to refuse another one.
         self._free: asyncio.PriorityQueue[tuple[bool, int, RemoteEnv]] = asyncio.PriorityQueue()
         self._count = itertools.count()
@@ -265,14 +253,14 @@ class RemotePool:
                 await env.connect()
             except BrowserError as error:
                 now = time.monotonic()
-                if any(env.is_open for env in self._envs) or not all(server.problem for server in self._servers):
+                if any(env.is_open for env in self._envs) or not all(env.problem for env in self._envs):
                     self._alone_since = None  # a server that is full of our own sessions, lent or free, is usable
                 elif self._alone_since is None:
                     self._alone_since = now
                     logger.warning("no OpenEnv server answers; waiting %g s for one", PATIENCE_S)
                 if self._alone_since is not None and now - self._alone_since >= PATIENCE_S:
                     self._give_back(env)
-                    problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
+                    problems = "; ".join({env.url: f"{env.url}: {env.problem}" for env in self._envs}.values())
                     raise StageError(
                         f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
                         "start the servers, then give the same command again"
@@ -292,7 +280,7 @@ class RemotePool:
         Raises:
             UsageError: none answers, or one does not let us in.
         """
-        first = {env.server.url: env for env in reversed(self._envs)}
+        first = {env.url: env for env in reversed(self._envs)}
         answers = await asyncio.gather(*(env.connect() for env in first.values()), return_exceptions=True)
         problems = [answer for answer in answers if answer is not None]
         try:
@@ -338,33 +326,21 @@ def decode(screenshot: Any) -> bytes:
     return out.getvalue()
 
 
-def _observation(data: dict[str, Any], config: RolloutConfig) -> Observation:
-    page = data["observation"]
+def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
+    """Read the response to a step or reset; what a server of OpenEnv's own leaves out is read from the action."""
+    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
+    error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
     screenshot = None
     if config.screenshots:
         if page.get("screenshot") is None:
             raise ValueError("no screenshot, which rollout.screenshots asks for")
         screenshot = decode(page["screenshot"])
     text = page["text"] or page.get("axtree_txt") or page.get("pruned_html") or ""
-    return Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)
-
-
-def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
-    """Read the response to a step; what a server of OpenEnv's own leaves out is read from the action."""
-    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
-    error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
-    observation = _observation(data, config)
+    observation = Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)
     if "agent_done" in page:
-        return StepResult(
-            observation=observation,
-            action=str(page["action"]),
-            error=error,
-            done=bool(page["page_done"]),
-            reward=reward,
-            agent_done=bool(page["agent_done"]),
-            message=str(page["message"]),
-            blocked=int(page["blocked"]),
-        )
+        done, says = bool(page["page_done"]), bool(page["agent_done"])
+        blocked, message = int(page["blocked"]), str(page["message"])
+        return StepResult(observation, str(page["action"]), error, done, reward, says, message, blocked)
     try:
         action = read_answer(action_text, config.dialect)
     except ActionError as problem:

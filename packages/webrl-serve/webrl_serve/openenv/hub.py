@@ -9,10 +9,12 @@ waits for it: a training step may take as long as it likes on a server that has 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
+
+from anyio import CapacityLimiter, WouldBlock
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
@@ -32,7 +34,7 @@ class PlaceHolder(Protocol):
     idle_since: float | None
     """Loop time since which it has been silent for too long; None while it is not."""
 
-    def park(self) -> asyncio.Task[None]:
+    def park(self) -> object:
         """Start to return its place."""
         ...
 
@@ -90,51 +92,44 @@ class Hub:
     """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
     """Draws the seeds of resets that name none."""
-    active: set[PlaceHolder] = field(default_factory=set)
-    """Sessions that have a place."""
-    _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._places = CapacityLimiter(self.size)
+
+    @property
+    def active(self) -> tuple[PlaceHolder, ...]:
+        """Sessions that have a place."""
+        return cast("tuple[PlaceHolder, ...]", self._places.statistics().borrowers)
 
     async def admit(self, session: PlaceHolder, patience_s: float) -> None:
         """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
+        if session in self.active:
+            return
         try:
             async with asyncio.timeout(patience_s):
-                while session not in self.active:
-                    idle = [other for other in self.active if other.idle_since is not None]
-                    if len(self.active) < self.size:
-                        self.active.add(session)
-                    elif idle:
-                        longest = min(idle, key=lambda other: other.idle_since or 0.0)
-                        await asyncio.shield(longest.park())  # it is parked even if this one's patience ends
-                    else:
-                        await self._wait_for_turn()
+                if not self._places.available_tokens:
+                    self._part_with_silent()
+                await self._places.acquire_on_behalf_of(session)
         except TimeoutError:
-            raise AtCapacity(len(self.active), self.size) from None
-
-    async def _wait_for_turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.wake()  # it was this one's turn: pass it on
-            raise
+            raise AtCapacity(self._places.borrowed_tokens, self.size) from None
 
     def enter(self, session: PlaceHolder) -> None:
         """Take a place if one is free and nobody waits for it."""
-        if len(self.active) < self.size and not self._waiting:
-            self.active.add(session)
+        with contextlib.suppress(WouldBlock):
+            self._places.acquire_on_behalf_of_nowait(session)
 
     def release(self, session: PlaceHolder) -> None:
-        """Return a place."""
+        """Return a place, if the session has one."""
         if session in self.active:
-            self.active.discard(session)
-            self.wake()
+            self._places.release_on_behalf_of(session)
 
-    def wake(self) -> None:
-        """Let the first session in the queue try again: a place is free, or another session has become idle."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def note_silence(self) -> None:
+        """A session has become idle: the first that waits gets its place."""
+        if self._places.statistics().tasks_waiting:
+            self._part_with_silent()
+
+    def _part_with_silent(self) -> None:
+        """Have the session that has been silent for longest return its place, if there is one."""
+        idle = {session: session.idle_since for session in self.active if session.idle_since is not None}
+        if idle:
+            min(idle, key=lambda session: idle[session]).park()

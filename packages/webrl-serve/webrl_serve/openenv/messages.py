@@ -4,9 +4,9 @@ Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEn
 the examples built on it can read our responses. A `screenshot` is nested lists of integers as there, or a base64 PNG,
 which is a hundred times smaller: see `Screenshots`.
 
-`Action`, `Observation` and `State` are, field by field, those of `openenv.core.env_server.types`. They are declared
-here because the packages that own that module (`openenv`, formerly `openenv-core`) bring Gradio and an MCP server: a
-hundred packages, and ten seconds of CPU at import, for classes that need pydantic alone. A test compares them.
+Their first fields are those of `Action`, `Observation` and `State` of `openenv.core.env_server.types`. They are not
+imported because the packages that own that module (`openenv`, formerly `openenv-core`) bring Gradio and an MCP server:
+a hundred packages, and ten seconds of CPU at import, for classes that need pydantic alone. A test compares them.
 """
 
 from __future__ import annotations
@@ -30,36 +30,12 @@ Answer = dict[str, Any]
 """A message to the client."""
 
 
-class Action(BaseModel):
-    """Base class for all environment actions."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
-
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the action")
-
-
-class Observation(BaseModel):
-    """Base class for all environment observations."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, arbitrary_types_allowed=True)
-
-    done: bool = Field(default=False, description="Whether the episode has terminated")
-    reward: bool | int | float | None = Field(default=None, description="Reward signal from the last action")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the observation")
-
-
-class State(BaseModel):
-    """Base class for environment state."""
-
-    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
-
-    episode_id: str | None = Field(default=None, description="Unique identifier for the current episode")
-    step_count: int = Field(default=0, ge=0, description="Number of steps taken in the current episode")
-
-
-class BrowserGymAction(Action):
+class BrowserGymAction(BaseModel):
     """One action of the agent."""
 
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the action")
     action_str: str = Field(description="the action, such as click('12')")
 
 
@@ -96,9 +72,14 @@ class ResetOptions(BaseModel):
     details: bool = Field(False, description="answer with DetailedObservation")
 
 
-class BrowserGymObservation(Observation):
+class BrowserGymObservation(BaseModel):
     """The page after a reset or an action; `done` and `reward` are sent next to it."""
 
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    done: bool = Field(default=False, description="Whether the episode has terminated")
+    reward: bool | int | float | None = Field(default=None, description="Reward signal from the last action")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Additional metadata for the observation")
     text: str = Field(default="", description="the page as text")
     url: str = Field(default="", description="address of the active tab")
     screenshot: SkipValidation[list[list[list[int]]] | str | None] = Field(
@@ -121,9 +102,13 @@ class DetailedObservation(BrowserGymObservation):
     blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
 
 
-class BrowserGymState(State):
+class BrowserGymState(BaseModel):
     """State of an episode."""
 
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    episode_id: str | None = Field(default=None, description="Unique identifier for the current episode")
+    step_count: int = Field(default=0, ge=0, description="Number of steps taken in the current episode")
     benchmark: str = Field(default="", description="suite, such as miniwob")
     task_name: str = Field(default="", description="task within it, such as click-test")
     task_id: str | None = Field(default=None, description="number of an evaluation task")
@@ -217,15 +202,6 @@ async def as_json(answer: Answer) -> bytes:
     return dump_json(answer, option=options)
 
 
-class _ToolRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    jsonrpc: Literal["2.0"]
-    method: str
-    params: dict[str, Any] = {}
-    id: str | int | None = None
-
-
 def tool_answer(request: Any) -> dict[str, Any]:
     """Return the answer to a JSON-RPC request for tools: an error, as the environment has none.
 
@@ -234,12 +210,12 @@ def tool_answer(request: Any) -> dict[str, Any]:
     number: str | int | None = None
     code, text = -32700, "Parse error"
     if isinstance(request, dict):
-        try:
-            call = _ToolRequest.model_validate(request)
-        except ValidationError as error:
-            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        kinds: dict[str, Any] = {"method": str, "params": dict, "id": str | int | None}
+        sent: dict[str, Any] = {"params": {}, "id": None} | request
+        if sent.get("jsonrpc") != "2.0" or not all(isinstance(sent.get(key), kind) for key, kind in kinds.items()):
+            code, text = -32600, "Invalid request: expected JSON-RPC 2.0 with a method"
+        elif sent["method"] in ("tools/list", "tools/call"):
+            number, code, text = sent["id"], -32603, "Environment does not support MCP"
         else:
-            number, code, text = call.id, -32601, f"Method not found: {call.method:.100}"
-            if call.method in ("tools/list", "tools/call"):
-                code, text = -32603, "Environment does not support MCP"
+            number, code, text = sent["id"], -32601, f"Method not found: {sent['method']:.100}"
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

@@ -13,7 +13,7 @@ import math
 import random
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 512
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
 _PREFIX = "BROWSERGYM_"
-_READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "TIMEOUT", "PORT")
+_READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "PORT")
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
@@ -55,19 +55,20 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
             rollout = find_suite(name).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
             # pydantic's models take a while to build: after what can be refused at once.
-            from webrl_serve.openenv.session import check_default
+            from webrl_serve.openenv.messages import ResetOptions
+            from webrl_serve.openenv.session import task_of
 
             benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size
             hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
-            first = check_default(hub)
-            async with pool.env() as env:
-                try:
+            try:
+                first = task_of(options.default_site, 0, ResetOptions(), benchmarks)
+                async with pool.env() as env:
                     await env.reset(first)
-                except DataError as error:
-                    raise UsageError(str(error)) from None
-                if not suite_of(first).is_stateless:
-                    await env.close()
+                    if not suite_of(first).is_stateless:
+                        await env.close()
+            except DataError as error:
+                raise UsageError(str(error)) from None
             await host(hub, listener, on_ready, stop_on_signals())
 
 
@@ -105,22 +106,8 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
         await sessions.close()
 
 
-@dataclass(frozen=True)
-class Variables:
-    """Values of the environment variables; None: not set."""
-
-    site: str | None
-    """Default task of a reset."""
-    viewport: tuple[int, int] | None
-    """Size of pages."""
-    port: int | None
-    """Port to listen on."""
-    num_sessions: int | None
-    """Episodes at once (`MAX_CONCURRENT_ENVS`)."""
-
-
-def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Read `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS`; warns of those that have no effect here.
+def read_variables(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of ServerOptions that `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS` set; warns of other variables.
 
     Raises:
         UsageError: a value that is not a number, a benchmark that is not served, or a browser with a window.
@@ -128,8 +115,6 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     for name in sorted(environ):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in _READ:
             logger.warning("%s is not read (those that are: %s)", name, ", ".join(_PREFIX + known for known in _READ))
-    if environ.get(_PREFIX + "TIMEOUT"):
-        logger.warning("%sTIMEOUT is not used: rollout.step_timeout_s is the deadline of a step", _PREFIX)
     headless = environ.get(_PREFIX + "HEADLESS") or "true"
     if headless.lower() != "true":
         raise UsageError(f"{_PREFIX}HEADLESS={headless}: browsers are always headless here; unset it")
@@ -144,12 +129,13 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
         reason = str(error)
     if reason:
         raise UsageError(f"{_PREFIX}BENCHMARK={benchmark} is not served: {reason}")
-    return Variables(
-        site=site_name(task, benchmark) if task else None,
-        viewport=(sides["WIDTH"] or 1280, sides["HEIGHT"] or 720) if any(sides.values()) else None,
-        port=_number(environ, _PREFIX + "PORT"),
-        num_sessions=_number(environ, "MAX_CONCURRENT_ENVS"),
-    )
+    said = {
+        "default_site": site_name(task, benchmark) if task else None,
+        "viewport": (sides["WIDTH"] or 1280, sides["HEIGHT"] or 720) if any(sides.values()) else None,
+        "port": _number(environ, _PREFIX + "PORT"),
+        "num_sessions": _number(environ, "MAX_CONCURRENT_ENVS"),
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, DataError, UsageError, problem_text
+from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, StepResult
@@ -71,7 +71,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     if options.task_name:
         site = site_name(options.task_name, benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-    task = _task(site, seed, options, hub.benchmarks)
+    task = task_of(site, seed, options, hub.benchmarks)
 
     if isinstance(options.screenshots, bool):
         screenshots: Screenshots = "png" if options.screenshots else "none"
@@ -94,7 +94,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     return Start(task, settings, episode_config, screenshots, options.details)
 
 
-def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
+def task_of(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
     """Return the task that a reset names. Raises DataError if there is none, or it is not served."""
     instruction, start_url = options.instruction, options.start_url
     task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
@@ -133,14 +133,6 @@ def _host_settings(options: ResetOptions, config: RolloutConfig) -> dict[str, li
     return settings
 
 
-def check_default(hub: Hub) -> Task:
-    """Return the server's own default task. Raises UsageError if it does not exist."""
-    try:
-        return _task(hub.options.default_site, 0, ResetOptions(), hub.benchmarks)
-    except DataError as error:
-        raise UsageError(str(error)) from None
-
-
 def first_state(hub: Hub) -> BrowserGymState:
     """Return the state before the first reset, which names the server's default task."""
     suite, _, name = hub.options.default_site.partition(".")
@@ -157,16 +149,17 @@ class Session:
         self._lent = contextlib.AsyncExitStack()
         self._env: Any = None
         self._start: Start | None = None
-        self._over = True
         self._last: StepResult | None = None
+        """Result of the episode's last step, or its first page; None while there is none."""
         self._last_action = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self.lock = asyncio.Lock()
+        """Held while a request is served; the next one waits."""
         self._parking: asyncio.Task[None] | None = None
         self.idle_since: float | None = None
         """Loop time since which it has been silent for too long; None while it is not."""
         self.state = first_state(hub)
         """State of the episode."""
-        self._rest()
+        self._timer = self._rest()
 
     async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
         """Start an episode; waits for a place for at most `patience_s`.
@@ -189,11 +182,11 @@ class Session:
                     self._env = await self._lent.enter_async_context(self._hub.pool.env())
             except TimeoutError:
                 raise BrowserError(f"all {self._hub.pool.size} environments are in use") from None
-            self._start, self._over, self._last, self._last_action = start, False, None, ""
-            # A client that leaves during the reset leaves a page behind as well.
+            self._start, self._last, self._last_action = start, None, ""
             first: Observation = await self._env.reset(start.task, start.settings)
             self.state.goal, self.state.current_url = first.goal, first.url
-            return await self._describe(start, first, None)
+            self._last = StepResult(first, action="", error="", done=False, reward=0.0, agent_done=False)
+            return await self._describe(start, self._last)
 
     async def step(self, action_text: str) -> BrowserGymObservation:
         """Act once; after the end of the episode nothing is done, and the result is its last page with reward 0.
@@ -205,25 +198,24 @@ class Session:
             BrowserError: the step failed.
         """
         async with self._busy():
-            if self._env is None or self._start is None:
+            start, last = self._start, self._last
+            if self._env is None or start is None:
                 raise NoEpisode(
                     f"no episode: reset first (one that is left alone for {self.idle_timeout_s:g} s is ended as soon"
                     " as another client waits for its place)"
                 )
-            start = self._start
-            if self._over and self._last is not None:
-                ended = dataclasses.replace(self._last, reward=0.0, error=EPISODE_OVER)
-                return await self._describe(start, ended.observation, ended)
+            if last is not None and (last.done or last.agent_done):
+                return await self._describe(start, dataclasses.replace(last, reward=0.0, error=EPISODE_OVER))
             self._last_action = action_text
             with contextlib.suppress(ActionError):  # the environment reports it
                 action = read_answer(action_text, start.config.dialect)
                 self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
             result: StepResult = await self._env.step(action_text)
-            self._over, self._last = result.done or result.agent_done, result
+            self._last = result
             self.state.step_count += 1
             self.state.cum_reward += result.reward
             self.state.current_url = result.observation.url
-            return await self._describe(start, result.observation, result)
+            return await self._describe(start, result)
 
     async def check_place(self) -> None:
         """Before its first episode: take a place if one can be had at once. Raises AtCapacity."""
@@ -232,15 +224,9 @@ class Session:
 
     async def close(self) -> None:
         """End the session; a page that is left in mid-episode, which would go on running, is closed."""
-        self.forget()
-        if self._parking is not None:
-            await asyncio.gather(self._parking, return_exceptions=True)
+        self._timer.cancel()
+        await self._parked()
         await self._leave()
-
-    def forget(self) -> None:
-        """Drop a session that has neither place nor client."""
-        if self._timer is not None:
-            self._timer.cancel()
 
     def park(self) -> asyncio.Task[None]:
         """Return page and place; the next reset takes a place again."""
@@ -248,36 +234,43 @@ class Session:
         self._parking = asyncio.create_task(self._leave())
         return self._parking
 
-    @contextlib.asynccontextmanager
-    async def _busy(self) -> AsyncIterator[None]:
-        """Keep the session from becoming idle while a request is served."""
-        self.idle_since = None
-        self.forget()
+    async def _parked(self) -> None:
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
-        try:
-            yield
-        finally:
-            self._rest()
 
-    def _rest(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.idle_timeout_s, self._become_idle)
+    @contextlib.asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """Serve one request at a time, and keep the session from becoming idle meanwhile."""
+        async with self.lock:
+            self.idle_since = None
+            self._timer.cancel()
+            await self._parked()
+            try:
+                yield
+            finally:
+                self._timer = self._rest()
 
-    def _become_idle(self) -> None:
-        self.idle_since = asyncio.get_running_loop().time()
-        self._hub.wake()
+    def _rest(self) -> asyncio.TimerHandle:
+        def become_idle() -> None:
+            self.idle_since = loop.time()
+            self._hub.note_silence()
+
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self.idle_timeout_s, become_idle)
 
     async def _leave(self) -> None:
         """Return environment and place."""
         try:
-            await self._give_back(for_good=not self._over)
+            # A client that leaves during a reset leaves a page behind as well.
+            last = self._last
+            await self._give_back(for_good=last is None or not (last.done or last.agent_done))
         finally:
             self._hub.release(self)
 
     async def _give_back(self, *, for_good: bool = False) -> None:
         """Return the environment to the pool; a MiniWoB page stays open, and is reset when it is next lent."""
         lent, self._lent = self._lent, contextlib.AsyncExitStack()
-        env, self._env, self._over = self._env, None, True
+        env, self._env = self._env, None
         stays_open = self._start is not None and suite_at(self._start.task.site).is_stateless
         try:
             if env is not None and (for_good or not stays_open):
@@ -285,28 +278,21 @@ class Session:
         finally:
             await lent.aclose()
 
-    async def _describe(self, start: Start, page: Observation, result: StepResult | None) -> BrowserGymObservation:
+    async def _describe(self, start: Start, result: StepResult) -> BrowserGymObservation:
+        page = result.observation
         fields: dict[str, Any] = {
             "text": page.text,
             "url": page.url,
             "screenshot": await encode(page.screenshot, start.screenshots),
             "goal": page.goal,
-            "error": result.error if result else "",
-            "last_action_error": bool(result and result.error),
-            "reward": result.reward if result else 0.0,
-            "done": bool(result and (result.done or result.agent_done)),
+            "error": result.error,
+            "last_action_error": bool(result.error),
+            "reward": result.reward,
+            "done": result.done or result.agent_done,
         }
-        if start.details and result is None:
-            return DetailedObservation(**fields)
-        if start.details and result is not None:
-            return DetailedObservation(
-                **fields,
-                action=result.action,
-                page_done=result.done,
-                agent_done=result.agent_done,
-                message=result.message,
-                blocked=result.blocked,
-            )
+        if start.details:
+            own = {name: getattr(result, name) for name in ("action", "agent_done", "message", "blocked")}
+            return DetailedObservation(**fields, **own, page_done=result.done)
         # The page a second time, in the fields of BrowserGym's observation, for the clients that read them.
         if start.config.observation == "html":
             fields["pruned_html"] = page.text

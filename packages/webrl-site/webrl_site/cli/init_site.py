@@ -7,10 +7,13 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError, UsageError
+
+if TYPE_CHECKING:
+    from webrl.rollouts.browser import Browser
 
 _SHOWN_LINES = 12
 _LOGIN_PAGES = 4
@@ -48,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Look around, write, try; returns the exit code."""
-    from webrl.config import load_config
-    from webrl.runs.spelling import visible
-    from webrl_site.starter import choose_name, num_elements, starter_files, try_site
+    from webrl_site.starter import choose_name, starter_files
 
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
@@ -63,11 +64,24 @@ def main(args: argparse.Namespace) -> int:
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
-    _write_site(args, out, name)
-    try:
-        trial = asyncio.run(try_site(load_config(out)))
-    except BrowserError as error:
-        raise BrowserError(f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`") from None
+    asyncio.run(_write_and_try(args, out, name))
+    return 0
+
+
+async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None:
+    from webrl.config import load_config
+    from webrl.rollouts.browser import Browser
+    from webrl.runs.spelling import visible
+    from webrl_site.starter import num_elements, start_config, try_site
+
+    config = start_config(args.url, name, args.pages, {})  # refuses what is no address before a browser starts
+    async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
+        await _write_site(browser, args, out, name)
+        try:
+            trial = await try_site(browser, load_config(out))
+        except BrowserError as error:
+            text = f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`"
+            raise BrowserError(text) from None
     seen = trial.steps[0].observation
     print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
     print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
@@ -81,24 +95,23 @@ def main(args: argparse.Namespace) -> int:
     print(f"an agent that does nothing gets {verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
-    return 0
 
 
-def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
+async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, name: str) -> None:
     from webrl.runs.spelling import visible
     from webrl_site.explore import explore, shows_only_login, without_token
     from webrl_site.starter import prove, start_config, starter_instructions, title_instruction, write_starter
 
-    login = _login(args, name)
+    login = await _login(browser, args, name)
     config = start_config(args.url, name, args.pages, login).rollout
-    found = asyncio.run(explore(config, args.pages))
+    found = await explore(browser, config, args.pages)
     asking = None if login.keys() - {"basic"} else next((page for page in found.pages if page.login), None)
     if asking and asking.login and shows_only_login(found):
         raise DataError(
             f"{asking.url} is a log-in, and nothing else is shown without it: give {asking.login.options}, or "
             "--login-state FILE (docs/own_site.md); nothing is written"
         )
-    proved, dropped = asyncio.run(prove(config, starter_instructions(found.pages)))
+    proved, dropped = await prove(browser, config, starter_instructions(found.pages))
     proved = proved or [title_instruction(found.pages[0], is_checked=False)]
     files = write_starter(out, found, args.url, name, login, [starter.entry for starter in proved])
     for page in found.pages:
@@ -128,7 +141,7 @@ def _print_some(what: str, lines: Sequence[str]) -> None:
         print(f"  and {len(lines) - _SHOWN_LINES} more")
 
 
-def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
+async def _login(browser: Browser, args: argparse.Namespace, name: str) -> dict[str, Any]:
     """Return the log-ins that the options describe, a form looked up on the start page; {} without one.
 
     Raises:
@@ -153,10 +166,10 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
     variable = args.password_env or "PASSWORD"
     _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
     config = start_config(args.url, name, 1, login).rollout
-    start = asyncio.run(explore(config, 1)).pages[0]
+    start = (await explore(browser, config, 1)).pages[0]
     guess = guess_login(start, args.url, args.user, variable)
     if guess is None:
-        pages = asyncio.run(explore(config, _LOGIN_PAGES, LOGIN_LINK)).pages
+        pages = (await explore(browser, config, _LOGIN_PAGES, LOGIN_LINK)).pages
         guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
     if guess is None:
         raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")

@@ -115,8 +115,8 @@ async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse
     from playwright.async_api import Error
 
     assert end.context.browser is not None
-    options: dict[str, Any] = {"proxy": {"server": end.proxy}} if end.proxy else {}
-    context = await end.context.browser.new_context(**options, **end.config.http_credentials)
+    options: dict[str, Any] = ({"proxy": {"server": end.proxy}} if end.proxy else {}) | end.config.http_credentials
+    context = await end.context.browser.new_context(**options)
     try:
         await context.add_cookies(cast(Any, await end.context.cookies()))
         while True:

@@ -278,6 +278,13 @@ def test_the_log_in_follows_a_redirect_within_the_site(site):
     assert (score.reward, "leads to" in score.note) == (0.0, True)
 
 
+@pytest.mark.browser
+def test_a_check_may_look_where_agents_must_not(site):
+    config = site.config("rollout.web.forbidden_urls=[/api/]", read_only=True, **UNPROVEN)
+    score, _ = end(site, [{"http": "/api/notes", "path": "$.notes[0].id"}], config=config)
+    assert score.reward == 1.0, score.note
+
+
 def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
     ann, bob = fresh.config(), fresh.config("rollout.web.login.form.fields={User: bob}")
     elsewhere = fresh.config("rollout.web.start_urls=[http://localhost:1/]")

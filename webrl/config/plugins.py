@@ -119,15 +119,17 @@ def settings_of(suite: str) -> type[Section]:
         package = find(SUITES, suite).module.rpartition(".")[0]
         found: type[Section] = import_module(f"{package}.settings").SETTINGS
         return found
+    except UsageError as error:
+        level, reason = logging.INFO, str(error)
     except Exception as error:  # whatever a package does at import
-        reason = str(error)
+        level, reason = logging.WARNING, f"{type(error).__name__}: {error}"
 
     class Unread(Section):
         @model_validator(mode="before")
         @classmethod
         def _keep_none(cls, data: Any) -> Any:
             if isinstance(data, dict) and data:
-                logger.info("rollout.%s is left out: %s", suite, reason)
+                logger.log(level, "rollout.%s is left out: %s", suite, reason)
             return {}
 
     return Unread

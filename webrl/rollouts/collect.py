@@ -158,8 +158,8 @@ async def collect(
                     if playing.done():
                         playing.result()
                 finally:
-                    stop.cancel()
-                    playing.cancel()
+                    for running in (stop, *workers):
+                        running.cancel()
                     await asyncio.gather(stop, playing, *workers, return_exceptions=True)
         for name, task in list(left.items()):
             record(

@@ -109,7 +109,13 @@ class Channel:
         except (OSError, EOFError) as error:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
         channel._receiving = asyncio.create_task(channel._receive(reader))
-        _, _, tree = await channel.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
+        try:
+            _, _, tree = await channel.send_all(
+                ("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {})
+            )
+        except BaseException:
+            await channel.close()
+            raise
         channel.main_frame = tree["frameTree"]["frame"]["id"]
         return channel
 

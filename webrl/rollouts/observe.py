@@ -281,7 +281,7 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
         for child in tree.get("childFrames", ()):
             try:
                 owner = await _owner(tab, child["frame"]["id"])
-                node = {"backendNodeId": owner, "executionContextId": tab.channel.worlds[frame]}
+                node = {"backendNodeId": owner, "executionContextId": tab.channel.worlds.get(frame, 0)}
                 element = (await tab.channel.send("DOM.resolveNode", node))["object"]["objectId"]
                 shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
                 if (await tab.channel.send("Runtime.callFunctionOn", shown))["result"]["value"]:

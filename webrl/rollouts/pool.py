@@ -233,6 +233,7 @@ class EnvPool:
         self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
         self._all: set[WorkerHandle] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         for env_id in range(config.envs_per_worker):
             for worker_id in range(config.num_workers):
                 self._slots.put_nowait(env_id * config.num_workers + worker_id)
@@ -271,7 +272,7 @@ class EnvPool:
             finally:
                 worker.users -= 1
                 if worker is not self._workers.get(worker_id):
-                    await self._end(worker)
+                    self._end(worker)
         finally:
             self._slots.put_nowait(slot)
 
@@ -281,7 +282,7 @@ class EnvPool:
             worker = self._workers.get(worker_id)
             if worker is not None and (worker.failed or worker.episodes >= self.config.recycle_after):
                 del self._workers[worker_id]
-                await self._end(worker)
+                self._end(worker)
                 worker = None
             if worker is None:
                 worker = self._make_worker(self.config)
@@ -291,14 +292,21 @@ class EnvPool:
                     await worker.start()
             return worker
 
-    async def _end(self, worker: WorkerHandle) -> None:
-        """Close a worker that was replaced, unless an episode still runs in it, which does so at its end."""
-        if not worker.users:
+    def _end(self, worker: WorkerHandle) -> None:
+        """Begin to close a worker that was replaced, unless an episode still runs in it, which does so at its end."""
+
+        async def close() -> None:
             await worker.close()
             self._all.discard(worker)
 
+        if not worker.users:
+            task = asyncio.create_task(close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
     async def close(self) -> None:
         """End all workers."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._all))
         self._all.clear()
         self._workers.clear()

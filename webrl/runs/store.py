@@ -7,9 +7,8 @@ disk when the file is closed, and whole files when they are renamed; a stage's m
 from __future__ import annotations
 
 import json
-import math
 import os
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,9 +24,6 @@ R = TypeVar("R", bound=Record)
 
 MAX_JSON_BYTES = 256 << 20
 """Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
-
-SYNC_S = 1.0
-"""Seconds between two syncs of a growing file."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -170,8 +166,8 @@ def dump_line(record: Record) -> bytes:
 class Appender:
     """A JSONL file that grows one record at a time.
 
-    A line outlives this process once `append` has returned, and a power failure once it is synced: at the end, and as
-    lines come once in `SYNC_S`, so that rollouts do not wait for the disk.
+    A line outlives this process once `append` has returned, and a power failure once it is synced: a thread does that
+    as lines come, one sync for all that came during the sync before, so that rollouts do not wait for the disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -180,9 +176,13 @@ class Appender:
         is_new = not path.exists()
         self._path = path
         self._file: IO[bytes] = path.open("ab")
-        self._synced = -math.inf
         if is_new:
             sync_folder(path.parent)
+        self._due = threading.Event()
+        self._closing = False
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._sync_lines, name=f"sync {path.name}", daemon=True)
+        self._thread.start()
 
     def append(self, record: Record) -> None:
         """Add one line.
@@ -191,21 +191,36 @@ class Appender:
             OSError: this line, or an earlier one, could not be written.
         """
         with full_disk_named(self._path):
+            if self._error:
+                raise self._error
             self._file.write(dump_line(record))
             self._file.flush()
-            if time.monotonic() - self._synced >= SYNC_S:
-                os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
+        self._due.set()
 
     def close(self) -> None:
-        """Bring all lines to the disk, and close.
+        """Wait until all lines are on the disk, and close.
 
         Raises:
             OSError: one could not be written.
         """
-        if not self._file.closed:
-            with full_disk_named(self._path), self._file:
+        if self._file.closed:
+            return
+        self._closing = True
+        self._due.set()
+        self._thread.join()
+        with full_disk_named(self._path), self._file:
+            if self._error:
+                raise self._error
+            os.fsync(self._file.fileno())
+
+    def _sync_lines(self) -> None:
+        while self._due.wait() and not self._closing:
+            self._due.clear()
+            try:
                 os.fsync(self._file.fileno())
+            except OSError as error:
+                self._error = error  # the kernel reports a lost write once: a later sync would succeed
+                return
 
     def __enter__(self) -> Appender:
         return self

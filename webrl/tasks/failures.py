@@ -173,6 +173,9 @@ def task_of_line(data: Any, default_id: str) -> Task:
         raise ValueError(f"expected an instruction (an object with `task` and `web`), found {data!r:.80}")
     for key in ("task", "web"):
         if not isinstance(data.get(key), str) or not data[key].strip():
-            raise ValueError(f"expected an instruction: `{key}` must be a non-empty text, found {data.get(key)!r:.80}")
+            raise ValueError(
+                f"expected an instruction (`task` and `web`) or a task (`task_id` and `site`): `{key}` must be a "
+                f"non-empty text, found {data.get(key)!r:.80}"
+            )
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}
     return Task.from_json(fields | {key: data[key] for key in _OF_TASK if key in data})

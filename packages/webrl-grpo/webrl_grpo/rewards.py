@@ -37,7 +37,7 @@ def reward_functions(names: Collection[Reward]) -> list[RewardFunction]:
     """Returns one function a name, under which TRL logs it."""
     functions: list[RewardFunction] = []
     for name in names:
-        functions.append(lambda episode, name=name, **_: weighted_rewards({name: 1.0}, episode))
+        functions.append(lambda episode, _reward=name, **_: weighted_rewards({_reward: 1.0}, episode))
         functions[-1].__name__ = name
     return functions
 

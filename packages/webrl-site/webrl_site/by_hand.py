@@ -146,7 +146,7 @@ class _Recorder:
         self.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
         refusal = ""
         if not played.status.finished:
-            refusal = played.message
+            refusal = played.message or str(played.status)
         elif played.env_reward is not None and not is_success(played) and not self.keep_all:
             refusal = "the suite's own check fails it (--keep-all keeps such)"
         elif played.env_error and played.env_reward is None and not self.keep_all:

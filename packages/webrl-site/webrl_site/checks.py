@@ -100,37 +100,42 @@ async def unanswered(end: End) -> str:
     """Why the site's start page gives no answer at all, "" if it gives one."""
     url = end.config.start_urls[0]
     try:
-        _, text = await _ask(url, end, num_redirects=0)
+        _, body = await _ask(url, end, num_redirects=0)
     except Undecided as error:
         return str(error)
-    return f"{url} does not answer: {text:.200}" if UNREACHED in text[:300] else ""
+    text = body[:300].decode("utf-8", "replace")
+    return f"{url} does not answer: {text:.200}" if UNREACHED in text else ""
 
 
-async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse, str]:
-    """The answer to a GET with the agent's cookies, which the site's limits do not hold, and its text.
+async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse, bytes]:
+    """The answer to a GET with the agent's cookies, which the site's limits do not apply to, and its body.
 
     Raises:
         Undecided: no answer, or a redirect to another host.
     """
     from playwright.async_api import Error
 
-    assert end.context.browser is not None
-    options: dict[str, Any] = ({"proxy": {"server": end.proxy}} if end.proxy else {}) | end.config.http_credentials
-    context = await end.context.browser.new_context(**options)
+    context = None
     try:
+        assert end.context.browser is not None
+        context = await end.context.browser.new_context(proxy={"server": end.proxy} if end.proxy else None)
         await context.add_cookies(cast(Any, await end.context.cookies()))
         while True:
-            answer = await context.request.get(url, timeout=end.config.check_timeout_s * 1000, max_redirects=0)
+            answer = await context.request.get(
+                url, headers=end.config.authorization(url), timeout=end.config.check_timeout_s * 1000, max_redirects=0
+            )
             location = answer.headers.get("location")
             if not (300 <= answer.status < 400 and location and num_redirects):
-                return answer, (await answer.body()).decode("utf-8", "replace")
+                return answer, await answer.body()
             url, num_redirects = urljoin(url, location), num_redirects - 1
             if not end.allows(url):
                 raise Undecided(f"it leads away: {url} is outside the site's hosts")
-    except Error as error:
+    except (Error, ValueError) as error:  # ValueError: an address that is none
         raise Undecided(f"{url} does not answer ({first_line(error)})") from None
     finally:
-        await context.close()
+        if context is not None:
+            with contextlib.suppress(Error):
+                await context.close()
 
 
 async def _problem(check: Check, end: End) -> str:
@@ -187,8 +192,12 @@ async def _http(check: Check, end: End) -> str:
     url = end.config.absolute(check.http or "")
     if not end.allows(url):
         raise Undecided(f"{url} is outside the site's hosts")
-    answer, text = await _ask(url, end)
-    if answer.status == _TOO_MANY or answer.status >= 500:
+    answer, body = await _ask(url, end)
+    if (
+        answer.status == _TOO_MANY
+        or answer.status >= 500
+        or (300 <= answer.status < 400 and "location" in answer.headers)
+    ):
         raise Undecided(f"{url} answers {answer.status}")
     if not 200 <= answer.status < 300:
         return f"{url} answers {answer.status}"
@@ -197,9 +206,9 @@ async def _http(check: Check, end: End) -> str:
     from jsonpath import findall
 
     try:
-        values = findall(check.path, json.loads(text))
+        values = findall(check.path, json.loads(body))
     except (ValueError, RecursionError):
-        raise Undecided(f"{url} answers no JSON that can be read: {text!r:.100}") from None
+        raise Undecided(f"{url} answers no JSON that can be read: {body!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
     if len(values) == 1 and values[0] == check.equals:

@@ -29,7 +29,7 @@ from webrl_site.hooks import await_answer, filled
 from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 
-_PREFIX = "webrl-serve-"
+_PREFIX = ".webrl-episode-"
 _TRIES = 3
 _SHOWN_CHARS = 300
 
@@ -160,7 +160,10 @@ def _remove_orphans() -> None:
     """Remove the folders of this user that nobody holds any more."""
     for claimed in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if (lock := _locked(claimed)) is not None:
-            _remove(claimed, lock)
+            if {path.name for path in claimed.iterdir()} <= {"folder"}:  # else it is not one of ours
+                _remove(claimed, lock)
+            else:
+                os.close(lock)
 
 
 def _listens(session: int, port: int) -> bool:

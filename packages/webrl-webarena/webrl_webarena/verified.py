@@ -172,6 +172,7 @@ class Evidence:
             problem = str(error)
         if not verdict.is_file():
             return Score(None, f"{' '.join(command[:2])} wrote no verdict: {problem}")
+        shutil.rmtree(kept, ignore_errors=True)  # another evaluation may have left it since
         self._files.rename(kept)
         try:
             found = read_json(kept / verdict.name)

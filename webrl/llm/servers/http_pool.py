@@ -108,7 +108,7 @@ class HttpPool:
 
     async def get(self, path: str) -> Any:
         """JSON from any server that answers, each of which is asked; errors as in `post`."""
-        attempts = max(self._max_retries + 1, len(self._servers))
+        attempts = (self._max_retries + 1) * len(self._servers)
         return await self._ask("GET", path, None, lambda answer: answer, attempts)
 
     async def _ask(

@@ -169,6 +169,8 @@ class ServerProcess:
 
 
 _CACHE_RESETS = 5
+_NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
+"""What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
 _MIB_PER_GIB = 1024
@@ -240,6 +242,8 @@ class Fleet:
             with spent_on("server start"):
                 await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
         except ModelError as error:
+            if _NO_SLEEP.search(str(error)):
+                raise ModelError(f"this vLLM has no sleep mode: set engine.extra_args=[{NO_SLEEP}]; {error}") from None
             if not _OUT_OF_MEMORY.search(str(error)):
                 raise
             raise ModelError(

@@ -213,6 +213,7 @@ class CompletionRequest(_Generation):
     """Body of `/v1/completions`."""
 
     prompt: str | list[int]
+    logprobs: None = None
 
     @field_validator("prompt", mode="before")
     @classmethod

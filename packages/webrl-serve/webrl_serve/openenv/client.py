@@ -253,7 +253,9 @@ class RemotePool:
                 await env.connect()
             except BrowserError as error:
                 now = time.monotonic()
-                if any(env.is_open for env in self._envs) or not all(env.problem for env in self._envs):
+                if any(env.is_open for env in self._envs) or {e.url for e in self._envs if e.problem} < {
+                    e.url for e in self._envs
+                }:
                     self._alone_since = None  # a server that is full of our own sessions, lent or free, is usable
                 elif self._alone_since is None:
                     self._alone_since = now

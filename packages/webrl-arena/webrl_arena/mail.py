@@ -109,7 +109,7 @@ def _in_trash(changed: Letter) -> Eval:
 
 
 def _are(condition: str, login: str, pks: set[int]) -> Eval:
-    """Require that a condition holds of these messages to somebody, and of no others."""
+    """Require that a condition holds of these messages to one user, and of no others."""
     tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
         WHERE u.email = {quoted(login)} AND {condition}"""
     return rows("m.id", tables, {str(pk) for pk in pks})

@@ -73,12 +73,12 @@ def hand_tasks(config: RunConfig) -> list[Task]:
     """Return the training tasks that a person plays: those of phase 0, drawn as the experts' are.
 
     Raises:
-        UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
+        UsageError: a suite that cannot be recorded by hand, an observation or dialect of its own, no instructions.
     """
     rollout = config.rollout
     for suite, _ in parts(config):
         if not suite.can_record_by_hand:
-            raise UsageError(f"tasks.suite={suite.name} is not recorded by hand; use tasks.suite=web, miniwob or arena")
+            raise UsageError(f"tasks.suite={suite.name} cannot be recorded by hand; use web, miniwob or arena")
     if rollout.env != "browser":
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
     if rollout.observation == "html" or rollout.dialect != "browsergym":
@@ -232,13 +232,13 @@ async def record_by_hand(
     """Let a person play the tasks that `out` has no demonstration of yet, one after the other.
 
     Args:
-        out: JSONL of Trajectory, appended to, with `labels.jsonl` beside it: by the suite's own reward, else by the
+        out: JSONL of Trajectory, appended to, with `labels.jsonl` next to it: by the suite's own reward, else by the
             person's word that it is done.
         inbox: lines that the person types in the terminal; `quit` ends everything.
         keep_all: keep what the suite's check fails (labelled so) and what does not replay.
 
     Raises:
-        UsageError: `out` has trajectories without labels; whatever the suite refuses.
+        UsageError: `out` has trajectories without labels; anything that the suite rejects.
         SiteError: the site cannot be reset or logged in to.
     """
     labels = out.with_name("labels.jsonl")

@@ -35,7 +35,7 @@ _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, 
 class WebEnv(BrowserEnv):
     """See the module docstring.
 
-    Raises, beside what `BrowserEnv` raises:
+    Raises, in addition to what `BrowserEnv` raises:
         SiteError (a BrowserError): the site is down, its start page answers an error, or it refuses the log-in.
     """
 
@@ -127,7 +127,7 @@ class WebEnv(BrowserEnv):
         # Where the agent's page is an error of the connection, what failed is the site.
         try:
             _, text = await self._tabs[page].evaluate(_STATUS)
-        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that nobody has looked at
+        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that has not been looked at
             return score
         is_error = page.url.startswith("chrome-error:") or UNREACHED in text[:300]
         down = await unanswered(end) if is_error else ""

@@ -105,13 +105,13 @@ class Logins:
 
 
 def login_path(config: WebConfig) -> Path:
-    """Where the minted state is kept: one file for each site and way to log in, so that nobody plays as another."""
+    """Return the file of the saved state: one for each site and way to log in, so that no episode uses another user."""
     settings = json.dumps([config.start_urls, config.login.model_dump(mode="json")], sort_keys=True)
     return config.state_dir / f"{config.name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.login.json"
 
 
 def forget(config: WebConfig) -> None:
-    """Have the next episode log in anew: a reset may have ended the session."""
+    """Have the next episode log in again: a reset may have ended the session."""
     login_path(config).unlink(missing_ok=True)
 
 

@@ -61,7 +61,7 @@ class Piece:
 
     text: str
     kind: str = ""
-    """`acted`: the element that was acted on; `cut`: says what is left out here; else ""."""
+    """`acted`: the element that was acted on; `cut`: a note about what is left out here; else ""."""
 
 
 def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) -> list[Piece]:

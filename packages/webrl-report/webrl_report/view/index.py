@@ -65,7 +65,7 @@ class File:
     problems: list[str] = field(default_factory=list)
     """`file:line: what is wrong` of the lines that are left out."""
     is_torn: bool = False
-    """The file goes on after its last whole line: that line is being written, or its writer was killed."""
+    """The last line is incomplete: it is still being written, or its writer was killed."""
     end: int = 0
     """Bytes read: the end of the last whole line."""
     line: int = 0

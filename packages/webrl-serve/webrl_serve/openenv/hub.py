@@ -114,7 +114,7 @@ class Hub:
             raise AtCapacity(self._places.borrowed_tokens, self.size) from None
 
     def enter(self, session: PlaceHolder) -> None:
-        """Take a place if one is free and nobody waits for it."""
+        """Take a place if one is free and no one is waiting for it."""
         with contextlib.suppress(WouldBlock):
             self._places.acquire_on_behalf_of_nowait(session)
 

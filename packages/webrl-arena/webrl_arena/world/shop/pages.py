@@ -90,7 +90,7 @@ _search = search_view_factory(
 urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),  # Oscar's pages name it
     path("media/<path:name>", show),
-    path("forum/search/", _search),  # in place of machina's, which asks the shop's engine
+    path("forum/search/", _search),  # instead of machina's, which queries the shop's engine
     path("forum/moderation/topic/<str:slug>-<int:pk>/move/", TopicMoveView.as_view(form_class=MoveForm)),
     path("forum/", include("machina.urls")),
     path("mail/", include("postman.urls")),

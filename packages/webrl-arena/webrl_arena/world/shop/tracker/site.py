@@ -38,7 +38,7 @@ logger.setLevel(logging.ERROR)  # Trac warns about every page that is not there
 
 COOKIE = "trac_auth"
 DATABASE = database_of("tracker")
-"""Beside the environment's folder."""
+"""Next to the environment's folder."""
 _PATH = SITES["tracker"]
 _CONFIG = f"""\
 [components]
@@ -166,7 +166,7 @@ def make(folder: Path) -> None:
 
 
 def log_in(database: Path, login: str) -> str:
-    """The value of the cookie of somebody who has just logged in."""
+    """Log a user in; returns the value of the cookie."""
     cookie = secrets.token_hex(16)
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")

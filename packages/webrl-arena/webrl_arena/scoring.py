@@ -46,7 +46,7 @@ class End:
     answer: str | None
     """The agent's message; None if it was stopped."""
     database: Path
-    """The session's, of the shop; those of other sites lie next to it."""
+    """The session's, of the shop; those of other sites are next to it."""
     timeout_s: float
     """Deadline of one page or query."""
 

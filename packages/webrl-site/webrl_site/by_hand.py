@@ -244,7 +244,7 @@ async def record_by_hand(
     labels = out.with_name("labels.jsonl")
     if out.exists() and not labels.exists():
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    web = config.rollout.web  # one environment, and one's own site as new for every episode
+    web = config.rollout.web  # one environment, and the site reset for every episode
     if web.reset.is_set:
         web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
     rollout = config.rollout.model_copy(update={"num_workers": 1, "envs_per_worker": 1, "web": web})

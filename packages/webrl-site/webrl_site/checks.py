@@ -1,4 +1,4 @@
-"""The score of an episode on one's own site: its task's checks, all of which must hold.
+"""The score of an episode on your own site: its task's checks, all of which must hold.
 
 API: `await judge(checks, end) -> Score`. A check that cannot be found out (the database is locked, the site does not
 answer) leaves the episode without a reward and says why, unless another one fails for sure.

@@ -1,4 +1,4 @@
-"""An environment on one's own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
+"""An environment on your own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
 
 API: `WebEnv(browser, config)`; each episode has a profile of its own, because the log-in is part of it.
 """
@@ -87,7 +87,7 @@ class WebEnv(BrowserEnv):
         return observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
+        """As `BrowserEnv.step`; tells the agent what the site's limits have prevented."""
         await take_turn(self._web)
         result = await super().step(action_text)
         if result.blocked and self._guard.reason and (not result.error or _STOPPED in result.error):

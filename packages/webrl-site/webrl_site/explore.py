@@ -1,4 +1,4 @@
-"""A short look around one's own site: pages that can be reached by links, as the agent would see them.
+"""A short look around your own site: pages that can be reached by links, as the agent would see them.
 
 API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside.
 Links that look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few

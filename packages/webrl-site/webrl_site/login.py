@@ -1,4 +1,4 @@
-"""The log-in of one's own site as a browser storage state: read, minted by a command or through the site's form.
+"""The log-in of your own site as a browser storage state: read, minted by a command or through the site's form.
 
 API: `Logins(config).state(browser)` is the state that an episode starts with, None without a log-in; `forget` after a
 reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so that all workers share it.
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 State = dict[str, Any]
 _ANSWER_S = 30.0
 _QUIET_S = 5.0
-"""A page that asks for ever (a long poll) is waited for no longer."""
+"""Longest wait for a page, which may never finish loading (a long poll)."""
 _LOOK_EVERY_S = 0.2
 _PASSWORD = "input[type=password]:visible"
 _FIELDS = ":is(input:not([type=hidden]):not([type=submit]), textarea, select):visible"

@@ -2,7 +2,7 @@
 
 API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-The server's folder lies in a directory that a `flock` holds: the kernel drops it when no process has it open, and
+The server's folder is in a directory that a `flock` holds: the kernel drops it when no process has it open, and
 the next start removes it. The guard that ends a server holds it too, so nothing is removed before the server has ended,
 no matter how webrl ended. There is no lock file that a cleaner of temporary files could remove, and the server may use
 its folder freely. Of two servers that get the same port the second exits, and is started again.

@@ -1,4 +1,4 @@
-"""A web application of one's own: `rollout.web`, the settings of `tasks.suite=web` (docs/own_site.md)."""
+"""Your own web application: `rollout.web`, the settings of `tasks.suite=web` (docs/own_site.md)."""
 
 from __future__ import annotations
 

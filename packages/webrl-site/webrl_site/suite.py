@@ -58,7 +58,7 @@ class OwnSite(Suite):
             return
         if mixed:
             raise UsageError(
-                "tasks.suite: together with other suites one's own site needs instructions, rollout.web.train_files; "
+                "tasks.suite: together with other suites your own site needs instructions, rollout.web.train_files; "
                 "the generator proposes those of phase 0 for tasks.suite=web alone"
             )
         if config.rollout.web.serve.is_set:

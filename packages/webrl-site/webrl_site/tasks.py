@@ -1,4 +1,4 @@
-"""The tasks of one's own site: instruction files as `Task`s, and what a task's checks are.
+"""The tasks of your own site: instruction files as `Task`s, and what a task's checks are.
 
 API: `training_tasks(config)`, `heldout_tasks(config)`, `checks_of(task)`, `read_instructions(path)`.
 
@@ -117,7 +117,7 @@ class Instruction(BaseModel):
     id: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]
     """Unique in all files of a run; None: the file's name and the line."""
     instruction: Annotated[str, Field(min_length=1)]
-    """What the agent is told."""
+    """The instruction for the agent."""
     start: str | None = None
     """Start page, may be relative to the first of `rollout.web.start_urls`, which None is."""
     checks: Annotated[list[Check], Field(strict=True)] = []

@@ -35,9 +35,9 @@ from webrl.preflight import check_settings
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
 ORM = "orm"
-"""Name of the training of a seed's outcome model, for `retrain_orm`; it lies in the start's folder."""
+"""Name of the training of a seed's outcome model, for `retrain_orm`; it is in the start's folder."""
 SFT = "start_sft"
-"""Name of the training of a seed's supervised start, for `demos`; it lies in the start's folder too."""
+"""Name of the training of a seed's supervised start, for `demos`; it is in the start's folder too."""
 _TRAINED = {ORM: "orm", SFT: "sft"}
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""

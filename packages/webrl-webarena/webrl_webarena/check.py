@@ -134,7 +134,7 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
 
 
 async def reset_sites(config: WebArenaConfig, sites: Sites, names: Sequence[str]) -> list[SiteCheck]:
-    """Reset and verify; gives every replica of `names` as it was afterwards.
+    """Reset and verify; returns every replica of `names` as it was afterwards.
 
     Raises:
         SiteError: the service refuses or never finishes, or a site is not healthy afterwards.

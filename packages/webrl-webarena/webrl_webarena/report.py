@@ -76,7 +76,7 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
 
 
 def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); gives the number of traces.
+    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); returns their number.
 
     Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder; several are shown side by side")
     parser.add_argument(
         "--out",

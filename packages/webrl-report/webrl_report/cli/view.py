@@ -12,7 +12,7 @@ _PORT = 8765
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument(
         "runs",
         nargs="*",

@@ -49,7 +49,7 @@ SHOWN_CHARS = 1500
 MAX_RUNS = 6
 """Runs side by side: as many as there are distinguishable colours."""
 _PLACE_KEYS = ("name", "runs_dir")
-"""Settings that say where a run lies, not what it does."""
+"""Settings that locate a run and do not change what it does."""
 _SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
 
 
@@ -277,7 +277,7 @@ def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
     """Return success by (suite, or "" where there is one, task, how many times it came before), None without a verdict;
     held-out types are tasks like others.
 
-    Two sites of one's own may name their tasks alike: what a task says is a part of which it is.
+    Two sites of your own may name their tasks alike: what a task says is a part of which it is.
     """
     seen: Counter[str] = Counter()
     suites = by_suite(phase.counts("eval"))

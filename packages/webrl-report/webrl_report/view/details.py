@@ -189,7 +189,7 @@ class Run:
         return None
 
     def screenshot(self, name: str) -> Path | None:
-        """Find a PNG of the run folder; None if there is no such, it lies elsewhere, or is huge."""
+        """Find a PNG of the run folder; None if it does not exist, is elsewhere, or is huge."""
         try:
             root = self.path.resolve()
             path = (root / name).resolve()

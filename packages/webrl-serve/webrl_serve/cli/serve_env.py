@@ -23,7 +23,7 @@ _VIEWPORT = (1280, 720)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
+    """Add the options."""
     add_config_arguments(parser, prefer_newest=False, sections=("rollout",))
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
     parser.add_argument("--port", type=int, help=f"0: a free one (default: {_DEFAULTS.port})")

@@ -14,7 +14,7 @@ from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
+    """Add the options."""
     add_section_help(parser, ("models", "rollout", "engine", "evaluate"))
     parser.add_argument(
         "checkpoint",

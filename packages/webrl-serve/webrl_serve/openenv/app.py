@@ -207,7 +207,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
             await session.check_place()
             return {"type": "state", "data": session.state.model_dump()}
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
-    except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
+    except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
 
 

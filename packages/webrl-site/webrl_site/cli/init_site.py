@@ -1,4 +1,4 @@
-"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once."""
+"""`webrl init-site URL`: a config and first instructions for your own site, tried once."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Gateway:
     shop: Wsgi
     tracker: tracker.Site
     folder: Path
-    """Of the running arena: sessions lie below it."""
+    """Folder of the running arena, which contains the sessions."""
     templates: dict[str, Path]
     """The databases that every session begins with, by site."""
     key: str

@@ -86,7 +86,7 @@ class Links(Component):
         return ""
 
     def get_navigation_items(self, req: Any) -> Iterator[tuple[str, str, Any]]:
-        """The shop and the forum for everybody, the mail for who is logged in, the dashboard for the staff."""
+        """The shop and the forum for everyone, the mail for logged-in users, the dashboard for the staff."""
         yield "mainnav", "shop", tag.a("Shop", href=f"{SITES['shop']}/")
         yield "mainnav", "forum", tag.a("Forum", href=f"{SITES['forum']}/")
         if req.is_authenticated:

@@ -80,13 +80,7 @@ LIMITS = {
     "suites": 8,
     "tasks": 23,
     "training": 34,
-    "webrl_arena": 35,
-    "webrl_grpo": 2,
-    "webrl_report": 18,
-    "webrl_serve": 9,
-    "webrl_site": 42,
-    "webrl_study": 6,
-    "webrl_webarena": 16,
+    "webrl_webarena": 1,
 }
 """Phrases of `PLAIN` in the docstrings and texts of each part of `webrl/`; they may only go down."""
 

@@ -120,7 +120,7 @@ class ArenaEnv(BrowserEnv):
         return await self.judge(self._played)
 
     async def judge(self, task: Task, timeout_s: float = math.inf) -> Score:
-        """Score the session as it is now by a task's `eval`, whatever task is played in it.
+        """Score the session in its current state with a task's `eval`, regardless of the task being played.
 
         Args:
             timeout_s: for each evaluator, where `CHECK_TIMEOUT_S` is longer.

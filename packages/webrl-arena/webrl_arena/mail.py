@@ -50,7 +50,7 @@ def _to_customer(
     slots: Callable[[Conversation], dict[str, str]] = lambda found: {"mail": found.subject},
     folder: str = "inbox",
 ) -> Draw:
-    """Draw a conversation whose first message lies in a folder of a customer, who is logged in."""
+    """Draw a conversation whose first message is in a folder of a customer, who is logged in."""
     return about(
         lambda e: [c for c in e.mails if c.letters[0].folder == folder and c.kind in _TO_CUSTOMERS and holds(c)],
         slots,
@@ -84,7 +84,7 @@ def _unread(found: Conversation) -> Eval:
 
 
 def pick(e: Entities, rng: random.Random, kind: str) -> Conversation:
-    """Draw a conversation of a kind whose first message lies in the inbox."""
+    """Draw a conversation of a kind whose first message is in the inbox."""
     return rng.choice([each for each in e.mails if each.letters[0].folder == "inbox" and each.kind == kind])
 
 
@@ -109,7 +109,7 @@ def _in_trash(changed: Letter) -> Eval:
 
 
 def _are(condition: str, login: str, pks: set[int]) -> Eval:
-    """Require that a condition holds of these messages to somebody, and of no others."""
+    """Require that a condition holds of these messages to one user, and of no others."""
     tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
         WHERE u.email = {quoted(login)} AND {condition}"""
     return rows("m.id", tables, {str(pk) for pk in pks})

@@ -1,11 +1,11 @@
-"""Browser profiles that one episode in the arena leaves to the next: emptied, but with their process.
+"""Browser profiles that arena episodes reuse: they are emptied, but keep their process.
 
 API: `pool = ProfilePool.of(browser)`; `await pool.release(key, profile)` empties one for `await pool.acquire(key)`;
 after acquiring one, call `await profile.clear_next_document()` before its first page and
 `await profile.stop_clearing()` when that has loaded.
 
 A new profile starts a process, which fetches, parses and compiles every script again: a fifth of what an episode costs.
-All that an episode can leave in a profile is removed: documents, history, cookies, whatever a page can store, the
+All that an episode can leave in a profile is removed: documents, history, cookies, everything a page can store, the
 mouse. What only a document of the site can clear, its tab's store and name, the next one does before its own scripts
 run: a page for that alone would cost half a step. What stays is the files in its caches that are the same in all
 sessions, which the server ensures (`webrl_arena/world/shop/gateway.py`): this is for the arena alone, whose sites are

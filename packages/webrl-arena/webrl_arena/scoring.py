@@ -46,7 +46,7 @@ class End:
     answer: str | None
     """The agent's message; None if it was stopped."""
     database: Path
-    """The session's, of the shop; those of other sites lie next to it."""
+    """The session's, of the shop; those of other sites are next to it."""
     timeout_s: float
     """Deadline of one page or query."""
 
@@ -55,14 +55,14 @@ async def score(evaluation: Mapping[str, Any], end: End) -> Score:
     """Return 1 if all evaluators agree, 0 if one does not (named in the note), None if that could not be found out.
 
     Args:
-        evaluation: a checked `eval`, addresses in place of `__SITE__`.
+        evaluation: a validated `eval`, with addresses instead of `__SITE__`.
     """
     kinds = evaluation["eval_types"]
     return await combine(((kind, partial(_check, kind, evaluation, end)) for kind in kinds), end.timeout_s)
 
 
 def string_match(references: Mapping[str, Any], answer: str | None) -> bool:
-    """Whether an answer is, or holds, what is asked for; upper and lower case are the same."""
+    """Check whether an answer equals or contains the references, ignoring case."""
     if answer is None:
         return False
     said = _clean(answer)

@@ -130,7 +130,7 @@ class ArenaSuite(Suite):
 
 
 async def _try_evaluations(tasks: Sequence[Task], arena: Arena) -> None:
-    """Run each query and locator once: one that cannot run would leave its task without a score for ever.
+    """Run each query and locator once: if one cannot run, its task never gets a score.
 
     Locators run on an empty page, where nothing is found: what is no JavaScript, or no selector, is a SyntaxError there
     too.

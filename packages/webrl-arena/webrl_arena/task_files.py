@@ -1,12 +1,12 @@
-"""Task files of the arena: WebArena's format, as JSON lines, with who is logged in and one evaluator more.
+"""Task files of the arena: WebArena's format, as JSON lines, plus the logged-in user and one more evaluator.
 
 API: `read_task_file(path, split) -> list[Task]`, `as_task(entry, where, split)`. Raises DataError with file and line.
 
 An entry has `task_id`, `sites` (of `webrl_arena.world.sites.SITES`), `start_url` and `intent`; `login` is a
-customer's e-mail address or `staff` (without one: staff on `shop_admin`, else nobody). `eval`, if there is one, is
+customer's e-mail address or `staff` (without one: staff on `shop_admin`, else no one). `eval`, if there is one, is
 WebArena's: its `eval_types` are `string_match` (`exact_match`, `must_include`), `url_match`, `program_html`, and
-`database`, a list of `{"query": …, "equals": …, "site": …}` that are asked of the session's SQLite database (of the
-shop, if no site is named).
+`database`, a list of `{"query": …, "equals": …, "site": …}` that are run on the session's SQLite database (the
+shop's, if no site is named).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _contents_problem(contents: dict[str, Any]) -> str:
 def _query_problem(query: Any) -> str:
     if not isinstance(query, dict) or not isinstance(query.get("query"), str) or "equals" not in query:
         return f"each needs a query and what it equals, found {query!r:.80}"
-    if query.get("site", "shop") not in tuple(SITES):  # whatever it is: a list has no hash
+    if query.get("site", "shop") not in tuple(SITES):  # not `in SITES`: the value may be a list, which has no hash
         return f"unknown site {query['site']!r:.80}; known: {', '.join(SITES)}"
     if not isinstance(query["equals"], str | int | float | None):
         return f"a query finds one value, so equals is a text, a number or null, found {query['equals']!r:.80}"

@@ -56,7 +56,7 @@ _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})
 
 
 def login_of(task: Task) -> str | None:
-    """Return who is logged in: a customer's e-mail address, `staff`, or nobody."""
+    """Return who is logged in: a customer's e-mail address, `staff`, or None."""
     login: str | None = task.extra.get(KEY, {}).get("login")
     return login
 
@@ -68,7 +68,7 @@ def eval_of(task: Task) -> dict[str, Any] | None:
 
 
 def sites_of(task: Task) -> list[str]:
-    """Return the sites that a task is played on, whatever its type."""
+    """Return the sites that a task is played on, for any type of task."""
     return [f"{PREFIX}{site}" for site in task.site.split(".")[1].split("+")]
 
 

@@ -105,7 +105,7 @@ class TrlVllmModel:
                 answers = await asyncio.to_thread(self._answer, [prompt for prompt, _ in batch])
                 if len(answers) != len(batch):
                     raise PolicyError(f"vLLM gave {len(answers)} answers to {len(batch)} prompts")
-            except Exception as error:  # boundary: whatever the engine raised becomes the requests' error
+            except Exception as error:  # boundary: any exception of the engine becomes the requests' error
                 problem = error if isinstance(error, PolicyError) else PolicyError(f"vLLM failed: {error}")
                 answers = [problem] * len(batch)
             for (_, future), answer in zip(batch, answers, strict=True):

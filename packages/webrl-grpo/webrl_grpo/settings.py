@@ -63,7 +63,7 @@ VARIABLES: dict[str, str] = {
 class GrpoSettings(Section):
     """A GRPO training; every field is an option, `--max-steps` for `max_steps`."""
 
-    model_name: ModelName = Field("data/tiny/actor", description="policy: a folder or a hub name (--model-id)")
+    model_name: ModelName = Field("data/tiny/actor", description="policy: a folder or a hub name")
     output_dir: Path | None = Field(None, description="folder of the trained model and its records; none: a new one")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of pages, draws and training")
     resume_from_checkpoint: Path | None = Field(None, description="a checkpoint-N folder to resume from")
@@ -71,16 +71,16 @@ class GrpoSettings(Section):
     benchmark: str = Field("miniwob", description="suite of the tasks")
     task_name: tuple[str, ...] = Field(("click-test",), min_length=1, description="tasks, in turn")
     browsergym_url: tuple[Address, ...] = Field(
-        (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own (--space-url)"
+        (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own"
     )
     arena_folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
     dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
-    default_goal: str = Field(
-        "Complete the web task successfully.", description="goal of a page that gives none (--dataset-prompt)"
-    )
+    default_goal: str = Field("Complete the web task successfully.", description="goal of a page that has none")
     max_steps: int = Field(10, ge=1, description="actions of an episode")
-    num_workers: int = Field(1, ge=1, description="browser processes, or sessions in multiples of envs_per_worker")
-    envs_per_worker: int = Field(8, ge=1, description="pages a browser process")
+    num_workers: int = Field(
+        1, ge=1, description="browser processes; with browsergym_url, num_workers x envs_per_worker sessions are opened"
+    )
+    envs_per_worker: int = Field(8, ge=1, description="pages per browser process")
     observation: Literal["axtree", "dom", "html", "none"] = Field(
         "axtree", description="text form of the page; none: the model is shown its screenshot alone"
     )
@@ -127,7 +127,7 @@ class GrpoSettings(Section):
     rewards: dict[Reward, float] = Field(
         {"outcome": 1.0},
         description="name: weight. outcome: 1 for a success; sum, mean, max: of the steps' rewards; format: share "
-        "of the answers that are actions",
+        "of the answers that are actions; such as --rewards outcome=1 format=0.1",
     )
     learning_rate: float = Field(5e-6, gt=0, description="peak learning rate")
     lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field("linear", description="schedule")
@@ -141,8 +141,8 @@ class GrpoSettings(Section):
     max_staleness: int = Field(
         0,
         ge=0,
-        description="generation batches that the weights which play may be behind those that train: so many are played "
-        "ahead, during training; 0: played and trained on in turn",
+        description="how many generation batches to play ahead during training, with weights that are that many "
+        "batches old; 0: play, then train",
     )
     num_epochs: int = Field(1, ge=1, description="passes over the pages")
     gradient_checkpointing: bool = Field(True, description="less memory, more time")

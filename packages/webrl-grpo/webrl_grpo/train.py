@@ -173,7 +173,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         resumed = settings.resume_from_checkpoint
         trained = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         trainer.save_model(str(out))
-        (out / "training_args.bin").unlink()  # a pickle, which nobody should load
+        (out / "training_args.bin").unlink()  # a pickle, which should not be loaded
     first, last = first_and_last(batches)
     report = {
         "reward_first": first.to_json(),

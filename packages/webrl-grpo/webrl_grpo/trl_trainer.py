@@ -162,7 +162,7 @@ class EpisodeTrainer(GRPOTrainer):
         pixel_values: torch.Tensor | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """Score rows with a screenshot each, in the processor's own tensors, whatever their form.
+        """Score rows with a screenshot each, in the processor's own tensors, of any shape.
 
         Args:
             pixel_values: [R] the rows' indices in `_screenshots`.

@@ -278,7 +278,7 @@ def test_runs_are_paired_only_where_their_evaluation_tasks_are_the_same(tmp_path
     text = f"+25.0 [{100 * low:+.1f}, {100 * high:+.1f}]"
     assert table.rows == [("two − one", 0, 4, 2, 1, text)]
     assert refused == [
-        "two and one: other evaluation tasks (30 and 30, 0 in common); beside each other, not paired; phase 1"
+        "two and one: other evaluation tasks (30 and 30, 0 in common); shown side by side, not paired; phase 1"
     ]
 
 
@@ -293,8 +293,8 @@ def test_the_same_name_for_another_task_or_no_verdict_is_not_paired(tmp_path: Pa
     table, refused = paired([read_run(run.path) for run in runs])
     assert table is None
     assert refused == [
-        "two and one: other evaluation tasks (1 and 1, 0 in common); beside each other, not paired; phase 0",
-        "two and one: 1 and 0 of the episodes have no reward; beside each other, not paired; phase 1",
+        "two and one: other evaluation tasks (1 and 1, 0 in common); shown side by side, not paired; phase 0",
+        "two and one: 1 and 0 of the episodes have no reward; shown side by side, not paired; phase 1",
     ]
 
 

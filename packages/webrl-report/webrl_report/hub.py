@@ -1,4 +1,4 @@
-"""`webrl push`: a run's model on the Hugging Face Hub, with a card that says what it is and how it was measured.
+"""`webrl push`: a run's model on the Hugging Face Hub, with a card that describes it and how it was measured.
 
 `write_folder` makes the folder that is uploaded, with `model_card` as its README, and looks for secrets in it; `upload`
 sends it.
@@ -47,7 +47,7 @@ _HINTS = {
 
 
 class HubError(WebRLError):
-    """The Hub could not be reached, or refused; the text says what was refused and why."""
+    """The Hub could not be reached, or rejected a request; the text explains which and why."""
 
 
 @dataclass(frozen=True)

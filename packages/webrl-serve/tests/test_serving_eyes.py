@@ -95,8 +95,8 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
         [1, 0, 1, 0, 128, 0, 0, 0, 0, 0, 255, 255, 255, 44, 0, 0, 0, 0, 1, 0, 1, 0, 0, 2, 2, 68, 1, 0, 59]
     )
     cases = [
-        (chat("Go."), "asked nothing without a picture: there is none in messages"),
-        (("actions", page), "asked nothing without a picture: there is none in screenshot"),
+        (chat("Go."), "every request needs a picture: there is none in messages"),
+        (("actions", page), "every request needs a picture: there is none in screenshot"),
         (("completions", {"model": "vlm", "prompt": "Go."}), "a plain completion has no place for one"),
         (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
         (chat([TEXT, PICTURE]), "only text is read here"),

@@ -462,7 +462,7 @@ def test_pages_that_others_wrote_are_recorded_too(tmp_path):
         (["arena", "--by-hand"], "no display (DISPLAY='', WAYLAND_DISPLAY='')"),
         (["demo", "--by-hand", "rollout.observation=html"], "--by-hand records rollout.dialect=browsergym"),
         (["demo", "--by-hand", "--per-type", "3"], "--per-type is for the scripted experts"),
-        (["webarena_lite", "--by-hand"], "is not recorded by hand"),
+        (["webarena_lite", "--by-hand"], "cannot be recorded by hand"),
         (["demo", "--keep-all"], "--keep-all goes with --by-hand"),
     ],
 )

@@ -1,7 +1,7 @@
-"""A web application of one's own (`tasks.suite=web`, docs/own_site.md), in the order in which an episode meets it.
+"""Your own web application (`tasks.suite=web`, docs/own_site.md), in the order in which an episode meets it.
 
-sites, locks: what WebArena and the arena use, too. tasks: what is asked. hooks, login, serve: the site before a stage
-and an episode. env: its environment. checks: its score. explore: pages for the generator and `webrl init-site`;
+sites, locks: what WebArena and the arena use, too. tasks: the instructions. hooks, login, serve: the site before a
+stage and an episode. env: its environment. checks: its score. explore: pages for the generator and `webrl init-site`;
 starter: what that writes and tries. suite: all this as a `Suite`.
 """
 

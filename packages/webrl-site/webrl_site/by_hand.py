@@ -73,12 +73,12 @@ def hand_tasks(config: RunConfig) -> list[Task]:
     """Return the training tasks that a person plays: those of phase 0, drawn as the experts' are.
 
     Raises:
-        UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
+        UsageError: a suite that cannot be recorded by hand, an observation or dialect of its own, no instructions.
     """
     rollout = config.rollout
     for suite, _ in parts(config):
         if not suite.can_record_by_hand:
-            raise UsageError(f"tasks.suite={suite.name} is not recorded by hand; use tasks.suite=web, miniwob or arena")
+            raise UsageError(f"tasks.suite={suite.name} cannot be recorded by hand; use web, miniwob or arena")
     if rollout.env != "browser":
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
     if rollout.observation == "html" or rollout.dialect != "browsergym":
@@ -232,19 +232,19 @@ async def record_by_hand(
     """Let a person play the tasks that `out` has no demonstration of yet, one after the other.
 
     Args:
-        out: JSONL of Trajectory, appended to, with `labels.jsonl` beside it: by the suite's own reward, else by the
+        out: JSONL of Trajectory, appended to, with `labels.jsonl` next to it: by the suite's own reward, else by the
             person's word that it is done.
         inbox: lines that the person types in the terminal; `quit` ends everything.
         keep_all: keep what the suite's check fails (labelled so) and what does not replay.
 
     Raises:
-        UsageError: `out` has trajectories without labels; whatever the suite refuses.
+        UsageError: `out` has trajectories without labels; anything that the suite rejects.
         SiteError: the site cannot be reset or logged in to.
     """
     labels = out.with_name("labels.jsonl")
     if out.exists() and not labels.exists():
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    web = config.rollout.web  # one environment, and one's own site as new for every episode
+    web = config.rollout.web  # one environment, and the site reset for every episode
     if web.reset.is_set:
         web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
     rollout = config.rollout.model_copy(update={"num_workers": 1, "envs_per_worker": 1, "web": web})

@@ -1,4 +1,4 @@
-"""The score of an episode on one's own site: its task's checks, all of which must hold.
+"""The score of an episode on your own site: its task's checks, all of which must hold.
 
 API: `await judge(checks, end) -> Score`. A check that cannot be found out (the database is locked, the site does not
 answer) leaves the episode without a reward and says why, unless another one fails for sure.
@@ -50,7 +50,7 @@ class End:
     config: WebConfig
     """The site."""
     allows: Callable[[str], bool]
-    """Whether an address may be asked."""
+    """Whether requests to an address are allowed."""
     page: Page
     """The active tab."""
     answer: str | None
@@ -60,7 +60,7 @@ class End:
     proxy: str | None = None
     """What forwards requests to the server of this episode, if it has one."""
     origin: str = ""
-    """Where the site's server really is, for programs beside the browser."""
+    """Where the site's server really is, for programs other than the browser."""
     folder: str = ""
     """That server's own folder."""
 
@@ -271,7 +271,7 @@ async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> Async
             answer = await page.goto(url, timeout=timeout_s * 1000)
         except Error as error:
             raise Undecided(f"{url} does not open: {first_line(error)}") from None
-        # What is not there (404) may be what is asked; a page that is refused says nothing about it.
+        # A missing page (404) may be the expected result; a refused one proves nothing.
         if answer is not None and answer.status >= 400 and answer.status != _NOT_FOUND:
             raise Undecided(f"{url} answers {answer.status}")
         yield page

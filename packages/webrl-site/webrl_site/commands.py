@@ -1,4 +1,4 @@
-"""The commands for a site of one's own."""
+"""Commands for your own site."""
 
 from webrl.cli.command import Command
 

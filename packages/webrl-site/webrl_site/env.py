@@ -1,4 +1,4 @@
-"""An environment on one's own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
+"""An environment on your own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
 
 API: `WebEnv(browser, config)`; each episode has a profile of its own, because the log-in is part of it.
 """
@@ -35,7 +35,7 @@ _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, 
 class WebEnv(BrowserEnv):
     """See the module docstring.
 
-    Raises, beside what `BrowserEnv` raises:
+    Raises, in addition to what `BrowserEnv` raises:
         SiteError (a BrowserError): the site is down, its start page answers an error, or it refuses the log-in.
     """
 
@@ -87,7 +87,7 @@ class WebEnv(BrowserEnv):
         return observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
+        """As `BrowserEnv.step`; tells the agent what the site's limits have prevented."""
         await take_turn(self._web)
         result = await super().step(action_text)
         if result.blocked and self._guard.reason and (not result.error or _STOPPED in result.error):
@@ -127,7 +127,7 @@ class WebEnv(BrowserEnv):
         # Where the agent's page is an error of the connection, what failed is the site.
         try:
             _, text = await self._tabs[page].evaluate(_STATUS)
-        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that nobody has looked at
+        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that has not been looked at
             return score
         is_error = page.url.startswith("chrome-error:") or UNREACHED in text[:300]
         down = await unanswered(end) if is_error else ""

@@ -1,4 +1,4 @@
-"""A short look around one's own site: pages that can be reached by links, as the agent would see them.
+"""A short look around your own site: pages that can be reached by links, as the agent would see them.
 
 API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside.
 Links that look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few
@@ -70,7 +70,7 @@ class Form:
 
     @property
     def is_login(self) -> bool:
-        """Whether it asks for a password to let somebody in, and not to keep one among other settings."""
+        """Whether it asks for a password to log in, rather than to save one among other settings."""
         if self.password is None or _SAVES.search(self.submit or ""):
             return False
         return len(self.fields) <= _LOGIN_FIELDS or bool(LOGIN_LINK.search(self.submit or ""))
@@ -108,7 +108,7 @@ class DiscoveredPage:
 
     @property
     def login(self) -> Form | None:
-        """The form that lets somebody in."""
+        """The log-in form."""
         return next((form for form in self.forms if form.is_login), None)
 
 
@@ -295,7 +295,7 @@ async def _visit(
 
 
 def _has_token(url: str) -> bool:
-    """Whether an address lets in whoever knows it."""
+    """Check whether an address logs in anyone who knows it."""
     parts = urlsplit(url)
     given = parse_qsl(parts.query)
     steps = (*re.split("[/.]", parts.path), *(value for _, value in given))

@@ -41,7 +41,7 @@ Inbox = asyncio.Queue["tuple[Frame, str] | Stopped | str"]
 
 
 class Stopped(Exception):
-    """The person ends the attempt; the text is one of `CHOICES`, or says why it cannot go on."""
+    """The person ends the attempt; the text is one of `CHOICES`, or explains why it cannot continue."""
 
 
 class GestureRejected(Exception):

@@ -115,7 +115,7 @@ async def take_turn(config: WebConfig) -> None:
         now = turn = time.time()
         with contextlib.suppress(OSError, ValueError):
             earliest = float(path.read_text(encoding="utf-8"))
-            if earliest < now + 60:  # a clock that was set back, or a torn file, holds nobody up
+            if earliest < now + 60:  # a clock that was set back, or a torn file, delays no one
                 turn = max(now, earliest)
         path.write_text(repr(turn + 1 / config.max_actions_per_s), encoding="utf-8")
     await asyncio.sleep(turn - now)

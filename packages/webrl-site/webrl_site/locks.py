@@ -69,16 +69,16 @@ def hold_sites(
 
 
 def holder(url: str, folder: Path | None = None) -> str:
-    """The run that has a site, in words; "nobody" if none does."""
+    """Describe the run that holds a site; "no run" if none does."""
     try:
         text = _path(folder or default_lock_dir(), url, "run").read_text(encoding="utf-8")
         if not text:
-            return "nobody"
+            return "no run"
         data = json.loads(text)
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(data["since"]))
         return f"run {data['owner']!r} (process {data['pid']} on {data['host']}, since {since})"
     except FileNotFoundError:
-        return "nobody"
+        return "no run"
     except (ValueError, KeyError):
         return "a run that does not say who it is"
 
@@ -99,7 +99,7 @@ async def exclusive(path: Path) -> AsyncIterator[None]:
 
 
 class Lease:
-    """The replicas of one episode; `release` gives them back (so does the end of the process)."""
+    """The replicas of one episode; `release` frees them (so does the end of the process)."""
 
     def __init__(self) -> None:
         self.urls: dict[str, str] = {}

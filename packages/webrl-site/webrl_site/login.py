@@ -1,4 +1,4 @@
-"""The log-in of one's own site as a browser storage state: read, minted by a command or through the site's form.
+"""The log-in of your own site as a browser storage state: read, minted by a command or through the site's form.
 
 API: `Logins(config).state(browser)` is the state that an episode starts with, None without a log-in; `forget` after a
 reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so that all workers share it.
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 State = dict[str, Any]
 _ANSWER_S = 30.0
 _QUIET_S = 5.0
-"""A page that asks for ever (a long poll) is waited for no longer."""
+"""Longest wait for a page, which may never finish loading (a long poll)."""
 _LOOK_EVERY_S = 0.2
 _PASSWORD = "input[type=password]:visible"
 _FIELDS = ":is(input:not([type=hidden]):not([type=submit]), textarea, select):visible"
@@ -105,13 +105,13 @@ class Logins:
 
 
 def login_path(config: WebConfig) -> Path:
-    """Where the minted state is kept: one file for each site and way to log in, so that nobody plays as another."""
+    """Return the file of the saved state: one for each site and way to log in, so that no episode uses another user."""
     settings = json.dumps([config.start_urls, config.login.model_dump(mode="json")], sort_keys=True)
     return config.state_dir / f"{config.name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.login.json"
 
 
 def forget(config: WebConfig) -> None:
-    """Have the next episode log in anew: a reset may have ended the session."""
+    """Have the next episode log in again: a reset may have ended the session."""
     login_path(config).unlink(missing_ok=True)
 
 

@@ -1,11 +1,11 @@
-"""A server of one's own site for one episode: on a free port, ended with the episode, whatever happens to webrl.
+"""A server of your own site for one episode: on a free port, ended with the episode even if webrl is killed.
 
 API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-The server's folder lies in a directory that a `flock` holds: the kernel drops it when nobody has the directory open any
-more, and the next start removes it. The guard that ends a server holds it too, so nothing is removed before the server
-has ended, however webrl did. There is no lock file that a cleaner of temporary files could remove, and the server may
-do with its folder what it likes. Of two servers that are given the same port the second ends, and is started again.
+The server's folder is in a directory that a `flock` holds: the kernel drops it when no process has it open, and
+the next start removes it. The guard that ends a server holds it too, so nothing is removed before the server has ended,
+no matter how webrl ended. There is no lock file that a cleaner of temporary files could remove, and the server may use
+its folder freely. Of two servers that get the same port the second exits, and is started again.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class EpisodeServer:
     @classmethod
     async def _launch(cls, config: WebConfig) -> Self:
         await asyncio.to_thread(_remove_orphans)
-        with contextlib.ExitStack() as undo:  # whatever happens meanwhile, being cancelled included
-            claimed, lock = _claim_folder()  # not in a thread, whose result nobody would have if this is cancelled
+        with contextlib.ExitStack() as undo:  # on any failure, and if this is cancelled
+            claimed, lock = _claim_folder()  # not in a thread, whose result would be lost if this is cancelled
             undo.callback(_remove, claimed, lock)
             log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
             port = free_port()
@@ -157,7 +157,7 @@ def _remove(claimed: Path, lock: int) -> None:
 
 
 def _remove_orphans() -> None:
-    """Remove the folders of this user that nobody holds any more."""
+    """Remove the folders of this user that no process holds any more."""
     for claimed in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if (lock := _locked(claimed)) is not None:
             if {path.name for path in claimed.iterdir()} <= {"folder"}:  # else it is not one of ours

@@ -1,4 +1,4 @@
-"""A web application of one's own: `rollout.web`, the settings of `tasks.suite=web` (docs/own_site.md)."""
+"""Your own web application: `rollout.web`, the settings of `tasks.suite=web` (docs/own_site.md)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FormLogin(Section):
 
 
 class BasicLogin(Section):
-    """HTTP's own log-in (RFC 7617), which a browser asks for in a window."""
+    """HTTP Basic authentication (RFC 7617), for which a browser opens a dialog."""
 
     user: Annotated[str, AfterValidator(_has_no_colon)] = Field(description="user name")
     password: Secret = Field(description="password, such as ${SITE_PASSWORD}")
@@ -80,13 +80,13 @@ class Deadline(Section):
 
 
 class WebLogin(Deadline):
-    """How episodes are logged in: one of three ways, and how to tell that it still holds; HTTP's own beside them."""
+    """How episodes log in: one of three ways, how to check that it still holds, and HTTP Basic authentication."""
 
     state_file: Path | None = Field(None, description="a browser storage state (Playwright's JSON)")
     form: FormLogin | None = Field(None, description="fill in the site's form: url, fields, submit")
     command: tuple[str, ...] = Field((), description="program and arguments; prints a storage state")
     basic: BasicLogin | None = Field(
-        None, description="user and password of HTTP's own log-in, for the origin of the first start page alone"
+        None, description="user and password for HTTP Basic authentication, for the first start page's origin alone"
     )
     proof_url: str | None = Field(None, description="a page that only a logged-in user sees; may be relative")
     proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
@@ -199,7 +199,7 @@ class WebConfig(SuiteConfig):
     @classmethod
     def _is_sqlite(cls, value: str | None) -> str | None:
         if value and not value.startswith("sqlite:///"):
-            raise ValueError("only sqlite:///FILE is asked; check other databases by http or javascript")
+            raise ValueError("only sqlite:///FILE is supported; check other databases by http or javascript")
         return value
 
     @field_validator("start_urls", "train_files", "heldout_files", mode="before")
@@ -229,7 +229,7 @@ class WebConfig(SuiteConfig):
 
     @property
     def http_credentials(self) -> dict[str, dict[str, str]]:
-        """The option of a browser context that answers HTTP's own log-in; {} without one.
+        """The option of a browser context for HTTP Basic authentication; {} without it.
 
         Raises:
             UsageError: the password is not there.

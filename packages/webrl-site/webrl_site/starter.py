@@ -47,7 +47,7 @@ class Starter:
     """A first instruction with its own answer."""
 
     entry: dict[str, Any]
-    """As it stands in a file."""
+    """As written to a file."""
     page: DiscoveredPage
     """Where it is solved."""
     answer: str = ""
@@ -162,15 +162,12 @@ def _escape(text: str) -> str:
 
 
 def starter_files(out: Path) -> tuple[Path, Path]:
-    """Instruction files beside a config: training, held out."""
+    """Return the instruction files next to a config: training, held out."""
     return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
 
 
 def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
-    """Instructions with checks that need nothing but the pages: go there, and say what its heading is.
-
-    Both are made of the names that the agent sees.
-    """
+    """Make instructions from names that the agent sees: open a page, and report its heading."""
     found: list[Starter] = []
     for number, page in enumerate(pages):
         name = _ICON.sub("", page.link).strip()
@@ -187,14 +184,14 @@ def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
 
 
 def title_instruction(page: DiscoveredPage, *, is_checked: bool) -> Starter:
-    """What can be asked of any page, judged by the outcome model where its title is no answer."""
+    """Make an instruction that fits any page; the outcome model judges it where the title cannot be checked."""
     checks = [{"answer": _escape(page.title)}] if is_checked else []
     text = "What is the title of this page? Answer with its text."
     return Starter({"id": "title", "instruction": text, "checks": checks}, page, page.title)
 
 
 def _says_something(name: str) -> bool:
-    """Whether a name can stand in a sentence: of a page `0`, `›` or `#! ?` nobody could say which it is."""
+    """Check whether a name is usable in a sentence: `0`, `›` or `#! ?` would not identify a page."""
     return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME
 
 

@@ -39,7 +39,7 @@ class OwnSite(Suite):
     api_version = API_VERSION
     shows_pages = True
     is_one_type = True
-    not_served = "serve-env holds no site's log-in, checks and limits; use `webrl run`"
+    not_served = "serve-env does not apply a site's log-in, checks and limits; use `webrl run`"
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
         return own_site.training_tasks(config)
@@ -58,7 +58,7 @@ class OwnSite(Suite):
             return
         if mixed:
             raise UsageError(
-                "tasks.suite: together with other suites one's own site needs instructions, rollout.web.train_files; "
+                "tasks.suite: together with other suites your own site needs instructions, rollout.web.train_files; "
                 "the generator proposes those of phase 0 for tasks.suite=web alone"
             )
         if config.rollout.web.serve.is_set:

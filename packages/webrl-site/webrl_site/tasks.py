@@ -1,4 +1,4 @@
-"""The tasks of one's own site: instruction files as `Task`s, and what a task's checks are.
+"""The tasks of your own site: instruction files as `Task`s, and what a task's checks are.
 
 API: `training_tasks(config)`, `heldout_tasks(config)`, `checks_of(task)`, `read_instructions(path)`.
 
@@ -64,11 +64,11 @@ class Check(BaseModel):
     javascript: _Text | None = None
     """Expression on the page, may be a promise; holds if true, or `equals`."""
     http: _Text | None = None
-    """Address that is asked with the agent's cookies; holds if it answers 2xx, or by `path` and `equals`."""
+    """Address to request with the agent's cookies; holds if the response is 2xx, or by `path` and `equals`."""
     sql: _Text | None = None
     """Query on `rollout.web.database`; holds if its first value is true, or `equals`."""
     verify: _Text | None = None
-    """What `rollout.web.verify` is asked; holds if that program says `pass`."""
+    """`{check}` of the command `rollout.web.verify`; holds if that program prints `pass`."""
     at: str | None = None
     """text, javascript: the page to open for it; None: the page that the agent ended on."""
     path: Annotated[str, AfterValidator(_is_path)] | None = None
@@ -101,7 +101,7 @@ class Check(BaseModel):
         return "equals" in self.model_fields_set
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """As written in a file."""
         return self.model_dump(include=self.model_fields_set)
 
 
@@ -117,7 +117,7 @@ class Instruction(BaseModel):
     id: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]
     """Unique in all files of a run; None: the file's name and the line."""
     instruction: Annotated[str, Field(min_length=1)]
-    """What the agent is told."""
+    """The instruction for the agent."""
     start: str | None = None
     """Start page, may be relative to the first of `rollout.web.start_urls`, which None is."""
     checks: Annotated[list[Check], Field(strict=True)] = []
@@ -130,7 +130,7 @@ def read_instructions(path: Path) -> list[Instruction]:
     """Return the instructions of a file: .jsonl, .json (a list), or .txt (one a line, `#` starts a comment).
 
     Raises:
-        DataError: whatever is not understood, with file and line: an unknown key, a check of no known kind, an empty
+        DataError: an entry is malformed (with file and line): an unknown key, an unknown kind of check, an empty
             instruction, an id that occurs twice.
     """
     known = [name for name in Instruction.model_fields if name != "where"]
@@ -257,7 +257,7 @@ def _tasks(config: RolloutConfig, files: Sequence[Path], split: str) -> list[Tas
         if web.database is None and any(check.sql for check in checks):
             raise DataError(f"{where}: a sql check needs rollout.web.database=sqlite:///FILE")
         if not web.verify and any(check.verify for check in checks):
-            raise DataError(f"{where}: a verify check needs rollout.web.verify, the program that it is asked of")
+            raise DataError(f"{where}: a verify check needs rollout.web.verify, the program that answers it")
         task = Task(
             task_id=f"{name}.{instruction.id}",
             site=name,

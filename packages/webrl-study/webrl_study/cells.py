@@ -126,7 +126,7 @@ def check_config(cell: Cell) -> None:
 
 
 def training_report(model: Path) -> Path:
-    """Return where a training that writes `model` says what it did."""
+    """Return the path of the report of the training that writes `model`."""
     return model.with_name(f"{model.name}_report") / "report.json"
 
 
@@ -159,7 +159,7 @@ def check_start(start: Cell, cell: Cell) -> None:
 def run_cells(study: Study, parallel: int) -> dict[str, str]:
     """Run what is unfinished, seeds one after the other, `parallel` cells at once; returns why some failed, by cell.
 
-    A cell that fails does not stop the others. When this process ends, by whatever signal, so do the cells; the same
+    A cell that fails does not stop the others. When this process ends, by any signal, so do the cells; the same
     call continues from what they had finished.
     """
     waiting = [job for job in study.jobs if not is_finished(job)]

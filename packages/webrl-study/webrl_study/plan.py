@@ -1,6 +1,6 @@
 """What a study consists of: its YAML, and the run of each cell (method, seed), resolved and validated.
 
-    config: demo                    # a run config: a path (relative to this file, or as typed), or a shipped name
+    config: demo                    # a run config: a path (relative to this file or to the cwd), or a shipped name
     name: study_demo
     seeds: [0, 1, 2]
     num_phases: 3
@@ -35,9 +35,9 @@ from webrl.preflight import check_settings
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
 ORM = "orm"
-"""Name of the training of a seed's outcome model, for `retrain_orm`; it lies in the start's folder."""
+"""Name of the training of a seed's outcome model, for `retrain_orm`; it is in the start's folder."""
 SFT = "start_sft"
-"""Name of the training of a seed's supervised start, for `demos`; it lies in the start's folder too."""
+"""Name of the training of a seed's supervised start, for `demos`; it is in the start's folder too."""
 _TRAINED = {ORM: "orm", SFT: "sft"}
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
@@ -81,7 +81,7 @@ class StudyConfig(Section):
         if self.reference not in self.methods:
             raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
         for name in {START, ORM, SFT} & self.methods.keys():
-            raise ValueError(f"methods.{name}: the name stands for what methods share; choose another")
+            raise ValueError(f"methods.{name}: the name is reserved for what methods share; choose another")
         for name in set(self.retrain_orm) - self.methods.keys():
             raise ValueError(f"retrain_orm: {name!r} is none of the methods: {', '.join(self.methods)}")
         if len(set(self.seeds)) < len(self.seeds):
@@ -185,7 +185,7 @@ def load_study(
 
     Args:
         changes: keys of the study that the command line replaces.
-        methods: those to keep of the file's, the reference beside them; None: all.
+        methods: those of the file to keep, in addition to the reference; None: all.
         settings: `key=value` of the runs, over the file's `overrides`.
 
     Raises:

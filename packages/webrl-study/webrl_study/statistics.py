@@ -5,7 +5,7 @@ stages: seeds are drawn with replacement, then the tasks of each drawn seed. Dif
 (method − reference) of the same seed and evaluation task, so that what is hard for both cancels.
 With three seeds the first stage has few values to draw from: intervals are then rather too narrow than too wide.
 
-So a difference is also held against the spread from run to run: Student's t interval (1908) of the seeds' paired
+So a difference is also compared with the spread from run to run: Student's t interval (1908) of the seeds' paired
 differences, as Colas et al. 2018 (arXiv 1806.08295) advise for few seeds. It survives if zero lies outside of both.
 """
 

@@ -89,7 +89,7 @@ def test_a_second_run_on_a_site_is_told_who_has_it(tmp_path):
         again = hold_sites(TWO, ["reddit"], "second", tmp_path)
         with pytest.raises(SiteBusy, match=r"http://r1 is in use by run 'first' \(process \d+ on .*, since 20"), again:
             pass
-    assert holder("http://r1", tmp_path) == "nobody"
+    assert holder("http://r1", tmp_path) == "no run"
     with hold_sites(TWO, ["reddit"], "second", tmp_path):
         pass
 

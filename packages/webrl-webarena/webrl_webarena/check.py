@@ -2,7 +2,7 @@
 
 API: `await check_sites(config) -> list[SiteCheck]` (all replicas of all configured sites, in parallel: reachable,
 healthy, does the log-in work, which version); `await reset_sites(config, sites, names)`. The official service
-(`WA_FULL_RESET`) is asked to reset, watched until it is ready, then every site is visited and logged in to until
+(`WA_FULL_RESET`) starts the reset and is polled until it is ready, then every site is visited and logged in to until
 everything is up; minted log-ins are forgotten. Reset while holding the sites (`locks.hold_sites`), with no episode
 running.
 """
@@ -59,9 +59,9 @@ _SIGNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SiteCheck:
-    """What is known of one replica.
+    """The state of one replica.
 
-    Example: `SiteCheck("gitlab", "http://10.0.0.5:8023", True, "GitLab Community Edition 15.7.5", "", "nobody")`
+    Example: `SiteCheck("gitlab", "http://10.0.0.5:8023", True, "GitLab Community Edition 15.7.5", "", "no run")`
     """
 
     site: str
@@ -75,7 +75,7 @@ class SiteCheck:
     problem: str
     """What is wrong, or ""."""
     held_by: str
-    """The run that uses it, or "nobody"."""
+    """The run that uses it, or "no run"."""
 
 
 async def check_sites(
@@ -134,7 +134,7 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
 
 
 async def reset_sites(config: WebArenaConfig, sites: Sites, names: Sequence[str]) -> list[SiteCheck]:
-    """Reset and verify; gives every replica of `names` as it was afterwards.
+    """Reset and verify; returns every replica of `names` as it was afterwards.
 
     Raises:
         SiteError: the service refuses or never finishes, or a site is not healthy afterwards.

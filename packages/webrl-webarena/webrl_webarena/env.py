@@ -67,7 +67,7 @@ _ACCESS: WeakKeyDictionary[Browser, SiteAccess] = WeakKeyDictionary()
 class WebArenaEnv(BrowserEnv):
     """See the module docstring.
 
-    Raises, beside what `BrowserEnv` raises:
+    Raises, in addition to what `BrowserEnv` raises:
         SiteError (a BrowserError): a site is down, refuses the log-in, or did not come free in time.
         UsageError: a site of the task has no address.
     """
@@ -161,7 +161,7 @@ class WebArenaEnv(BrowserEnv):
         )
 
     async def finish(self) -> Score:
-        """Validate the episode as it stands and give its sites back; call it once the episode is over.
+        """Validate the final state and release the sites; call it once the episode is over.
 
         Training tasks get no reward and no note: the outcome model judges them.
         """

@@ -114,7 +114,7 @@ class Evaluator:
                 async with asyncio.timeout(self._config.validate_timeout_s):
                     return await asyncio.wrap_future(future)
             except TimeoutError:
-                # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
+                # A thread that hangs in a socket cannot be stopped: leave it running and start a new one.
                 self._work.put(None)
                 self._thread = None
                 return Score(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
@@ -148,7 +148,7 @@ def _serve(queued: queue.SimpleQueue[_Work | None]) -> None:
                     stack.callback(_quietly, browser.close)
                 with _copy_page(browser, state) as page:
                     verdict = work(page=page)
-            except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
+            except Exception as error:  # the thread's boundary: any error leaves the episode unjudged
                 logger.exception("validation failed")
                 verdict = Score(None, f"{type(error).__name__}: {error}"[:500])
             with contextlib.suppress(Exception):  # the waiter may have given up

@@ -3,7 +3,7 @@
 API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `write_traces(trajectories, folder)`
 (VAB's trace folder), `format_table(summary) -> str`.
 
-Crashes count as failed in the headline (the number without them stands beside it). Episodes whose score could not
+Crashes count as failed in the headline (the number without them is shown next to it). Episodes whose score could not
 be found out (judge or site down at validation) are unjudged: in no rate, but counted, with the bounds that they
 leave open.
 """
@@ -49,7 +49,7 @@ def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> d
 
 
 def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """One JSON file a task: what was asked, what the agent did and answered, and the score; gives their number."""
+    """Write one JSON file per task (instruction, actions, answer and score); returns the number of files."""
     count = 0
     for trajectory in trajectories:
         config = config_of(trajectory.task)
@@ -76,7 +76,7 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
 
 
 def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); gives the number of traces.
+    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); returns their number.
 
     Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
     """

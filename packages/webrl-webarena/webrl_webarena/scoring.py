@@ -80,7 +80,7 @@ def score(
     if not all(host_of(tab) in allowed for tab in state.tabs):
         return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
-    # BrowserGym's task over a config of ours instead of one of its lists; only what its `validate` reads.
+    # BrowserGym's task over our own config instead of one of its lists; only what its `validate` reads.
     config = resolve(config_of(task), urls, f"task {task.task_id!r}", SITES)
     handle, path = tempfile.mkstemp(suffix=".json")
     with os.fdopen(handle, "w") as file:
@@ -112,7 +112,7 @@ def score(
 def _browsergym(
     urls: Mapping[str, str], accounts: Mapping[str, Mapping[str, str]], page: Page, judge: AnswerJudge
 ) -> types.SimpleNamespace:
-    """BrowserGym's modules with sites, judge and pauses of ours."""
+    """BrowserGym's modules with our sites, judge and pauses."""
     from playwright.sync_api import Error
 
     addresses = {name: urls.get(name.lower(), _NO_SITE.format(name.lower().replace("_", "-"))) for name in _VARIABLES}

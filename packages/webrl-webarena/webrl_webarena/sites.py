@@ -16,7 +16,7 @@ from webrl.errors import UsageError
 from webrl_webarena.settings import Account, WebArenaConfig
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
-"""The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need beside them."""
+"""The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need as well."""
 
 ACCOUNTS: dict[str, Account] = {
     "shopping": Account(username="emma.lopez@gmail.com", password=Secret("Password.123")),

@@ -155,7 +155,7 @@ def webarena_entry(task: Task, number: int) -> dict[str, Any]:
 
 
 def write_task_file(path: Path, tasks: Sequence[Task], *, first_id: int = 0, split: bool = False) -> int:
-    """Write the tasks on WebArena's sites; gives their number.
+    """Write the tasks on WebArena's sites; returns their number.
 
     Args:
         path: a JSON list, or with `split` a folder of `<task_id>.json`, one object each, as VAB's runner reads them.

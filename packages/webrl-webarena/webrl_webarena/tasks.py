@@ -6,7 +6,7 @@ API: `load_suite(suite) -> list[Task]`, `training_tasks(config)`;
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
 an episode has its sites. `site` names the sites it runs on, joined with `+` for cross-site tasks. `instruction` is
-None where the file has a reference (its intent is asked, its evaluators score), else the text itself.
+None where the file has a reference (its intent is the instruction, its evaluators score), else the text itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load_suite(suite: Suite) -> list[Task]:
         path = Path(folder) / name
         if path.is_file():
             return interleave(read_task_file(path, prefix=prefix))
-    raise DataError(f"{package} holds no {name}: `make clean webarena` installs it anew")
+    raise DataError(f"{package} holds no {name}: `make clean webarena` reinstalls it")
 
 
 def training_tasks(config: RunConfig) -> list[Task]:
@@ -110,19 +110,19 @@ def sites_of(task: Task) -> tuple[str, ...]:
 
 
 def is_scored(task: Task) -> bool:
-    """Whether BrowserGym's evaluators can score the task as it is asked; else the outcome model judges it."""
+    """Whether BrowserGym's evaluators can score the task as given; else the outcome model judges it."""
     return task.instruction is None and "webarena" in task.extra
 
 
 def instruction_of(task: Task) -> str:
-    """What the agent is asked to do."""
+    """Return the instruction that the agent gets."""
     return task.instruction or str(config_of(task)["intent"])
 
 
 def writes(task: Task) -> bool:
     """Whether an episode is expected to change its sites, and must have them (or a replica) to itself.
 
-    Reading tasks are those on sites that nobody can change, and those whose instruction starts as a question or a
+    Reading tasks are those on sites that cannot be changed, and those whose instruction starts as a question or a
     search, unless their evaluator looks into pages (then there is something to be changed).
     """
     if _NOTHING_TO_WRITE.issuperset(sites_of(task)):

@@ -13,16 +13,16 @@ _PORT = 7780
 _WORKERS = min(os.cpu_count() or 1, 8)
 _MAX_WORKERS = 256
 _OF_ACTION = {"port": "up", "workers": "up", "user": "open"}
-"""The only action that an option belongs to."""
+"""The action that each option applies to."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
     parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
-    parser.add_argument("--port", type=int, help=f"of `up`; 0: a free one (default: {_PORT})")
-    parser.add_argument("--workers", type=int, help="of `up`: processes (default: cores, up to 8)")
-    parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
+    parser.add_argument("--port", type=int, help=f"port for `up`; 0: a free one (default: {_PORT})")
+    parser.add_argument("--workers", type=int, help="worker processes for `up` (default: cores, up to 8)")
+    parser.add_argument("--user", help="user that `open` logs in: staff, customer:E-MAIL (default: no one)")
     parser.epilog = (
         "up      start the sites in the background, on this machine only\n"
         "status  where it is, and how many sessions there are\n"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what was asked for; 1 from `status` where nothing runs."""
+    """Carry out the action; returns the exit code, 1 if `status` finds no arena running."""
     from webrl.net import check_port
     from webrl_arena.world import running
     from webrl_arena.world.sites import addresses

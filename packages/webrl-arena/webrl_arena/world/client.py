@@ -25,12 +25,12 @@ _TIMEOUT_S = 60.0
 
 
 class ArenaError(BrowserError):
-    """The arena is not up, or does not answer."""
+    """The arena is not running, or does not respond."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Sites in a state of their own: nobody else sees what is done in them."""
+    """Sites with their own state: changes in them are not visible in other sessions."""
 
     id: str
     start_url: str
@@ -74,14 +74,14 @@ class Arena:
         return cls(place, state)
 
     def open(self, user: str | None = None) -> Session:
-        """Open a new session, in the state that all start with.
+        """Open a new session, in the initial state.
 
         Args:
-            user: who is logged in: `customer:E-MAIL`, `staff`, or None for nobody.
+            user: who is logged in: `customer:E-MAIL`, `staff`, or None for no one.
 
         Raises:
             UsageError: the shop has no such user.
-            ArenaError: the arena has gone, or has failed.
+            ArenaError: the arena has stopped, or failed.
         """
         if user is not None and user != "staff" and not user.startswith("customer:"):
             raise UsageError(f"user {user!r} of the arena: it takes 'customer:E-MAIL', 'staff' or None")

@@ -56,7 +56,7 @@ class Post:
     finish: str = ""
     """What it recommends."""
     approved: bool = True
-    """Otherwise it waits for the staff, and nobody else sees it."""
+    """Otherwise it waits for approval and only the staff sees it."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Forum:
 
     @cached_property
     def num_waiting(self) -> int:
-        """Posts that nobody has approved yet."""
+        """Count the posts that have not been approved yet."""
         return self.num_posts - sum(len(topic.shown) for topic in self.topics)
 
 

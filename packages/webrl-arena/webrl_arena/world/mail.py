@@ -1,4 +1,4 @@
-"""What lies in the mailboxes of the arena: what customers ask the staff, get from them, and write to each other.
+"""The contents of the arena's mailboxes: what customers ask the staff, get from them, and write to each other.
 
 Pure Python, made from the shop's catalogue, the same on every machine (`shop/load.py` writes it into the database;
 tasks and experts draw their entities from it). A conversation is of one side, the evaluation's or training's, and so
@@ -39,7 +39,7 @@ class Letter:
     date: datetime.datetime
     is_read: bool
     folder: str
-    """Of its recipient, where it lies: inbox, archives or trash."""
+    """Where it is in its recipient's mailbox: inbox, archives or trash."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def start(folder: Path, port: int, workers: int) -> State:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"--folder {str(folder)!r} is, or lies in, a file; an arena wants a new or empty folder"
+            f"--folder {str(folder)!r} is a file, or inside one; an arena wants a new or empty folder"
         ) from None
     if not (folder / LOCK).exists() and any(folder.iterdir()):
         raise UsageError(f"--folder {str(folder)!r} holds other files; an arena wants a new or empty folder")

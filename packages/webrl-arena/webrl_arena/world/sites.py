@@ -11,7 +11,7 @@ SITES: dict[str, str] = {
     "tracker": "/tracker",
     "mail": "/mail",
 }
-"""Name and path; `__SHOP_ADMIN__` in a task stands for the second's address."""
+"""Name and path; a task writes `__SHOP_ADMIN__` for the address of the second."""
 DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
 """Sites with a database of their own: its file in a session's folder. The others share the shop's."""
 CONTENT = (

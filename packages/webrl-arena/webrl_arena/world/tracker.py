@@ -30,7 +30,7 @@ _NUM_DAYS = 700
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who can log in."""
+    """A user who can log in."""
 
     login: str
     name: str
@@ -50,7 +50,7 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Comment:
-    """What somebody wrote below a ticket."""
+    """A comment on a ticket."""
 
     author: str
     """Log-in."""
@@ -209,7 +209,7 @@ def _draft(
     date: datetime.datetime,
     **about: str,
 ) -> Ticket:
-    """Make a ticket that nobody has worked on, of a row (summary, component, type, text) of `data/tracker.yaml`."""
+    """Make a ticket without any work done on it from a row (summary, component, type, text) of `data/tracker.yaml`."""
     summary, component, kind, text = row
     return Ticket(
         number=0,

@@ -18,17 +18,17 @@ from webrl.errors import UsageError
 from webrl_grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
 
 DEMO = "grpo_demo"
-"""What is trained where nothing says what: the tiny actor."""
+"""The config that is used if neither a config nor a model is given: the tiny actor."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """An option a field, and its aliases."""
+    """Add one option per field, with its aliases."""
     parser.add_argument(
         "settings",
         nargs="*",
         metavar="CONFIG | key=value",
-        help="a YAML file of these options (the cookbook's load as they are) and overrides; without a CONFIG and a\n"
-        f"model: the shipped {DEMO}",
+        help="a YAML file of these options (the cookbook's files work unchanged) and overrides; without a CONFIG and\n"
+        f"a model: the shipped {DEMO}",
     )
     names: dict[str, list[str]] = {}
     for alias, name in ALIASES.items():
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Train; gives the exit code."""
+    """Train; returns the exit code."""
     settings = resolve(args)
     used = [name for name in VARIABLES if os.environ.get(name)]
     if used:
@@ -86,21 +86,22 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
-    print(f"saved {out}, trained on its last episodes since it played them: try it with `webrl eval` (models.actor=…)")
+    note = "The last reward above is from before the final updates; measure this model with"
+    print(f"saved {out}. {note} `webrl eval models.actor={out}`")
     return 0
 
 
 def how_to_continue(out: Path) -> str:
-    """Say after Ctrl-C which options continue the training that was to end in `out`."""
+    """Describe, after Ctrl-C, which options resume the training whose output is `out`."""
     saved = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
     if not saved:
         return "no checkpoint was saved (--save-interval N saves them): start again, in another --output-dir"
     newest = max(saved, key=lambda path: int(path.name.removeprefix("checkpoint-")))
-    return f"the same options with --output-dir {out} --resume-from-checkpoint {newest} resume"
+    return f"to resume: the same options, and --output-dir {out} --resume-from-checkpoint {newest}"
 
 
 def resolve(args: argparse.Namespace) -> GrpoSettings:
-    """The settings that command line, environment and CONFIG name.
+    """Return the settings of command line, environment and CONFIG.
 
     Raises:
         UsageError: two CONFIGs, none of that name, an unknown key or a bad value.
@@ -127,12 +128,12 @@ def _new_folder(settings: GrpoSettings) -> Path:
 
 
 def describe(report: dict[str, Any]) -> list[str]:
-    """The report in lines."""
+    """Format the report as lines."""
     from webrl_grpo.rewards import Mean
 
     first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
-    ratio = f"{last.mean / first.mean:.2f}x" if first.mean > 0 else "from nothing"
+    ratio = f" {last.mean / first.mean:.2f}x" if first.mean > 0 else ": the first mean was 0"
     failed = f"; {report['failed_episodes']} episodes failed and were left out" if report["failed_episodes"] else ""
     if report["unreadable_left_out"]:
         failed += f"; {report['unreadable_left_out']} answers that were no action were not made more likely"
-    return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained {ratio}{failed}"]
+    return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained{ratio}{failed}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("repo_id", metavar="OWNER/NAME", help="repository on the Hub; made where it is not there")
     parser.add_argument("--phase", type=int, metavar="N", help="whose model (default: the last of a finished run)")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make the folder, send it, say where it is; gives the exit code."""
+    """Make the folder, upload it, print its address; returns the exit code."""
     from webrl.errors import UsageError
     from webrl_report.hub import check_repo_id, chosen_phase, upload, write_folder
 

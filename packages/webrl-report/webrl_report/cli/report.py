@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder; several are shown side by side")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="(default: report.html in the run folder; of several, report.html beside the first)",
+        help="file to write (default: report.html in the run folder; of several runs, next to the first)",
     )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the report, say what it lacks and where it is; gives the exit code."""
+    """Write the report, print its path and what is missing from it; returns the exit code."""
     from webrl_report.page.build import write_report
 
     first: Path = args.runs[0]

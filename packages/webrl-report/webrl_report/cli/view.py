@@ -12,7 +12,7 @@ _PORT = 8765
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument(
         "runs",
         nargs="*",
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=_PORT, help=f"0: a free one (default: {_PORT})")
     parser.epilog = (
-        "The address that it prints holds a token; whoever has it sees the runs and can set labels by hand. These go\n"
-        "to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is\n"
-        "written but that file's lock.\n"
+        "The address that it prints contains a token; anyone with it can see the runs and set labels by hand. These\n"
+        "go to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is written,\n"
+        "except that file's lock.\n"
         f"From another machine: ssh -L {_PORT}:127.0.0.1:{_PORT} HOST."
     )
 

@@ -1,4 +1,4 @@
-"""The page itself: one run or several beside each other, through the template, as one file that fetches nothing."""
+"""The page itself: one run or several side by side, rendered into one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from webrl_report.page.sections import (
 SHOWN_CHARS = 1500
 """Characters of a page or an answer that are shown; what is longer is cut with a note."""
 MAX_RUNS = 6
-"""Runs beside each other: as many as colours that can be told apart."""
+"""Runs side by side: as many as there are distinguishable colours."""
 _PLACE_KEYS = ("name", "runs_dir")
-"""Settings that say where a run lies, not what it does."""
+"""Settings that locate a run and do not change what it does."""
 _SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
 
 
@@ -252,14 +252,14 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
             if mine.keys() != theirs.keys():
                 shared = len(mine.keys() & theirs.keys())
                 counts = f"{len(theirs)} and {len(mine)}, {shared} in common"
-                text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); beside each other, not paired"
+                text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); shown side by side, not paired"
                 refused[text].append(phase.phase)
                 continue
             undecided = [sum(outcome is None for outcome in side.values()) for side in (theirs, mine)]
             if any(undecided):
                 counts = " and ".join(map(str, undecided))
                 text = f"{run.name} and {first.name}: {counts} of the episodes have no reward"
-                refused[text + "; beside each other, not paired"].append(phase.phase)
+                refused[text + "; shown side by side, not paired"].append(phase.phase)
                 continue
             for suite in sorted({name[0] for name in mine}):
                 pairs = Counter((theirs[name], mine[name]) for name in mine if name[0] == suite)
@@ -277,7 +277,7 @@ def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
     """Return success by (suite, or "" where there is one, task, how many times it came before), None without a verdict;
     held-out types are tasks like others.
 
-    Two sites of one's own may name their tasks alike: what a task says is a part of which it is.
+    Two sites of your own may name their tasks alike: what a task says is a part of which it is.
     """
     seen: Counter[str] = Counter()
     suites = by_suite(phase.counts("eval"))

@@ -232,8 +232,8 @@ def judge(run: RunFacts) -> Section:
     ]
     if with_truth:
         section.text = (
-            f"{len(with_truth)} of {len(known)} judged trajectories have a reward of the environment's own to be held "
-            "against (instructions that a model wrote have none). Training never sees that reward."
+            f"{len(with_truth)} of {len(known)} judged trajectories have a reward from the environment to compare with "
+            "(instructions that a model wrote have none). Training never sees that reward."
         )
         scored = [(truth, label.p_yes) for _, _, label, truth in with_truth if label.p_yes is not None]
         if scored:
@@ -282,8 +282,8 @@ def judge(run: RunFacts) -> Section:
         if isinstance(bins, list) and bins:
             counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
             note = (
-                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value it gives "
-                f"them. Hollow: fewer than {MIN_IN_BIN} steps."
+                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value that it "
+                f"predicted. Hollow: fewer than {MIN_IN_BIN} steps."
             )
             title, line = "The critic's calibration", _calibration("steps", counted)
             section.figures.append(
@@ -334,7 +334,7 @@ def training(run: RunFacts) -> Section:
 def resources(run: RunFacts) -> Section:
     """Show where time and memory went."""
     section = Section(
-        "time", "Time and memory", "Each stage from its start to its end; colours say what it was spent on."
+        "time", "Time and memory", "Each stage from its start to its end; colours show what the time was spent on."
     )
     bars: list[tuple[str, int, float, dict[str, float]]] = []
     peaks: dict[str, float] = defaultdict(float)

@@ -117,17 +117,17 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
 
 
 def guard(app: ASGIApp, token: str, root: str, host: str) -> ASGIApp:
-    """Wrap an application so that it answers only who has the token; others get one line of text.
+    """Wrap an application so that only requests with the token are served; others get one line of text.
 
     Args:
         token: what a request must show.
-        root: what the paths of all pages begin with; nobody can guess it.
-        host: what the server listens on; a name among the addresses that it may be asked under.
+        root: what the paths of all pages begin with; it cannot be guessed.
+        host: what the server listens on; one of the names that requests may use.
     """
     own_names = {host.lower(), socket.gethostname().lower()}
 
     def is_own(asked: str | None) -> bool:
-        """Whether a request's `Host` is this machine: its names, or an address, which nobody can redirect."""
+        """Check that a request's `Host` is this machine: one of its names, or an address, which no one can redirect."""
         if names_loopback(asked) or is_loopback(host):
             return names_loopback(asked)
         name = ""
@@ -321,7 +321,7 @@ class _Pages:
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
     def error(self, status: int, heading: str, request: Request, error: Exception) -> Response:
-        """Show a page that says what went wrong."""
+        """Show an error page."""
         text = request.url.path if isinstance(error, HTTPException) else str(error)
         return self._page("error.html", Selection(), status=status, heading=heading, text=text)
 

@@ -61,7 +61,7 @@ class Piece:
 
     text: str
     kind: str = ""
-    """`acted`: the element that was acted on; `cut`: says what is left out here; else ""."""
+    """`acted`: the element that was acted on; `cut`: a note about what is left out here; else ""."""
 
 
 def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) -> list[Piece]:
@@ -189,7 +189,7 @@ class Run:
         return None
 
     def screenshot(self, name: str) -> Path | None:
-        """Find a PNG of the run folder; None if there is no such, it lies elsewhere, or is huge."""
+        """Find a PNG of the run folder; None if it does not exist, is elsewhere, or is huge."""
         try:
             root = self.path.resolve()
             path = (root / name).resolve()

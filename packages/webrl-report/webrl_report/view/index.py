@@ -1,4 +1,4 @@
-"""The index: where each trajectory lies, and what it is filtered on. Pages and prompts stay on the disk.
+"""The index: where each trajectory is, and what it is filtered on. Pages and prompts stay on the disk.
 
 It is in memory, built by every `webrl view` from the JSONL files of the run folders and kept up as they grow
 (`refresh`); nothing here writes to them, or takes a lock. Lines that are no trajectories are kept apart, with file and
@@ -65,7 +65,7 @@ class File:
     problems: list[str] = field(default_factory=list)
     """`file:line: what is wrong` of the lines that are left out."""
     is_torn: bool = False
-    """The file goes on after its last whole line: that line is being written, or its writer was killed."""
+    """The last line is incomplete: it is still being written, or its writer was killed."""
     end: int = 0
     """Bytes read: the end of the last whole line."""
     line: int = 0
@@ -98,7 +98,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Where it lies, as addresses say it: `0/phase_01/trajectories.jsonl/17`."""
+        """Its location, as written in addresses: `0/phase_01/trajectories.jsonl/17`."""
         return f"{self.file.run}/{self.file.name}/{self.line}"
 
     @property

@@ -23,7 +23,7 @@ _VIEWPORT = (1280, 720)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
+    """Add the options."""
     add_config_arguments(parser, prefer_newest=False, sections=("rollout",))
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
     parser.add_argument("--port", type=int, help=f"0: a free one (default: {_DEFAULTS.port})")
@@ -38,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--screenshots",
         choices=("list", "png", "none"),
         default=_DEFAULTS.screenshots,
-        help="how clients see the page that do not say how: nested lists as in OpenEnv's own server, base64 PNG"
-        f" (a hundred times smaller), or not at all (default: {_DEFAULTS.screenshots})",
+        help="screenshot format for clients that do not choose one: nested lists as in OpenEnv's own server, base64 PNG"
+        f" (a hundred times smaller), or none (default: {_DEFAULTS.screenshots})",
     )
     parser.add_argument(
         "--viewport",
         type=_viewport,
         metavar="WxH",
-        help="size of the pages of clients that do not say it; `task`: the task's own (default: 1280x720)",
+        help="page size for clients that do not choose one; `task`: the task's own (default: 1280x720)",
     )
     parser.add_argument(
         "--idle-timeout",

@@ -14,7 +14,7 @@ from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
+    """Add the options."""
     add_section_help(parser, ("models", "rollout", "engine", "evaluate"))
     parser.add_argument(
         "checkpoint",
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="what clients call the model (default: the run's or folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0: a free one (default: 8000)")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be served and how, serve nothing")
     parser.epilog = (
         f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
         "connect.\nWith a GPU and vLLM, vLLM answers, unless engine.kind or rollout.engine.kind is given."

@@ -80,11 +80,11 @@ class WebrlAgent(Agent):
         self._model, self._settings = self._find_model()
         self._history: list[dict[str, str]] = []
         self._said_last = False
-        # Whatever the checkpoint's action language can say; the calls are one a line.
+        # All actions of the checkpoint's action language; one call per line.
         self.action_set = HighLevelActionSet(["chat", "infeas", "bid", "nav", "tab", "coord"], multiaction=True)
 
     def obs_preprocessor(self, obs: dict[str, Any]) -> dict[str, Any]:
-        """The observation with the page as text in place of its trees."""
+        """Replace the trees of an observation with the page as text."""
         text = flatten_axtree_to_str(obs["axtree_object"], **_PAGE_TEXT)
         rest = {key: value for key, value in obs.items() if key not in ("axtree_object", "dom_object")}
         return rest | {"axtree_txt": text}

@@ -150,10 +150,10 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
         return self._describe(first, "", ""), {"task_info": first.info["task_info"]}
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Carry out what the agent has written; what cannot be read or done is in `last_action_error`.
+        """Carry out what the agent has written; errors are reported in `last_action_error`.
 
         Raises:
-            BrowserError: page or browser failed; `reset` goes on with a new one.
+            BrowserError: page or browser failed; `reset` starts a new one.
         """
         result = self._env.step(action)
         seen = cast("RawObservation", result.observation)

@@ -84,7 +84,7 @@ class ActionReader:
         """Return the first action, with the others in its `rest`. Raises ActionError in BrowserGym's words."""
         try:
             code = self._set.to_python_code(text)
-        except Exception as error:  # whatever pyparsing raises is the agent's error
+        except Exception as error:  # any exception of pyparsing is the agent's error
             raise ActionError(f"{type(error).__name__}: {error}") from None
         try:
             # Functions first, then one call a line: a repr has no line breaks.

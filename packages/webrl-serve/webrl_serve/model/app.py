@@ -59,7 +59,7 @@ MAX_BODY_BYTES = 8 << 20
 """Bound of a request's body; pages are cut to the prompt here, not by the client."""
 _MAX_CONNECTIONS = 512
 """Further ones are closed."""
-_SEES = "the model that is served sees, and is asked nothing without a picture:"
+_SEES = "the served model is a vision model, and every request needs a picture:"
 _TOO_LONG = "context_length_exceeded"
 B = TypeVar("B", bound=RequestBody)
 
@@ -251,7 +251,7 @@ def make_app(service: Service) -> Starlette:
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientGone):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has gone
         if isinstance(error, HTTPException) and error.status_code == 404:
             error = RequestError(f"no {request.url.path!r:.100} here; {paths}", status=404)
         elif isinstance(error, HTTPException):

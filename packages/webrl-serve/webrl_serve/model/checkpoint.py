@@ -48,7 +48,7 @@ def find_checkpoint(
 
     Args:
         name: a run folder (its newest actor, or that of `phase`), a model folder or a hub name.
-        config: a config file or shipped config; None: that of the run that `name` is, or lies in, else the defaults.
+        config: a config file or shipped config; None: that of the run that `name` is, or is in, else the defaults.
         overrides: `key=value` over it.
 
     Raises:

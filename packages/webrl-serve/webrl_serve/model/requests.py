@@ -23,7 +23,7 @@ _NOT_DONE = "this server does not do that; leave it out"
 MAX_PICTURE_BYTES = 4 << 20
 """Bound of the file in a `data:` URL."""
 MAX_PICTURE_PIXELS = 1 << 24
-"""Bound of width times height: 50 MB once it is unpacked, whatever the size of the file."""
+"""Bound of width times height: 50 MB once it is unpacked, for a file of any size."""
 _COMPLETION_TOKENS = 16
 """OpenAI's default length of a plain completion."""
 
@@ -165,7 +165,7 @@ def read_picture(text: str) -> bytes:
         raise ValueError(f"the picture is no base64: {text[:60]!r}") from None
     if len(picture) > MAX_PICTURE_BYTES:
         raise ValueError(f"the picture's file has {len(picture)} bytes; {MAX_PICTURE_BYTES} are read at most")
-    # The size stands in the file's head: nothing is unpacked.
+    # The size is in the file's header: nothing is unpacked.
     for kind in (PngImageFile, JpegImageFile):
         with contextlib.suppress(SyntaxError, OSError), kind(io.BytesIO(picture)) as image:
             width, height = image.size

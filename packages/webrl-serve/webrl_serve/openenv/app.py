@@ -116,7 +116,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
     async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
         if isinstance(error, ClientGone):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has gone
         if isinstance(error, BodyError):
             return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
         if isinstance(error, HTTPException) and error.status_code == 405:
@@ -207,7 +207,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
             await session.check_place()
             return {"type": "state", "data": session.state.model_dump()}
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
-    except Exception as error:  # the boundary of the server: the client is told, the other sessions are not affected
+    except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
 
 
@@ -286,7 +286,7 @@ class HttpSessions:
         return JSONResponse((first_state(self._hub) if session is None else session.state).model_dump())
 
     def _find(self, request: Request) -> Session | None:
-        """Return the session of a request; None before its first reset, or where it could be somebody else's."""
+        """Return the session of a request; None before its first reset, or where it could belong to another client."""
         key = request.cookies.get(COOKIE, "")
         if key and key == self._shared:
             self._shared = ""

@@ -134,9 +134,9 @@ class RemoteEnv:
         answer = await self._ask({"type": "reset", "data": data}, config.step_timeout_s + GRACE_S + START_TIMEOUT_S)
         observation = self._read(answer, "noop()").observation
         if task.instruction and observation.goal != task.instruction:
-            raise await self._broken(f"it took no instruction of ours (the goal is {observation.goal!r:.80})")
+            raise await self._broken(f"it ignored our instruction (the goal is {observation.goal!r:.80})")
         if suite == "miniwob" and not observation.url.partition("#")[0].endswith(f"/{name}.html"):
-            # OpenEnv's own server plays the one task that it was started with, whatever a reset asks for.
+            # OpenEnv's own server plays the one task that it was started with, regardless of what a reset requests.
             raise await self._broken(
                 f"it plays {observation.url!r:.200}, not {task.site!r}: start it with BROWSERGYM_TASK_NAME={name}"
             )

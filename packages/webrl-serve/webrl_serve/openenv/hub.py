@@ -3,7 +3,7 @@
 API: `Hub(pool, config, size)`; `await hub.admit(session, patience_s)` takes a place, `hub.release(session)` returns it.
 
 A place is room for one page. A session that has been silent for `idle_timeout_s` keeps its place until another one
-waits for it: a training step may take as long as it likes on a server that has room.
+waits for it: a training step may take any time on a server that has room.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Hub:
             raise AtCapacity(self._places.borrowed_tokens, self.size) from None
 
     def enter(self, session: PlaceHolder) -> None:
-        """Take a place if one is free and nobody waits for it."""
+        """Take a place if one is free and no one is waiting for it."""
         with contextlib.suppress(WouldBlock):
             self._places.acquire_on_behalf_of_nowait(session)
 

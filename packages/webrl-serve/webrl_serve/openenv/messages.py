@@ -153,7 +153,7 @@ def observation_answer(observation: BrowserGymObservation) -> Answer:
 
 
 def error_answer(text: str, code: str, **more: int) -> Answer:
-    """Return the response that says what went wrong."""
+    """Return an error response."""
     return {"type": "error", "data": {"message": text, "code": code} | more}
 
 

@@ -223,7 +223,7 @@ class Session:
             await self._hub.admit(self, 1.0)
 
     async def close(self) -> None:
-        """End the session; a page that is left in mid-episode, which would go on running, is closed."""
+        """End the session; a page that is left in mid-episode is closed, since it would keep running."""
         self._timer.cancel()
         await self._parked()
         await self._leave()

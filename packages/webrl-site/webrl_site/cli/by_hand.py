@@ -8,11 +8,12 @@ import os
 import sys
 import threading
 
+from webrl.cli.options import split_settings
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 
 _KEYS = """\
-Do in the browser what is asked; each step shows here. Click, type (Tab, Enter or the next click hands over what you
+Do the task in the browser; each step is shown here. Click, type (Tab, Enter or the next click submits what you
 typed), choose, drag, press keys; Alt+Left goes back. In this terminal:
   done [ANSWER]   the task is done; ANSWER is what the agent tells the user
   again, skip, quit
@@ -66,5 +67,5 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     with hold_output(out.parent):
         asyncio.run(record())
     if out.stat().st_size:
-        print(f"next: webrl sft CONFIG --data {out.parent}")
+        print(f"next: webrl sft {split_settings(args.settings)[0] or 'demo'} --data {out.parent}")
     return 0

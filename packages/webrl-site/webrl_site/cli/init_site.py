@@ -1,4 +1,4 @@
-"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once."""
+"""`webrl init-site URL`: a config and first instructions for your own site, tried once."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 _SHOWN_LINES = 12
 _LOGIN_PAGES = 4
-"""So many pages are looked at for a log-in that is not on the start page."""
+"""Number of pages searched for a log-in that is not on the start page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
+    """Add the options."""
     parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="config to write, instructions beside it (default: NAME.yaml)"
+        "--out", type=Path, metavar="FILE", help="config to write, instructions next to it (default: NAME.yaml)"
     )
     parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
     parser.add_argument(
         "--user",
         metavar="NAME",
-        help="log in as this user, through the form on the start page, or behind its link to a log-in",
+        help="log in as this user, through the form on the start page or on the log-in page that it links to",
     )
     parser.add_argument(
         "--password-env",
@@ -41,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
     )
-    parser.add_argument(
-        "--basic-user", metavar="NAME", help="user of HTTP's own log-in, which the server itself asks for"
-    )
+    parser.add_argument("--basic-user", metavar="NAME", help="user for HTTP Basic authentication")
     parser.add_argument(
         "--basic-password-env", metavar="VARIABLE", help="with --basic-user: its password (default: BASIC_PASSWORD)"
     )
@@ -91,7 +89,8 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
         print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
     verdict = "no reward: the instruction has no checks, the outcome model judges"
     if trial.env_reward is not None:
-        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
+        mistake = "reward 1: these checks already hold at the start: fix them"
+        verdict = mistake if trial.env_reward else "reward 0, as it should"
     print(f"an agent that does nothing gets {verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
@@ -155,7 +154,7 @@ async def _login(browser: Browser, args: argparse.Namespace, name: str) -> dict[
     if args.login_state and by_form:
         raise UsageError("--login-state and --user or --password-env: choose one way to log in")
     login: dict[str, Any] = {}
-    if args.basic_user:  # HTTP's own log-in
+    if args.basic_user:  # HTTP Basic authentication
         variable = args.basic_password_env or "BASIC_PASSWORD"
         _require_variable(f"--basic-user {args.basic_user}", variable)
         login = {"basic": {"user": args.basic_user, "password": f"${{{variable}}}"}}

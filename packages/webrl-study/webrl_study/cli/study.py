@@ -15,7 +15,7 @@ from webrl.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Add the options."""
     parser.add_argument("study", metavar="CONFIG", help="a study's YAML, or the name of a shipped one (study_demo)")
     parser.add_argument(
         "settings",

@@ -50,7 +50,7 @@ class Gateway:
     shop: Wsgi
     tracker: tracker.Site
     folder: Path
-    """Of the running arena: sessions lie below it."""
+    """Folder of the running arena, which contains the sessions."""
     templates: dict[str, Path]
     """The databases that every session begins with, by site."""
     key: str
@@ -130,7 +130,7 @@ class Gateway:
         return _json(HTTPStatus.CREATED, {"id": name, "cookies": cookies, "start": start, "enter": enter})
 
     def _enter(self, token: str) -> Answer:
-        """Set a session's cookies in whatever browser comes by, and show it the first page."""
+        """Set a session's cookies in the browser that sent the request, and redirect it to the first page."""
         try:
             entry = self._signer("enter").unsign_object(token)
         except (BadSignature, ValueError):
@@ -157,7 +157,7 @@ def _own(start_response: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _log_in(account: User) -> str:
-    """The value of the cookie of somebody who has just logged in."""
+    """Log a user in; returns the value of the session cookie."""
     store = SessionStore()
     store[SESSION_KEY] = str(account.pk)
     store[BACKEND_SESSION_KEY] = _BACKEND

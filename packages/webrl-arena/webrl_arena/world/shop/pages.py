@@ -1,6 +1,6 @@
 """What shop, forum and mail need besides Oscar's, machina's and Postman's views: addresses, pictures, a form.
 
-Each session's uploads lie in a folder of its own, and are shown as they are: Oscar's thumbnails would be files and
+Each session's uploads are in a folder of its own, and are shown as they are: Oscar's thumbnails would be files and
 cache entries that sessions share.
 """
 
@@ -66,7 +66,7 @@ def show(request: HttpRequest, name: str) -> HttpResponseBase:  # noqa: ARG001 -
 
 
 class ForumPermissions(ForumPermissionMiddleware):
-    """Machina's, for its own pages: it opens a log-in session for everybody who comes by."""
+    """Machina's, for its own pages: it opens a log-in session for every visitor."""
 
     def process_request(self, request: HttpRequest) -> None:
         """Note who may do what."""
@@ -90,7 +90,7 @@ _search = search_view_factory(
 urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),  # Oscar's pages name it
     path("media/<path:name>", show),
-    path("forum/search/", _search),  # in place of machina's, which asks the shop's engine
+    path("forum/search/", _search),  # instead of machina's, which queries the shop's engine
     path("forum/moderation/topic/<str:slug>-<int:pk>/move/", TopicMoveView.as_view(form_class=MoveForm)),
     path("forum/", include("machina.urls")),
     path("mail/", include("postman.urls")),

@@ -146,7 +146,7 @@ def _in_child(work: Callable[[], None], alive: int, parents: int) -> NoReturn:
     os.close(parents)
 
     def end_with_parent() -> None:
-        os.read(alive, 1)  # returns when the parent's end is closed, which the kernel does if nobody else
+        os.read(alive, 1)  # returns when the parent's end is closed, which the kernel does if nothing else
         os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()

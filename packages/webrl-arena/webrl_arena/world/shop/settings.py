@@ -92,7 +92,7 @@ _TEMPLATES = {
     },
 }
 _NO_CACHE = {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}
-"""Whatever is kept between two requests would be seen by another session."""
+"""A real cache would leak data from one session into another."""
 
 
 class _NoMigrations(dict[str, None]):

@@ -45,7 +45,7 @@ def current_database() -> Path:
     """
     path = _current.get(None)
     if path is None:
-        raise RuntimeError("the database was asked for outside of a session")
+        raise RuntimeError("the database was requested outside of a session")
     return path
 
 

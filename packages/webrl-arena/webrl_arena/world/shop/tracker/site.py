@@ -38,7 +38,7 @@ logger.setLevel(logging.ERROR)  # Trac warns about every page that is not there
 
 COOKIE = "trac_auth"
 DATABASE = database_of("tracker")
-"""Beside the environment's folder."""
+"""Next to the environment's folder."""
 _PATH = SITES["tracker"]
 _CONFIG = f"""\
 [components]
@@ -86,7 +86,7 @@ class Links(Component):
         return ""
 
     def get_navigation_items(self, req: Any) -> Iterator[tuple[str, str, Any]]:
-        """The shop and the forum for everybody, the mail for who is logged in, the dashboard for the staff."""
+        """The shop and the forum for everyone, the mail for logged-in users, the dashboard for the staff."""
         yield "mainnav", "shop", tag.a("Shop", href=f"{SITES['shop']}/")
         yield "mainnav", "forum", tag.a("Forum", href=f"{SITES['forum']}/")
         if req.is_authenticated:
@@ -166,7 +166,7 @@ def make(folder: Path) -> None:
 
 
 def log_in(database: Path, login: str) -> str:
-    """The value of the cookie of somebody who has just logged in."""
+    """Log a user in; returns the value of the cookie."""
     cookie = secrets.token_hex(16)
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")

@@ -57,12 +57,12 @@ class JudgeError(WebRLError):
 
 
 class TrainingError(WebRLError):
-    """Training cannot go on: non-finite loss, mismatched tokenizer or checkpoint, wrong world size."""
+    """Training cannot continue: non-finite loss, mismatched tokenizer or checkpoint, wrong world size."""
 
 
 class StageError(WebRLError):
     """A stage cannot start: its input stage has not finished, or the run folder belongs to another config,
-    or another process works in it; or cannot go on, since all servers that it needs are gone.
+    or another process is using it; or it cannot continue, because all servers that it needs are gone.
     """
 
 

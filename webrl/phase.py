@@ -63,7 +63,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         on_phase: called with the phase's summary after each phase (the CLI prints its table).
 
     Raises:
-        WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
+        WebRLError: one clear message; finished work is kept, and the same call resumes from there.
     """
     # The sites of other suites are reset between stages, and no page is to be open on them then.
     keep = keep_browsers if all(find_suite(name).is_stateless for name in config.tasks.suites) else nullcontext

@@ -245,7 +245,7 @@ def train(context: Context) -> Counts:
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
-    if context.phase and config.actor.imitation and config.used_demos:  # imitated beside the objective
+    if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective
         from webrl.demos.sft import encode
         from webrl.interop.problems import ProblemLog
         from webrl.llm.loading import load_tokenizer

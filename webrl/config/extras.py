@@ -72,7 +72,7 @@ def require(name: str, wanted_by: str) -> None:
 
 
 def openenv_conflict() -> str | None:
-    """Say what is wrong, and the fix, where both packages that own the module `openenv` are installed."""
+    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
     try:
         found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
     except PackageNotFoundError:

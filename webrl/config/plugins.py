@@ -96,7 +96,7 @@ def find(group: str, name: str) -> EntryPoint:
 
 
 def load(group: str, name: str) -> Any:
-    """Return what the entry point of a name stands for.
+    """Load the entry point of that name.
 
     Raises:
         UsageError: as `find`, or it cannot be imported.
@@ -104,13 +104,13 @@ def load(group: str, name: str) -> Any:
     row = find(group, name)
     try:
         return row.load()
-    except Exception as error:  # whatever a package does at import
+    except Exception as error:  # a package may raise anything at import
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{name!r}: {row.value} of {_package(row)} cannot be imported: {problem}") from error
 
 
 def settings_of(suite: str) -> type[Section]:
-    """The model of a suite's section of the config: `SETTINGS` of the module `settings` beside the suite's own.
+    """Return the model of a suite's config section: `SETTINGS` of the module `settings` next to the suite's own.
 
     Of a suite that is not installed, or cannot be imported, it takes any settings and keeps none: a run of another
     suite may have been saved with them, and one of this suite is refused (`find`, `load`).
@@ -119,7 +119,7 @@ def settings_of(suite: str) -> type[Section]:
         package = find(SUITES, suite).module.rpartition(".")[0]
         found: type[Section] = import_module(f"{package}.settings").SETTINGS
         return found
-    except Exception as error:  # whatever a package does at import
+    except Exception as error:  # a package may raise anything at import
         reason = str(error)
 
     class Unread(Section):

@@ -1,8 +1,8 @@
 """Secrets of a config, and how they are kept out of everything that is written or shown.
 
 A `Secret` (password) or `SecretUrl` (an address that may hold one) shows itself as `***`, and is saved so, wherever it
-is printed, logged or dumped; only `reveal()` gives its text, to the code that connects. `${NAME}` inside stands for an
-environment variable and is kept as it is written, so that a saved config can be used again; a secret that was given
+is printed, logged or dumped; only `reveal()` returns its text, to the code that connects. `${NAME}` inside refers to an
+environment variable and is kept as written, so that a saved config can be used again; a secret that was given
 as text has to be given again. A changed secret is no changed config.
 
 `redact` cleans text that others wrote (a library's error, an answer that quotes the request): it knows the secrets of

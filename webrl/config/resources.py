@@ -12,7 +12,7 @@ _CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
 
 def configs_dir() -> Path:
-    """Return `configs/`: beside the package in a clone, inside it once installed.
+    """Return `configs/`: next to the package in a clone, inside it once installed.
 
     Raises:
         UsageError: the folder is not there (a broken installation).

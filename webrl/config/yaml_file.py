@@ -13,13 +13,13 @@ MAX_BYTES = 1 << 20
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+    """Refuse duplicate keys of a mapping, of which PyYAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                problem = f"key {key.value!r} is given twice; give it once"
+                problem = f"key {key.value!r} is given twice; keep only one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             keys.add(str(key.value))
         return super().construct_mapping(node, deep)
@@ -53,8 +53,8 @@ def parse_yaml(text: str, source: str) -> Any:
     """Return the plain data of one YAML document.
 
     Raises:
-        UsageError: malformed, tags that stand for code, a key given twice in a mapping, or nested too deep; `source`
-            and the line are quoted.
+        UsageError: malformed, tags that construct Python objects, a duplicate key in a mapping, or nested too deep;
+            `source` and the line are quoted.
     """
     try:
         return yaml.load(text, Loader=_Loader)

@@ -34,7 +34,7 @@ class ExpertPolicy:
 
     async def act(self, turn: Turn) -> PolicyOutput:
         """The expert's next action, or a slip drawn from the policy's own generator (`turn.seed` is not used)."""
-        # The whole of what it wrote: an action may stand below a note.
+        # The whole response: an action may follow a note.
         worked = [step.response for step in turn.history if not step.error]
         action = self._expert.plan(turn.instruction, turn.observation, worked)
         action = action or "send_msg_to_user('infeasible')"

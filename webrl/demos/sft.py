@@ -44,7 +44,7 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
     Raises:
         DataError: no demonstration that can be used.
         ModelError: unusable base model.
-        TrainingError: whatever `webrl.training` raises.
+        TrainingError: raised by `webrl.training`.
     """
     from webrl.training import train_sft
 
@@ -91,7 +91,7 @@ def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[
     if not examples:
         raise DataError(
             f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
-            + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
+            + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
         )
     sizes = {"examples": len(examples), "heldout": len(held)}
     return examples, held, {"demonstrations": dict(counts), **sizes, "problems": dict(problems.counts)}

@@ -1,8 +1,8 @@
-"""Turns a chat with one picture into token ids and tensors, by a vision-language model's processor.
+"""Turn a chat with one picture into token ids and tensors, with a vision-language model's processor.
 
-API: `Eyes(name)`; `look(png)` says how the picture is written in a prompt, `encode(messages, look)` is that prompt, and
-`inputs(ids, pngs)` is what the model takes beside token ids. Page text cannot forge a picture, as it cannot forge a
-turn (`webrl/llm/tokens.py`).
+API: `Eyes(name)`; `look(png)` is the picture's form in a prompt, `encode(messages, look)` the prompt's token ids, and
+`inputs(ids, pngs)` what the model takes in addition to token ids. Page text cannot forge a picture, just as it cannot
+forge a turn (`webrl/llm/tokens.py`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Eyes:
             )
         self._placeholder = str(self.processor.image_token)
         self.picture_ids = frozenset(int(i) for i in self.processor.image_token_ids)
-        """Tokens that stand for a part of a picture: where the model reads one, the vision tower's output stands."""
+        """Tokens that represent a part of a picture: the vision tower's output replaces their embeddings."""
         self._looks: dict[tuple[int, int], Look] = {}
         self._looking = threading.Lock()  # rows are made in threads, and tokenizers are not to be shared between them
 
@@ -151,7 +151,7 @@ class Eyes:
         """A prompt (`encode`) with one placeholder for its picture, as servers take it that write it themselves.
 
         Raises:
-            ModelError: the picture's tokens do not stand in it as they are written alone.
+            ModelError: the prompt does not contain the picture's tokens as they are written alone.
         """
         written = list(self.tokenizer(look.text, add_special_tokens=False)["input_ids"])
         first = [next((i for i, t in enumerate(row) if t in self.picture_ids), 0) for row in (ids, written)]
@@ -195,7 +195,7 @@ class Eyes:
         return image
 
     def count(self, ids: Sequence[int]) -> int:
-        """Count the tokens that stand for a part of a picture."""
+        """Count the tokens that represent a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
 
 
@@ -218,6 +218,6 @@ def _load_processor(name: str) -> Any:
     if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
         raise ModelError(
             f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
-            f"it beside the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
+            f"it next to the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     return processor

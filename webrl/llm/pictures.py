@@ -55,13 +55,13 @@ class Picture:
             png = self.path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; bring "
-                "the run's screenshots folders back, or collect the episodes anew"
+                f"{self.path}: cannot read the screenshot ({error.strerror}), and training needs it; restore "
+                "the run's screenshots folders, or collect the episodes again"
             ) from None
         if (found := sha256(png)) != self.sha256:
             raise DataError(
                 f"{self.path}: not the screenshot that the model was shown (SHA-256 {found[:12]}…, the step has "
-                f"{self.sha256[:12]}…); bring the file back, or collect the episode anew"
+                f"{self.sha256[:12]}…); restore the file, or collect the episode again"
             )
         return png
 

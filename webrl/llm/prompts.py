@@ -4,7 +4,7 @@ What a policy is told (`models.prompt`) is `brief` for the models that were trai
 
 Formats: `chat` is ours, through the tokenizer's chat template, with goal, history, page in this order;
 `chat_history_last` is the same with goal, page, history, so that a server's prefix cache also holds what a step left of
-its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (Llama headers whatever the model, one
+its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (always Llama headers, one
 newline after the last header, two after each past response).
 """
 
@@ -61,7 +61,7 @@ class Prompt:
     num_history_cut: int = 0
     """Oldest past steps left out."""
     image: bytes | None = None
-    """PNG that the image tokens among `ids` stand for; None for a prompt of text alone."""
+    """PNG that the image tokens among `ids` represent; None for a text-only prompt."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class _Controls:
     any: re.Pattern[str] | None
     """Every control string; None if there is none. The whole match is one group, for `split`."""
     unflagged: re.Pattern[str] | None
-    """Those that are not special tokens, which the tokenizer parses even where it is asked not to."""
+    """Those that are not special tokens, which the tokenizer parses even when told not to."""
     reads_blocks: bool
     """Whether the template reads lists of blocks only: of plain text it would write nothing, without an error."""
 

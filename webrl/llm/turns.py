@@ -14,7 +14,7 @@ from webrl.llm.loading import adapter_base, model_folder
 from webrl.llm.tokens import controls, render_chat
 
 RELEASED_END = "<|eot_id|>"
-"""What ends an action of the released checkpoints, whatever the model."""
+"""The token that ends an action of the released checkpoints, for every model."""
 _MARK = "webrl answer"
 
 

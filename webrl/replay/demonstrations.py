@@ -73,7 +73,7 @@ def read_demonstrations(
 
 
 def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """Stream (trajectory, 1 or 0, or None if nobody has judged it) of one source.
+    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
 
     Raises:
         DataError: nothing of the kind.
@@ -119,7 +119,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
-        if any(step.screenshot for step in trajectory.steps):  # they lie beside the file, whatever run reads it
+        if any(step.screenshot for step in trajectory.steps):  # they lie next to the file, in any run
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
         if outcomes is not None:

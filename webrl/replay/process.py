@@ -1,8 +1,8 @@
-"""Turns rollouts into training records and adds history: `scripts/process_data.py` as a function.
+"""Turn rollouts into training records and add history: `scripts/process_data.py` as a function.
 
 Stage 1 turns a trace folder (VAB's format or ours) into `<output>.jsonl`; stage 2 adds history filtered by perplexity
-and writes `<output>_filter.jsonl` beside it. Same functions as the stages "label" and "replay" of a run.
-Where nobody names a config, rollouts are turned into the prompt of their run or their actor, never of the demo.
+and writes `<output>_filter.jsonl` next to it. Same functions as the stages "label" and "replay" of a run.
+Without a config, rollouts are turned into the prompt of their run or their actor, never of the demo.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ProcessPlan:
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",
-            f"rewards           {f'{self.orm} -> {self.labels}' if self.orm else 'as recorded beside the rollouts'}",
+            f"rewards           {f'{self.orm} -> {self.labels}' if self.orm else 'as recorded with the rollouts'}",
             f"actor             {self.actor or 'none: stored token ids and log-probabilities'}",
         ]
         if 2 in self.stages:

@@ -22,7 +22,7 @@ class EncodedStep(NamedTuple):
     action_ids: Sequence[int]
     """[A] the response and the end token."""
     picture: Picture | None = None
-    """What the picture tokens of the prompt stand for."""
+    """The picture that the prompt's picture tokens represent."""
 
 
 StepEncoder = Callable[[Trajectory, int], EncodedStep]

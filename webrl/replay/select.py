@@ -28,7 +28,7 @@ from webrl.types import StepRecord
 LEAST_NEED = 0.1
 """A site that never fails is replayed as one that fails one task in ten."""
 _EDGE = 1e-9
-"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 whatever the last bit says."""
+"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 despite rounding of the last bit."""
 Reason = Literal[
     "kept",
     "unjudged",

@@ -113,7 +113,7 @@ def find_source(path: Path, *, prefer_records: bool = False) -> Source:
         prefer_records: a phase folder means its `train.jsonl` (experience), not its trajectories (rollouts).
 
     Raises:
-        DataError: nothing of the kind; says what was expected.
+        DataError: none of these; the message names what was expected.
     """
     if path.is_dir():
         names = ("train.jsonl", "trajectories.jsonl") if prefer_records else ("trajectories.jsonl", "train.jsonl")
@@ -166,7 +166,7 @@ def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> 
     """Stream the steps of a judged, finished trajectory; sampled ids are taken over exactly, never made again.
 
     Args:
-        label: None adds no reward (`outcome` stays None and nothing is left out for want of a label).
+        label: None adds no reward (`outcome` stays None and nothing is left out because it lacks a label).
         tools: its `counts` are counted up: `trajectories`, `steps`, and what was left out: `unfinished`, `unlabelled`
             (trajectories), `no_token_ids`, `empty_action` (steps).
     """

@@ -164,7 +164,7 @@ def agreement_text(phase: Summary) -> str:
 
 
 def refresh_text(phase: Summary) -> str:
-    """Say what training the judge further has changed, on held-out practice episodes of the newest actor."""
+    """Describe what further training changed in the judge, on held-out practice episodes of the newest actor."""
     found = (phase.get("label") or {}).get("refresh")
     if not found:
         return ""

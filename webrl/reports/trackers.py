@@ -55,7 +55,7 @@ class Showcase(Protocol):
 
 
 class Trackers:
-    """All trackers of a run; a context manager. A failing call warns and the rest goes on."""
+    """All trackers of a run; a context manager. A failing call only warns; the others continue."""
 
     def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
         self._trackers = dict(trackers)

@@ -15,7 +15,7 @@ from webrl.runs.store import read_record, write_json
 from webrl.types import Record
 
 FILE_NAME = "calibration.json"
-"""Beside the model's weights."""
+"""Saved next to the model's weights."""
 _MARGIN = 30.0
 """Largest log-odds that is told apart; beyond it P(YES) is 0 or 1 anyway."""
 _TEMPERATURES = (0.05, 20.0)
@@ -40,12 +40,12 @@ class Calibration(Record):
         return 1 / (1 + math.exp(-log_odds(p_yes) / self.temperature))
 
     def save(self, folder: Path) -> None:
-        """Write beside the weights."""
+        """Write it next to the weights."""
         write_json(folder / FILE_NAME, self.to_json())
 
     @classmethod
     def load(cls, folder: Path) -> Calibration:
-        """Read from beside the weights.
+        """Read it from the weights' folder.
 
         Raises:
             DataError: missing or malformed.
@@ -57,7 +57,7 @@ class Calibration(Record):
         if not (0 < found.temperature < math.inf and 0 <= found.threshold <= 1):
             raise DataError(
                 f"{path}: temperature {found.temperature} and threshold {found.threshold}: the temperature is above 0, "
-                "the threshold from 0 to 1; fit it anew with `webrl train-orm orm.calibrate=true`"
+                "the threshold from 0 to 1; fit it again with `webrl train-orm orm.calibrate=true`"
             )
         return found
 
@@ -96,8 +96,8 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
 def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig, list[float]]:
     """The label config with the judges' own threshold, and each judge's temperature, if `calibrated` asks for them.
 
-    Several judges are each read at their own temperature; their mean P(YES) is held against their mean threshold, so
-    that the reward is 1 if they exceed their own thresholds on average.
+    Several judges are each read at their own temperature; their mean P(YES) is compared with their mean threshold, so
+    the reward is 1 if they exceed their own thresholds on average.
 
     Raises:
         DataError: a judge's folder has no calibration.

@@ -42,14 +42,14 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
     """Token ids of YES and NO, the two answers at the first answer position.
 
     In the released ORM's vocabulary both are single tokens. Where a tokenizer splits them, the first token of each
-    stands for it: it is what the model has to decide on at the first answer position.
+    represents it: it is what the model has to decide on at the first answer position.
 
     Raises:
         ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read off.
     """
     yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
     if len(yes) != 1 or len(no) != 1:
-        logger.info("YES and NO are %d and %d tokens; their first tokens stand for them", len(yes), len(no))
+        logger.info("YES and NO are %d and %d tokens; their first tokens are used instead", len(yes), len(no))
     if not yes or not no or yes[0] == no[0] or tokenizer.unk_token_id in (yes[0], no[0]):
         raise ModelError(
             f"the judge's tokenizer {tokenizer.name_or_path!r} gives YES and NO the tokens {yes} and {no}: "

@@ -265,7 +265,7 @@ def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
     start = loop.subprocess_exec
 
     def start_driver(*args: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
-        # A page that opens and closes tabs quickly makes the driver reject a promise that nobody waits for, which
+        # A page that opens and closes tabs quickly makes the driver reject a promise that nothing awaits, which
         # would end it and with it all environments.
         node_options = f"--unhandled-rejections=none --require {json.dumps(str(_KEEP_CACHE))}"
         ours = {"NODE_OPTIONS": node_options, "TMPDIR": str(folder)}

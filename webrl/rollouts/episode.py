@@ -184,6 +184,6 @@ def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Statu
 
 
 def step_seed(seed: int, draws: str, index: int) -> int:
-    """Seed of one draw: the same for the same run seed, stream of draws and step, whatever else runs beside it."""
+    """Return the seed of one draw: set by the run seed, stream of draws and step alone, not by concurrent work."""
     digest = hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -57,7 +57,7 @@ _ACTION = re.compile(
 _SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
 _FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")
 _COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method", "act", "event", "function")
-"""Parameters whose value says what is done."""
+"""Parameters whose value names the operation."""
 
 
 def changes(url: str, words: str = "") -> str:
@@ -118,9 +118,9 @@ NO_LIMITS = Limits()
 
 
 BLOCKED = "Blocked: "
-"""How a page begins that stands for a refused one."""
+"""How the page that replaces a refused one begins."""
 UNREACHED = "cannot be reached: "
-"""In a page that stands for one of a host that does not answer, after the host."""
+"""In the page that replaces one of an unreachable host, after the host."""
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -218,7 +218,7 @@ async def _wait_for_end(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-# Beside a port of its own a loopback host without a port would admit the browser's DevTools.
+# A loopback host without a port would admit every port, the browser's DevTools included.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
 _ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"

@@ -39,7 +39,7 @@ class StepResult:
     done: bool
     """The page has ended the episode."""
     reward: float
-    """The environment's own reward, 0 or 1, as BrowserGym gives it."""
+    """The environment's own reward, 0 or 1, as in BrowserGym."""
     agent_done: bool
     """The agent has ended the episode."""
     message: str = ""
@@ -73,7 +73,7 @@ class Env(Protocol):
         ...
 
     async def finish(self) -> Score:
-        """The score of the episode as it stands, where a suite asks for one. Raises BrowserError."""
+        """Return the episode's score so far, for suites that need one. Raises BrowserError."""
         ...
 
     async def close(self) -> None:

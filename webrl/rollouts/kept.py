@@ -64,7 +64,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.asynccontextmanager
 async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
-    """The kept environments of these settings, in place of kept ones of others; None where none are kept or free."""
+    """Lend the kept environments of these settings, replacing those of others; None if none are kept or free."""
     kept = _current()
     if kept is None or kept.is_lent or asyncio.get_running_loop() is not kept.runner.get_loop():
         yield None

@@ -298,7 +298,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
 
     `uses`: what `mark` has said of it; those of its frames are added.
 
-    The tree is built anew each time, because one that the browser keeps up to date misses lines where the page has
+    The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page has
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     known = None if uses is None else dict(uses)

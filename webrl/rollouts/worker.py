@@ -77,7 +77,7 @@ class Worker:
             return {"result": await self.handle(env_id, op, arg)}
         except (WebRLError, ValueError) as error:
             return {"error": redact(str(error)), "kind": type(error).__name__}
-        except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
+        except Exception as error:  # boundary of the process: every error must reach the controller
             logger.exception("request failed")
             return {"error": redact(f"{type(error).__name__}: {error}"), "kind": "BrowserError"}
 

@@ -100,7 +100,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
 
 
 def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
-    """Return who works in a run folder; None where nobody does.
+    """Return which process is using a run folder; None if no process is.
 
     That is command, process, host and time in words, when the work began (epoch), and on this machine the process id.
     """

@@ -1,6 +1,6 @@
-"""What this machine has to offer, what a run takes of it, now and at its peak, and what it hands back.
+"""The resources of this machine, and a run's use of them, now and at its peak; frees cached memory.
 
-GPUs are asked of the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
+GPUs are queried through the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def visible_gpus() -> list[str]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now.
+    """Return a TCP port of the loopback interface that is free now.
 
     It is below the ports that systems choose for outgoing connections, and above those of Ray's workers: either would
     take one in the minute that a model server needs before it listens.

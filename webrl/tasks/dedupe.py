@@ -43,7 +43,7 @@ _GENERIC = frozenset(
         "item"
     )
 )
-"""Words that carry little meaning of their own in an instruction: one may stand for another in a paraphrase."""
+"""Words that carry little meaning of their own in an instruction: a paraphrase may swap one for another."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Match:
     similarity: float
     """1.0 for the same instruction, else the cosine."""
     exact: bool
-    """Same (site, instruction), whatever the case, spacing and final punctuation."""
+    """Same (site, instruction), ignoring case, spacing and final punctuation."""
 
 
 def normalise(instruction: str) -> str:
@@ -98,7 +98,7 @@ def state_of(task: Task) -> tuple[str, int, str]:
 def find_duplicates(
     tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int | None = 1
 ) -> list[Match | None]:
-    """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
+    """Find the earlier instruction that each task duplicates, if any, among `known` and the tasks before it.
 
     Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
     take about a minute (`benchmarks/curriculum.py`).
@@ -106,8 +106,8 @@ def find_duplicates(
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.
         max_states: initial states at which one instruction may be attempted (see the module's text). None: tasks are
-            held against `known` only, whatever their states, and each is given the most similar one that it repeats,
-            also where another task is nearer.
+            compared with `known` only, regardless of their states, and each matches the most similar known one that it
+            repeats, even where another task is closer.
     """
     by_site: dict[str, list[int]] = {}
     for position, task in enumerate(tasks):

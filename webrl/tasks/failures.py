@@ -47,12 +47,12 @@ class Failure(Record):
 
 @dataclass(frozen=True)
 class FailureSet:
-    """Seeds of generation, and how they were come by."""
+    """Seeds of generation, and where they come from."""
 
     failures: tuple[Failure, ...]
     """In file order; the attempted tasks themselves if nothing failed (`from_seeds`)."""
     from_seeds: bool = False
-    """True if nothing failed, so that the attempted tasks stand in."""
+    """True if nothing failed, so that the attempted tasks are used instead."""
     problems: tuple[str, ...] = field(default=())
     """Unusable lines, "path:line: reason"."""
     tried: Mapping[str, int] = field(default_factory=dict)

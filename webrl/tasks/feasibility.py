@@ -30,7 +30,7 @@ from webrl.types import Task
 logger = logging.getLogger(__name__)
 
 PROBE_SIZE = 16
-"""So many instructions are asked about first, to see whether the model answers YES or NO at all."""
+"""Number of instructions to check first, to see whether the model answers YES or NO at all."""
 _LIST = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
@@ -45,11 +45,11 @@ class Feasibility:
     """Verdicts of a check, one a task."""
 
     verdicts: tuple[bool | None, ...]
-    """True, False, or None where the model gave no readable answer."""
+    """True, False, or None where the model's answer is unreadable."""
     reasons: tuple[str, ...]
     """What the model said, or which named thing is not on the page."""
     skipped: str = ""
-    """Why no model was asked, or ""; rules that need none were applied."""
+    """Why no model was used, or ""; rules that need none were applied."""
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:

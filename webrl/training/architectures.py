@@ -113,7 +113,7 @@ def decoder_of(lm: Any) -> Any:
 
 
 def layers_of(lm: Any) -> nn.ModuleList | None:
-    """The decoder's layers, whatever they are called; None if there is no such list."""
+    """Return the decoder's layers, under any name; None if there is no such list."""
     count = getattr(lm.config.get_text_config(), "num_hidden_layers", 0)
     lists = [m for m in decoder_of(lm).modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
     return lists[0] if lists else None

@@ -44,7 +44,7 @@ def calibrate(values: Sequence[float], outcomes: Sequence[float]) -> Calibration
     """
     v, y = np.asarray(values, dtype=float), np.asarray(outcomes, dtype=float)
     if len(v) == 0 or len(v) != len(y):
-        raise ValueError(f"{len(v)} values cannot be held against {len(y)} outcomes")
+        raise ValueError(f"{len(v)} values cannot be compared with {len(y)} outcomes")
     bins = reliability(v, y)
     ranked = auc(y > 0.5, v)
     variance = float(y.var())

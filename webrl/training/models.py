@@ -1,6 +1,6 @@
 """Actor and critic as modules that take one packed row; loading and saving in Hugging Face format.
 
-Weights are loaded in float32 whatever the folder holds: at learning rate 1e-6 an AdamW step is lost in bfloat16
+Weights are always loaded in float32: at learning rate 1e-6 an AdamW step is lost in bfloat16
 (2 % of the weights change in three steps). For the same reason folders are written in float32 by default: a
 phase's whole movement is smaller than one bfloat16 rounding step.
 """
@@ -130,8 +130,8 @@ class PackedActor(_Packed):
         logits = whole if options else whole[layout.keep]  # [N, V]
         if len(logits) != len(targets):
             raise TrainingError(
-                f"{type(self.lm).__name__} gives logits of {len(logits)} positions where {len(targets)} were asked "
-                "for: it cannot be trained here"
+                f"{type(self.lm).__name__} returns logits of {len(logits)} positions instead of {len(targets)}: "
+                "it cannot be trained here"
             )
         return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
 

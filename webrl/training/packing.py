@@ -34,7 +34,7 @@ class Example(NamedTuple):
     action_ids: Sequence[int]
     """[A] token ids; empty for a value."""
     picture: Picture | None = None
-    """What the picture tokens of the prompt stand for; None where it is text alone."""
+    """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
 
 
 @dataclass(frozen=True)

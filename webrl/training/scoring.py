@@ -58,7 +58,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
         if largest >= vocab_size:
             raise TrainingError(
                 f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
-                "was recorded with another model; leave its token ids out, then its text is tokenised anew"
+                "was recorded with another model; remove its token ids to have its text tokenised again"
             )
     if config.actor.compile:
         compile_layers(model.lm)

@@ -252,7 +252,7 @@ class WholeRunner:
         )
         seen = self._eyes.inputs(ids, [png for png in pngs if png is not None]) if self._eyes else {}
         own = self._model.generation_config
-        # `generate` would take from the model's own whatever the given one leaves open.
+        # `generate` would take the options that the given one leaves unset from the model's own.
         self._model.generation_config = GenerationConfig()
         try:
             self._model.generate(

@@ -67,8 +67,8 @@ class VllmModel:
             family = config_of(name).model_type
             if family not in PROVEN:
                 raise ModelError(
-                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been held "
-                    f"against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
+                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been "
+                    f"checked against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
                     "rollout.engine.kind=transformers"
                 )
             eyes = Eyes(name)
@@ -140,13 +140,13 @@ class VllmModel:
             raise
 
     async def close(self) -> None:
-        """Stop the servers, or give them back to `keep_servers`."""
+        """Stop the servers, or return them to `keep_servers`."""
         await self._shut(PolicyError(f"the model {self.name!r} is closed"))
         await give_back(self.fleet)
 
     @contextlib.asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """Leave the GPUs to somebody else for the block; call it when no answer is open.
+        """Free the GPUs for other work within the block; call it when no answer is pending.
 
         Raises:
             ModelError: the servers do not come back.
@@ -204,7 +204,7 @@ class VllmModel:
         self._ready.set()
 
     async def ask(self, call: Callable[[OpenAIModel], Awaitable[T]]) -> T:
-        """Ask the servers; an answer lost to a server that died is asked for once more when it is back."""
+        """Send the request; if a server dies before it answers, retry once when the server is back."""
         try:
             return await call(await self._connected())
         except PolicyError as error:

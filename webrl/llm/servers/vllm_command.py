@@ -27,7 +27,7 @@ _PLUGIN = "webrl_vllm_plugin"
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
 """A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
 _NEW_TOKENS_RESERVE = 512
-"""Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
+"""Context kept for the answer on top of `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
 _MIN_LORA_RANK = 16
 
 
@@ -44,7 +44,7 @@ class Weights:
     shape: str
     """The model's config without what weights leave alone: equal shapes can be reloaded in place."""
     fingerprint: str
-    """Of the weights, whatever folder they lie in; an adapter's own."""
+    """Of the weights, independent of their folder; an adapter's own."""
 
     @classmethod
     def of(cls, name: str) -> Weights:

@@ -187,7 +187,7 @@ class Bf16Engine(Engine):
         except RuntimeError as error:
             raise TrainingError(
                 f"{folder} does not hold this model's float32 masters, another version of webrl may have written it; "
-                f"delete {folder.parent} to start anew"
+                f"delete {folder.parent} to start over"
             ) from error
         self._refresh()
 

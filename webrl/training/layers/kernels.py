@@ -108,7 +108,7 @@ class _Gated(torch.autograd.Function):
 
 
 def _rows_in_memory(x: Tensor) -> Tensor:
-    """A tensor whose last dimension's rows follow each other in memory, in whatever order: norms do not mind it."""
+    """Return the tensor with its last dimension's rows adjacent in memory, in any order, which is enough for norms."""
     if x.is_contiguous() or (x.ndim == 4 and x.transpose(1, 2).is_contiguous()):
         return x
     return x.contiguous()

@@ -8,8 +8,8 @@ Instruction-level filter (§4.2): trajectories are ranked by A_instr = r(s_H) �
 `percentile`-th are kept, so that instructions that are neither solved already nor out of reach are trained on.
 The actor is then trained by L(π) = −Σ_i log π(a_i | s, a_<i) on their steps with A_step ≥ 1/H (§4.4's hard filter).
 Stated by us: V_instr(c) is the critic's value of the trajectory's first state (ours are one network); where the first
-step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 stand in. h counts from 1, so that the
-last step's advantage is r(s_H); ≥ stands for >, so that one-step successes train. Left out: their separate
+step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 are used. h counts from 1, so that the
+last step's advantage is r(s_H); ≥ replaces >, so that one-step successes train. Left out: their separate
 instruction-level network and automatic curriculum.
 """
 

@@ -11,8 +11,8 @@ deviation gives very easy and very hard tasks more weight), `group` the group's 
 batches are made of the other groups' steps (DAPO, arXiv 2503.14476 §3.2). Left out: the KL term (ε clips; `webrl` is
 the KL objective).
 
-Attempts that failed for reasons that are not the agent's, and those that no judge judged, have no outcome: there are no
-records of them, and they count neither in the mean nor in s. A group counts if two attempts at least are left. Attempts
+Attempts that failed for reasons that are not the agent's, and unjudged ones, have no outcome: there are no records
+of them, and neither the mean nor s includes them. A group counts if two attempts at least are left. Attempts
 are independent, so what is left of a group is distributed as in a whole one; leaving the whole group out would only
 make tasks rarer whose pages fail more often.
 """

@@ -75,18 +75,18 @@ class Expert:
         return wording.format(**slots)
 
     def is_valid(self, instruction: str, observation: str) -> bool:
-        """Whether an instruction is understood and can be done, as far as the first page shows."""
+        """Return whether an instruction is understood and feasible, as far as the first page shows."""
         found = self._match(instruction)
         return found is not None and found[0].feasible(found[1], read_page(observation))
 
     def accomplished(
         self, instruction: str, actions: Sequence[str], observations: Sequence[str], final_observation: str
     ) -> bool:
-        """Whether the actions did what was asked and no more, independent of the page's reward.
+        """Return whether the actions did exactly what the instruction says, independent of the page's reward.
 
         Args:
-            instruction: What was asked.
-            actions: One an observation; unreadable ones count as nothing done.
+            instruction: The episode's instruction.
+            actions: One per observation; unreadable ones count as nothing done.
             observations: What was shown before each action, the initial page first.
             final_observation: What was shown after the last action.
         """

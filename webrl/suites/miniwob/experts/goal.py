@@ -72,7 +72,7 @@ class Goal:
         return f"click({remaining[0][0]!r})" if remaining else DONE
 
     def reached(self, pages: Sequence[Page], actions: Sequence[str], final: Page) -> bool:
-        """Return whether the actions did what was asked and no more; `pages[i]` was there before `actions[i]`."""
+        """Return whether the actions did exactly what the goal requires; `pages[i]` is the page before `actions[i]`."""
         commits: list[int] = []
         for i, text in enumerate(actions):
             action = read_action(text)
@@ -130,7 +130,7 @@ def _selected(page: Page, owner: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that can be asked of a page (`intents.yaml`)."""
+    """One kind of instruction for a page (`intents.yaml`)."""
 
     templates: tuple[str, ...]
     """Wordings, the usual one first; slots are `{name}`."""

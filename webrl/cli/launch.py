@@ -29,7 +29,7 @@ NAME_SECONDS = 60
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; gives the exit code."""
+    """Entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:

@@ -827,7 +827,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Bas
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's plain data over those of its `base`, a file named relative to it; not validated.
+    """Read a file's plain data on top of its `base`, a file named relative to it; not validated.
 
     Raises:
         UsageError: missing or malformed file, or one that is its own base.
@@ -850,7 +850,7 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Merge the sections of two configs; for any other key that both have, `above` wins.
 
-    A shared setting of `above` also comes before what `below` says for a section.
+    A shared setting of `above` also overrides the value that `below` sets in a section.
     """
     return _merge(below, share(above))
 
@@ -864,7 +864,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a config's plain data with what `overrides` (`key.subkey=value`) say. Raises as `apply_override`."""
+    """Return a config's plain data with `overrides` (`key.subkey=value`) applied. Raises as `apply_override`."""
     typed: dict[str, Any] = {}
     for override in overrides:
         apply_override(data, override)
@@ -892,7 +892,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     except UsageError:
         if not hidden:
             raise
-        # What YAML says about a password that begins with *, & or ! quotes it.
+        # YAML's error about a password that begins with *, & or ! quotes it.
         raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
 
 

@@ -81,7 +81,7 @@ def find(group: str, name: str) -> EntryPoint:
     """Return the entry point of a name.
 
     Raises:
-        ExtraMissing: a companion of webrl has it, and is not installed.
+        ExtraMissing: it is in a companion of webrl that is not installed.
         UsageError: there is none of that name, or several packages have one.
     """
     rows = _rows(group).get(name, ())
@@ -112,7 +112,7 @@ def load(group: str, name: str) -> Any:
 def settings_of(suite: str) -> type[Section]:
     """Return the model of a suite's config section: `SETTINGS` of the module `settings` next to the suite's own.
 
-    Of a suite that is not installed, or cannot be imported, it takes any settings and keeps none: a run of another
+    For a suite that is not installed, or cannot be imported, it accepts any settings and keeps none: a run of another
     suite may have been saved with them, and one of this suite is refused (`find`, `load`).
     """
     try:

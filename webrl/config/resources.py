@@ -24,7 +24,7 @@ def configs_dir() -> Path:
 
 
 def shipped_model(name: str) -> str:
-    """A model's name; that of a shipped one (`data/tiny/actor`) becomes its path where the working folder has none."""
+    """Resolve a model's name: a shipped one (`data/tiny/actor`) becomes its path if the working folder has none."""
     if not name.startswith("data/tiny/") or Path(name).exists():
         return name
     return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).exists()), name)

@@ -1,4 +1,4 @@
-"""YAML that people write: configs, overrides, rules. Read strictly."""
+"""Read YAML that people write (configs, overrides, rules), strictly."""
 
 from __future__ import annotations
 

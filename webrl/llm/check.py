@@ -31,8 +31,8 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
-    shapes in the headers of the weight files. A model of the Hub is looked at once its files are here; until then,
-    loading it makes the same comparison. Of quantized weights, whose names are their own, the tokenizer alone is
+    shapes in the headers of the weight files. A model of the Hub is checked once its files are here; until then,
+    loading it makes the same comparison. For quantized weights, whose names differ, only the tokenizer is
     compared.
 
     Args:

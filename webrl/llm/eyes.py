@@ -93,13 +93,13 @@ class Eyes:
         self.picture_ids = frozenset(int(i) for i in self.processor.image_token_ids)
         """Tokens that represent a part of a picture: the vision tower's output replaces their embeddings."""
         self._looks: dict[tuple[int, int], Look] = {}
-        self._looking = threading.Lock()  # rows are made in threads, and tokenizers are not to be shared between them
+        self._looking = threading.Lock()  # rows are made in threads, and tokenizers must not be shared between them
 
     def look(self, png: bytes) -> Look:
-        """Return how a picture is written in a prompt, which its size decides.
+        """Return how a picture is written in a prompt, which depends on its size.
 
         Raises:
-            ModelError: the processor cannot say.
+            ModelError: the processor cannot tell.
         """
         size = png_size(png)
         with self._looking:
@@ -148,7 +148,7 @@ class Eyes:
         return ids
 
     def fold(self, ids: Sequence[int], look: Look) -> list[int]:
-        """A prompt (`encode`) with one placeholder for its picture, as servers take it that write it themselves.
+        """Fold a prompt (`encode`) to one placeholder for its picture, for servers that expand it themselves.
 
         Raises:
             ModelError: the prompt does not contain the picture's tokens as they are written alone.
@@ -169,7 +169,7 @@ class Eyes:
 
         Args:
             ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).
-            pngs: B, one a row.
+            pngs: B, one per row.
         """
         made = self.processor.image_processor(images=[[open_picture(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
@@ -178,7 +178,7 @@ class Eyes:
         return inputs
 
     def without_pictures(self, answers: Tensor) -> Tensor:
-        """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
+        """Return answers as the model may read them: a sampled picture token (it ends the answer) is padding."""
         return answers.masked_fill(self._are_picture(answers), self.tokenizer.pad_token_id)
 
     def _are_picture(self, ids: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ class LanguageModel(Protocol):
         ...
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
+        """Return log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
 
         Errors as in `generate`.
         """

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _tokenizers: dict[str, Any] = {}
-"""Those that were used last, by `tokenizer_digest` or hub name."""
+"""The most recently used ones, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a model of its own."""
@@ -150,7 +150,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
 
 
 def _some(things: list[str], separator: str = ", ") -> str:
-    """Name the first two, and say how many more there are."""
+    """Name the first two, and count the rest."""
     return separator.join(things[:2]) + (f" and {len(things) - 2} more" if len(things) > 2 else "")
 
 
@@ -321,7 +321,7 @@ def config_of(name: str, **options: Any) -> Any:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Name of the base model if the folder holds a LoRA adapter.
+    """Return the base model's name if the folder holds a LoRA adapter.
 
     Raises:
         ModelError: an adapter_config.json that does not name it, or names a folder that does not exist (from here, and

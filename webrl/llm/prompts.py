@@ -55,7 +55,7 @@ class Prompt:
     ids: tuple[int, ...]
     """[P] token ids, the answer's header included."""
     observation: str
-    """The page text that is in it."""
+    """The page text that it contains."""
     num_page_tokens_cut: int = 0
     """Tokens of the page left out (before any note about it)."""
     num_history_cut: int = 0
@@ -66,7 +66,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Page:
-    """A page's text and where its tokens end, so that it is tokenised once however often it is cut."""
+    """A page's text and where its tokens end, so that it is tokenised only once, even if it is cut repeatedly."""
 
     text: str
     ends: Sequence[int]

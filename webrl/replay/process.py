@@ -81,7 +81,7 @@ class ProcessPlan:
         return self.output.with_name(f"{self.output.stem}_problems.txt")
 
     def describe(self, config: RunConfig) -> list[str]:
-        """Return one line per decision, and those on the prompts that actor and judge are given."""
+        """Return one line per decision, and those on the prompts of actor and judge."""
         models, label = config.models, config.label
         shown: str = models.prompt_format
         if models.max_prompt_chars:
@@ -107,12 +107,12 @@ class ProcessPlan:
 
 @dataclass
 class ProcessSummary:
-    """What went where."""
+    """Counts of what was kept and dropped."""
 
     num_current: int = 0
     """Current steps written."""
     trajectories: dict[str, int] = field(default_factory=dict)
-    """What became of the rollouts (`webrl.replay.sources.Tools.counts`)."""
+    """How the rollouts were used (`webrl.replay.sources.Tools.counts`)."""
     labels: dict[str, int] = field(default_factory=dict)
     """What the judge did in this call."""
     history: dict[str, int] = field(default_factory=dict)

@@ -42,11 +42,11 @@ Reason = Literal[
     "over_ratio",
     "strategy_none",
 ]
-"""What became of a history step; every step is counted under exactly one."""
+"""The outcome of selecting a history step; every step is counted under exactly one."""
 
 
 def task_key(first: StepRecord) -> bytes:
-    """Identify the task as it was met: by site, instruction, and what the policy was shown first (8 bytes).
+    """Identify the task as it was attempted: by site, instruction, and the first page shown (8 bytes).
 
     Args:
         first: record of a trajectory's first step; its prompt holds the page, or its screenshot shows it.

@@ -95,7 +95,7 @@ def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
 
 @contextlib.contextmanager
 def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
-    """All tools of an actor: its scores, too, which are kept in `cache`.
+    """Open all tools of an actor, including its scores, which are kept in `cache`.
 
     Raises:
         ModelError: an unusable model folder.
@@ -107,7 +107,7 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
 
 
 def find_source(path: Path, *, prefer_records: bool = False) -> Source:
-    """Tell what `path` is: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
+    """Detect what `path` is: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
 
     Args:
         prefer_records: a phase folder means its `train.jsonl` (experience), not its trajectories (rollouts).

@@ -37,10 +37,10 @@ working on it, or an earlier process did a part of it.
 
 
 def status(path: Path) -> list[tuple[str, str]]:
-    """Return (what, text) of a run: who works on it, phase, stage, episodes, success so far, what is left, memory.
+    """Return (name, text) rows on a run: its process, phase, stage, episodes, success so far, work left, memory.
 
     Raises:
-        UsageError: it is no run folder.
+        UsageError: it is not a run folder.
     """
     run = require_run(path)
     config, problem = None, ""

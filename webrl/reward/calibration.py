@@ -17,7 +17,7 @@ from webrl.types import Record
 FILE_NAME = "calibration.json"
 """Saved next to the model's weights."""
 _MARGIN = 30.0
-"""Largest log-odds that is told apart; beyond it P(YES) is 0 or 1 anyway."""
+"""Largest log-odds that is distinguished; beyond it P(YES) is 0 or 1 anyway."""
 _TEMPERATURES = (0.05, 20.0)
 
 
@@ -63,7 +63,7 @@ class Calibration(Record):
 
 
 def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration:
-    """Temperature by logistic regression (no intercept) on the log-odds, then the threshold of best balanced accuracy.
+    """Fit the temperature by logistic regression (no intercept) on log-odds, then the best balanced threshold.
 
     The threshold lies halfway between two neighbouring scores, the one nearest to 0.5 among equals.
 
@@ -94,7 +94,7 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
 
 
 def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig, list[float]]:
-    """The label config with the judges' own threshold, and each judge's temperature, if `calibrated` asks for them.
+    """Return the label config with the judges' own threshold, and each judge's temperature, if `calibrated` is set.
 
     Several judges are each read at their own temperature; their mean P(YES) is compared with their mean threshold, so
     the reward is 1 if they exceed their own thresholds on average.

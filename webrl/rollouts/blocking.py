@@ -77,10 +77,10 @@ class BlockingEnv:
     """
 
     def __init__(self, make: Callable[[Task, Browser, RolloutConfig], BrowserEnv], config: RolloutConfig) -> None:
-        """Nothing starts before the first reset.
+        """Set up; nothing starts before the first reset.
 
         Args:
-            make: an environment that can play a task; asked at the first reset.
+            make: returns an environment that can play a task; called at the first reset.
         """
         self._make = make
         self._config = config

@@ -260,7 +260,7 @@ class Browser:
 
 @contextlib.contextmanager
 def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
-    """How Playwright's driver is started meanwhile, `folder` its temporary directory: Playwright has no options."""
+    """Patch how Playwright's driver starts, with `folder` its temporary directory: Playwright has no such options."""
     loop: Any = asyncio.get_running_loop()
     start = loop.subprocess_exec
 

@@ -220,7 +220,7 @@ def screenshot_folder(out: Path, name: str) -> Path:
 
 
 def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreenshot | None:
-    """What writes the screenshots of an episode; None where there are to be none."""
+    """Return the function that saves an episode's screenshots; None if none are to be saved."""
     if not config.screenshots:
         return None
     folder = screenshot_folder(out, name)
@@ -289,13 +289,13 @@ class Breaker:
         raise StageError(
             f"{self._path}: {self.statuses.total()} of {self._num_episodes} episodes failed for reasons that are not "
             f"the agent's ({kinds}), more than rollout.max_failed={self._allowed:g} allows; the last, "
-            f"{trajectory.trajectory_id}: {trajectory.message:.300}; mend that, and the same command plays the failed "
+            f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the failed "
             "ones again"
         )
 
 
 def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breaker:
-    """The breaker of what plays so many episodes to `path`; where it stopped before, the failed episodes go first."""
+    """Open the breaker for `path`; if it stopped the phase before, first remove the failed episodes."""
     waited_for = math.ceil(config.cut_off * num_episodes)
     breaker = Breaker(path, waited_for, config.max_failed)
     if not path.exists():

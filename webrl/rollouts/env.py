@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HORIZON_MS = 500
-"""Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
+"""Wait for timers and animations due within this time after an action: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
 _PATIENCE = 0.6
-"""Share of the step's deadline after which a page that does not come is given up."""
+"""Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
@@ -63,7 +63,7 @@ _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_
 
 
 MAX_LINES = 5
-"""An observation tells no more than these; further ones are counted."""
+"""An observation lists at most these; further ones are counted."""
 
 
 class Notices:
@@ -74,7 +74,7 @@ class Notices:
         self._lines: list[str] = []
         self._answers: set[asyncio.Future[None]] = set()
         self.downloads = 0
-        """Downloads refused since this was set back."""
+        """Downloads refused since the last reset of this counter."""
 
     def attach(self, context: BrowserContext) -> None:
         """Watch a new profile."""
@@ -84,14 +84,14 @@ class Notices:
         context.on("page", self._follow)
 
     def take(self) -> str:
-        """What has happened since the last call, a line each."""
+        """Return the events since the last call, one per line."""
         lines, self._lines = self._lines, []
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, line: str) -> None:
-        """Add a line of an action's own."""
+        """Add an action's own line."""
         self._lines.append(line)
 
     def _follow(self, page: Page) -> None:

@@ -168,7 +168,7 @@ async def _picture(page: Observation, size: int) -> bytes:
 
 
 def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Status | None:
-    """The rule that ends the episode after its newest step, or None."""
+    """Return the rule that ends the episode after its newest step, or None."""
     if result.done:
         return Status.PAGE_ENDED
     if result.agent_done:

@@ -369,10 +369,10 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
-    """The files that an upload names, relative to `folder` or absolute.
+    """Find the files that an upload names, relative to `folder` or absolute.
 
     Raises:
-        ActionFailed: there is no such folder, a name leads out of it (`..` or a symbolic link), or is no file.
+        ActionFailed: there is no such folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
     """
     if folder is None:
         raise ActionFailed("Blocked: files cannot be uploaded here (rollout.upload_dir is not set).")

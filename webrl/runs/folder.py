@@ -318,7 +318,7 @@ def package_versions() -> tuple[tuple[str, str], ...]:
 
 @cache
 def git_commit() -> str | None:
-    """Commit of the clone that this package runs from, with `-dirty` if files differ; None outside a clone."""
+    """Return the commit of the clone that this package runs from, plus `-dirty` if files differ; None outside one."""
     root = Path(webrl.__file__).parent
     # A virtual environment may lie inside an unrelated repository: ours is one that tracks this file.
     if _git(root, "ls-files", "--error-unmatch", "__init__.py") is None:

@@ -71,7 +71,7 @@ class Replies:
     answers: tuple[Answer | None, ...]
     """None where the request failed after all retries."""
     num_cached: int
-    """How many came from the cache."""
+    """Number of answers from the cache."""
     errors: tuple[str, ...]
     """Texts of the failed requests."""
 

@@ -64,7 +64,7 @@ def normalise(instruction: str) -> str:
 
 
 def values_of(instruction: str) -> frozenset[str]:
-    """Return what must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
+    """Return the parts that must match: quoted strings, tokens with a digit, and deciding words, in lower case."""
     text = " ".join(unicodedata.normalize("NFKC", instruction).lower().split())
     quoted = {next(filter(None, groups)).strip(" .,") for groups in _QUOTED.findall(text)}
     rest = _QUOTED.sub(" ", text)
@@ -75,9 +75,9 @@ def values_of(instruction: str) -> frozenset[str]:
 def same_goal(first: str, second: str) -> bool:
     """Return True if each mentions every value of the other, and both have the same meaningful words.
 
-    Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A word
-    in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
-    makes another task.
+    Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A replaced
+    word ("the driving time to …", "the walking time to …") or an additional one ("… sorted by date")
+    makes a different task.
     """
     texts = normalise(first), normalise(second)
     for text, other in zip(texts, (second, first), strict=True):
@@ -113,7 +113,7 @@ def find_duplicates(
     for position, task in enumerate(tasks):
         if task.instruction is not None:
             by_site.setdefault(task.site, []).append(position)
-    # Of each site the distinct instructions, each as first written, with the states at which it was attempted.
+    # The distinct instructions of each site, each as first written, with the states at which it was attempted.
     groups_of: dict[str, dict[str, tuple[str, set[tuple[str, int, str]]]]] = {site: {} for site in by_site}
     for task in known:
         if task.instruction is not None and task.site in by_site:

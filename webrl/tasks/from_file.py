@@ -35,11 +35,11 @@ class FileGeneration:
     """The result of generation from a file of failures."""
 
     failures: FailureSet
-    """What was read."""
+    """The failures that were read."""
     generated: GenerationReport
-    """What the model wrote."""
+    """The instructions that the model wrote."""
     filtered: FilterReport
-    """What the filters made of it; the critic's band needs a run and is skipped."""
+    """The result of the filters; the critic's band needs a run and is skipped."""
 
 
 async def generate_from_file(config: RunConfig, source: Path, out: Path) -> FileGeneration:

@@ -55,7 +55,7 @@ class GenerationRequest:
     page: str = ""
     """Initial page at the target, or "" (not conditioned on a page)."""
     num_tasks: int = 1
-    """Instructions to ask for."""
+    """Number of instructions to request."""
 
     def at(self, target: Task, page: str) -> GenerationRequest:
         """Return the same request at an initial state."""
@@ -73,7 +73,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationReport(Record):
-    """What generation returned, and the tokens that it took."""
+    """The result of generation, and the tokens that it took."""
 
     tasks: tuple[Task, ...]
     """New tasks in the order of the requests, not yet filtered."""
@@ -159,10 +159,10 @@ async def generate_tasks(
     rng: random.Random,
     cache: Path,
 ) -> GenerationReport:
-    """Ask the model all requests, each with the rules of its site, and make tasks of its answers.
+    """Send all requests to the model, each with the rules of its site, and turn its answers into tasks.
 
     Args:
-        rng: gives the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
+        rng: source of the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
         cache: JSONL of answers, appended to as they come in.
 
     Raises:

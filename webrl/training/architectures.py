@@ -108,7 +108,7 @@ def cast_weights(model: nn.Module) -> None:
 
 
 def decoder_of(lm: Any) -> Any:
-    """The model below the output layer: takes token ids, returns hidden states."""
+    """Return the model below the output layer: takes token ids, returns hidden states."""
     return lm.model if lm.base_model is lm else lm.base_model  # Llama 4's text model has a prefix of another model
 
 

@@ -1,4 +1,4 @@
-"""Which process this is among the job's processes; everything here is a no-op in a job of one."""
+"""Process rank in the job, and collectives; everything here is a no-op in a single-process job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def leave() -> None:
 
 
 def world() -> tuple[int, int]:
-    """(number of processes, number of this one)."""
+    """Return (number of processes, rank of this one)."""
     import torch
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
 
 FEW_ACTIVE = 0.1
-"""A warning says so where fewer of a phase's steps train."""
+"""Log a warning if less than this share of a phase's steps train."""
 
 
 def train_critic(

@@ -44,7 +44,7 @@ _SMALL_MODEL_PARAMETERS = 50_000_000
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
-"""How long a batch whose answers are written whole waits for those who ask at the same time."""
+"""How long a batch whose answers are generated whole waits for concurrent requests."""
 _CLOSED = "the model was closed while it answered"
 
 Answer = tuple[list[int], list[float]]

@@ -241,7 +241,7 @@ class WholeRunner:
     def write(
         self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling], pngs: Sequence[bytes | None]
     ) -> list[tuple[list[int], list[float]]]:
-        """(ids, log-probabilities) of each answer, up to an end token, a token of an image, or its limit."""
+        """Return (ids, log-probabilities) of each answer, up to an end token, an image token, or its limit."""
         if self._warning and not self._eyes:
             logger.warning(self._warning)
             self._warning = ""

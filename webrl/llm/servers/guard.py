@@ -1,4 +1,4 @@
-"""Runs a command and ends its whole process group with it, or when its starter is gone.
+"""Run a command and end its whole process group with it, or when its starter is gone.
 
 `python guard.py COMMAND ARG…`, started with a pipe on standard input and as the leader of a new session. The pipe
 closes when the starter dies, by any signal: a server and its workers never outlive it. Standard library only.

@@ -45,7 +45,7 @@ class MalformedAnswer(Exception):
 
 
 class Refused(Exception):
-    """The server understood and refused (a 4xx that no retry can mend)."""
+    """The server understood and refused (a 4xx that no retry can fix)."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
         super().__init__(redact(f"{url} answered {status}: {text[:_MAX_ERROR_CHARS]}"))

@@ -85,13 +85,13 @@ class VllmModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
-        With vision the servers are sent the prompt with one placeholder, and the image; they write the image's tokens
-        in its place by the model's own processor. An answer counts only if the prompt that it continues is, token for
+        With vision the servers receive the prompt with one placeholder, and the image; they insert the image's tokens
+        there with the model's own processor. An answer counts only if the prompt that it continues is, token for
         token, the one that is saved and trained on. What ends an answer is as in `LocalModel`.
 
         Raises:
-            ModelError: an image for a text model or none for one that sees, or servers that write the image's tokens
-                otherwise than the trainer's processor.
+            ModelError: an image for a text model or none for one that sees, or servers whose image tokens differ
+                from the trainer's processor.
         """
         if self.eyes is None:
             return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
@@ -128,7 +128,7 @@ class VllmModel:
             self.eyes.needed(None)
 
     async def load_weights(self, folder: Path) -> None:
-        """Answer with other weights from now on; call it when no answer is open."""
+        """Answer with other weights from now on; call it when no answer is pending."""
         new, fingerprint = Weights.of(str(folder)), model_fingerprint(str(folder))
         await self._shut(None)
         try:
@@ -212,7 +212,7 @@ class VllmModel:
                 raise self._failure from error
             if self._ready.is_set() and self.fleet.alive:
                 raise
-            # The watcher sees the death at its next look.
+            # The watcher sees the death at its next check.
             await asyncio.sleep(2 * _WATCH_S)
             return await call(await self._connected())
 

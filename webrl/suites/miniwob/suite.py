@@ -63,7 +63,7 @@ def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
 
 @cache
 def known_sites() -> tuple[str, ...]:
-    """Every page of the installed `miniwob` package under its BrowserGym name."""
+    """Return every page of the installed `miniwob` package under its BrowserGym name."""
     return tuple(sorted(f"miniwob.{name}" for name in page_names()))
 
 

@@ -53,7 +53,7 @@ class Engine:
         )
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
-        """(model, optimizer), ready to train."""
+        """Return (model, optimizer), ready to train."""
         use_products(model)
         prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
         return prepared

@@ -187,7 +187,7 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
 
 
 def _is_open(lock: Path) -> bool:
-    """Return whether a process of this machine has the file open."""
+    """Return whether a process on this machine has the file open."""
     path = str(lock.resolve())
     for process in psutil.process_iter():
         try:

@@ -115,7 +115,7 @@ def _rows_in_memory(x: Tensor) -> Tensor:
 
 
 def _tile(size: int) -> tuple[int, int, int]:
-    """(elements of a row, rounded up to a power of two; rows that one program takes at a time; warps)."""
+    """Return (elements of a row, rounded up to a power of two; rows that one program handles at a time; warps)."""
     width = triton.next_power_of_2(size)
     return width, max(1, min(16, _TILE // width)), 4 if width < 2048 else 8
 

@@ -19,7 +19,7 @@ BETA = 0.3
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
-    """ρ − w log ρ of each step, less its minimum w − w log w; 0 past it."""
+    """Return ρ − w log ρ of each step, less its minimum w − w log w; 0 past it."""
     import torch
 
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]

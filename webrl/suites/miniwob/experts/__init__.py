@@ -57,7 +57,7 @@ class Expert:
         return found[0].next_action(found[1], page, history)
 
     def propose(self, observation: str, rng: random.Random, *, own_share: float = 0.0) -> str | None:
-        """A new instruction that can be done on this page; None if it offers nothing.
+        """Return a new feasible instruction for this page; None if it offers nothing.
 
         Args:
             own_share: probability of the page's own intent in its own words, with another target.
@@ -87,8 +87,8 @@ class Expert:
         Args:
             instruction: The episode's instruction.
             actions: One per observation; unreadable ones count as nothing done.
-            observations: What was shown before each action, the initial page first.
-            final_observation: What was shown after the last action.
+            observations: The page before each action, the initial page first.
+            final_observation: The page after the last action.
         """
         found = self._match(instruction)
         if found is None or len(actions) != len(observations):

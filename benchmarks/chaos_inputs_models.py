@@ -70,7 +70,7 @@ MODELS = (
     BadInput(_label("m") + " label.calibrated=true", 1, "calibration.json", "m", "orm.calibrate=true", files={**_JUDGED, "m": copy_of(_TINY)}),
     BadInput(_label("m") + " label.calibrated=true", 1, "'sharpness'", "m/calibration.json", "known: ", files={**_JUDGED, "m": copy_of(_TINY, calibration_json='{"sharpness": 2}')}),
     BadInput(_label("m") + " label.calibrated=true", 1, "0", "m/calibration.json", "temperature", files={**_JUDGED, "m": copy_of(_TINY, calibration_json='{"temperature": 0}')}),
-    BadInput(_label("m"), 1, "m/adapter_config.json", "base_model_name_or_path", "save the adapter anew", files={**_JUDGED, "m": copy_of(_TINY, adapter_config_json="{}")}),
+    BadInput(_label("m"), 1, "m/adapter_config.json", "base_model_name_or_path", "save the adapter again", files={**_JUDGED, "m": copy_of(_TINY, adapter_config_json="{}")}),
     BadInput(_label("data/tiny/orm") + " models.device=cuda:7", 1, "'cuda:7'", "models.device", "models.device=cpu", files=_JUDGED),
     BadInput(f"{_GEN} --generator runs/nowhere", 1, "'runs/nowhere'", "model folder", "does not exist"),
     BadInput(f"{_GEN} --generator m", 1, "'m'", "nan", "", files={"m": copy_of("data/tiny/generator", model_safetensors=_nan_weights)}),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 29_820,
+    "core: lines": 29_860,
     "core: files": 182,
-    "lines": 51_480,
+    "lines": 51_550,
     "files": 318,
     "names per 1000 lines": 63.6,
     "options": 200,

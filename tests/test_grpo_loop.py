@@ -145,7 +145,7 @@ def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_tha
     file.close()
     assert "3 of 10 episodes failed" in str(stopped.value)
     assert "(env_error 1, policy_error 1, timeout 1), more than rollout.max_failed=0.25 allows" in str(stopped.value)
-    assert "p01-d: p01-d said so; mend that, and the same command plays the failed ones again" in str(stopped.value)
+    assert "p01-d: p01-d said so; fix that, and the same command plays the failed ones again" in str(stopped.value)
     kept = path.read_bytes().splitlines(keepends=True)
     open_breaker(path, 10, RolloutConfig(max_failed=0.3))  # allowed now: nothing is played again
     assert path.read_bytes().splitlines(keepends=True) == kept

@@ -44,7 +44,7 @@ def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_run_that_nobody_works_on_says_where_it_stands_and_what_is_left(tmp_path: Path):
     rows = dict(status(interrupted(tmp_path / "run", "rollout").path))
-    assert rows["state"] == "nobody works on it; the same `webrl run` resumes from here"
+    assert rows["state"] == "not running; the same `webrl run` resumes from here"
     assert rows["phase"] == "2 of 3"
     assert rows["stage"] == "rollout, took 6.0 s in phase 1"
     assert rows["episodes"] == "10 of 20"  # ten tasks, two attempts at each

@@ -292,7 +292,7 @@ def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, 
     row = pack([make_item(Example(answer.prompt_ids, answer.ids, saved(tmp_path, png())), 2048)])
     own = actor.lm.forward
     actor.lm.forward = lambda logits_to_keep, **given: own(**given)
-    with pytest.raises(TrainingError, match=r"gives logits of \d+ positions where \d+ were asked for: it cannot be"):
+    with pytest.raises(TrainingError, match=r"returns logits of \d+ positions instead of \d+: it cannot be"):
         actor(**actor.inputs(row))
 
 

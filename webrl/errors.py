@@ -41,7 +41,7 @@ class BrowserError(WebRLError):
 
 
 class BrowserMissing(WebRLError):
-    """No usable Chromium on this machine; the text says how to get one."""
+    """No usable Chromium on this machine; the text explains how to install one."""
 
 
 class PolicyError(WebRLError):
@@ -49,7 +49,7 @@ class PolicyError(WebRLError):
 
 
 class PromptTooLong(PolicyError):
-    """A prompt that does not fit: other ones will."""
+    """A prompt that does not fit; others may."""
 
 
 class JudgeError(WebRLError):
@@ -57,24 +57,24 @@ class JudgeError(WebRLError):
 
 
 class TrainingError(WebRLError):
-    """Training cannot go on: non-finite loss, mismatched tokenizer or checkpoint, wrong world size."""
+    """Training cannot continue: non-finite loss, mismatched tokenizer or checkpoint, wrong world size."""
 
 
 class StageError(WebRLError):
     """A stage cannot start: its input stage has not finished, or the run folder belongs to another config,
-    or another process works in it; or cannot go on, since all servers that it needs are gone.
+    or another process is using it; or it cannot continue, because all servers that it needs are gone.
     """
 
 
 def problem_text(problem: ErrorDetails) -> str:
-    """`key = value: what is wrong` of one of pydantic's problems; without a key, what is wrong."""
+    """Format one of pydantic's errors as `key = value: problem`, or as the problem alone if it has no key."""
     key = ".".join(map(str, problem["loc"]))
     message = problem_message(problem)
     return f"{key:.100} = {problem['input']!r:.200}: {message}" if key else message
 
 
 def problem_message(problem: ErrorDetails) -> str:
-    """What is wrong, in words that name no class of ours."""
+    """Describe the problem without naming any of our classes."""
     if problem["type"] in ("dict_type", "model_type"):
         return "expected options with values, {name: value, …}"
     return problem["msg"].removeprefix("Value error, ")

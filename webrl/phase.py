@@ -63,9 +63,9 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         on_phase: called with the phase's summary after each phase (the CLI prints its table).
 
     Raises:
-        WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
+        WebRLError: one clear message; finished work is kept, and the same call resumes from there.
     """
-    # The sites of other suites are reset between stages, and no page is to be open on them then.
+    # The sites of other suites are reset between stages, and no page may be open on them then.
     keep = keep_browsers if all(find_suite(name).is_stateless for name in config.tasks.suites) else nullcontext
     with hold_run(config.run_dir), keep_servers(), keep():
         folder = open_run(config)
@@ -79,11 +79,11 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
 
 
 def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[str, Any]:
-    """Run one stage of one phase (default: the newest phase in which it is due) and give its counts.
+    """Run one stage of one phase (default: the newest phase in which it is due) and return its counts.
 
     Raises:
         UsageError: unknown stage or phase.
-        StageError: the stage before it has not finished, or another process works in the run folder.
+        StageError: the stage before it has not finished, or another process is using the run folder.
     """
     spec = next((s for s in STAGES if s.name == name), None)
     if spec is None:

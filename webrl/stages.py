@@ -227,7 +227,7 @@ def train(context: Context) -> Counts:
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
 
     def once(name: str, work: Callable[[], Counts], *outdated: Path) -> Counts:
-        # Not the model's folder alone: who is killed after that is in place has neither counted nor cleaned up.
+        # Not the model's folder alone: a process killed after that exists has neither counted nor cleaned up.
         done, model = folder.path / f"{name}_counts.json", folder.path / name
         if broadcast(done.exists() and model.is_dir()):
             return dict(read_json(done))
@@ -245,7 +245,7 @@ def train(context: Context) -> Counts:
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
-    if context.phase and config.actor.imitation and config.used_demos:  # imitated beside the objective
+    if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective
         from webrl.demos.sft import encode
         from webrl.interop.problems import ProblemLog
         from webrl.llm.loading import load_tokenizer
@@ -261,7 +261,7 @@ def train(context: Context) -> Counts:
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
     losses: Counts = {}
     if config.trains_critic:
-        # Replayed steps are successes, picked as such: among them V is no chance of success (docs/objective.md).
+        # Replayed steps are selected successes: among them V is not the chance of success (docs/objective.md).
         judged = steps if config.critic.on_replay else folder.train
         losses = once("critic", lambda: train_critic(judged, start, folder.critic, config, **options), scored)
     if context.phase == 0:

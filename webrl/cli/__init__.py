@@ -224,5 +224,5 @@ def _set_up_logging(verbose: bool, with_bars: bool) -> None:
     for name in plugins.PACKAGES:
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
-    if not with_bars:  # The libraries' own (model shards, weights) are noise beside ours.
+    if not with_bars:  # The libraries' own (model shards, weights) only add noise to ours.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -25,11 +25,11 @@ from webrl.training.topology import Topology, read_number, read_topology
 logger = logging.getLogger(__name__)
 WORKER = "webrl.cli.train_worker"
 NAME_SECONDS = 60
-"""For so long a name of node 0 that nobody knows is asked for."""
+"""How long to keep resolving node 0's host name before giving up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; gives the exit code."""
+    """Entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -134,10 +134,10 @@ def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
 
 
 def _wait_for_name(host: str) -> None:
-    """Return when the name is known, which on a cluster that is just starting can take a while.
+    """Wait until the name resolves, which can take a while on a cluster that is just starting.
 
     Raises:
-        TrainingError: it is not; torch's rendezvous would go on asking.
+        TrainingError: it does not resolve; torch's rendezvous would keep retrying.
     """
     until = time.monotonic() + NAME_SECONDS
     while True:

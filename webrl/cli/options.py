@@ -65,7 +65,7 @@ def add_training_arguments(
     out: str,
     sections: Sequence[str],
 ) -> None:
-    """Data, start and target of a training beside a run, with their help texts (`TrainingPaths`)."""
+    """Add options for the data, initial model and output of standalone training, with help texts (`TrainingPaths`)."""
     add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)
     parser.add_argument("--data", nargs="+", type=Path, metavar="PATH", help=data)
     parser.add_argument("--init", metavar="DIR", help=init)

@@ -89,7 +89,7 @@ def describe(report: dict[str, object]) -> list[str]:
     lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in shown.items())]
     lines.append(f"examples {report['examples']} (held out: {report['heldout']})")
     if not losses:
-        return [*lines, "the model was there already; remove its folder to train anew"]
+        return [*lines, "the model already exists; remove its folder to train it again"]
     lines.append(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
     if "sft_val_loss" in losses:
         lines.append(f"validation loss {losses['sft_val_loss']:.4f}")

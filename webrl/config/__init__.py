@@ -189,7 +189,7 @@ class ServerConfig(Section):
 
 
 class EngineConfig(ServerConfig):
-    """How language models are served; `rollout.engine`, `generate.engine` and `label.engine` say what differs there."""
+    """How language models are served; `rollout.engine`, `generate.engine` and `label.engine` override it there."""
 
     kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
     max_batch: int = Field(
@@ -307,8 +307,8 @@ class RolloutConfig(SamplingConfig):
     )
     random_ids: bool = Field(
         False,
-        description="number the elements of a training episode's pages from a random number on, so that an actor reads "
-        "numbers and does not learn them by heart; evaluations keep BrowserGym's, from 0",
+        description="number the elements of a training episode's pages from a random start, so that an actor reads "
+        "the numbers instead of memorizing them; evaluations keep BrowserGym's, from 0",
     )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     resolve_labels: bool = Field(
@@ -344,8 +344,8 @@ class RolloutConfig(SamplingConfig):
     refill: int = Field(
         0,
         ge=0,
-        description="rounds of further attempts at tasks that some attempts solve, in place of groups that "
-        "ended alike; for actor.objective=grpo",
+        description="rounds of further attempts at tasks that some attempts solve, to replace groups whose "
+        "attempts all ended alike; for actor.objective=grpo",
     )
     max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
     max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
@@ -360,9 +360,9 @@ class RolloutConfig(SamplingConfig):
         "for reasons that are not the agent's (env_error, policy_error, timeout); the same command then plays those "
         "again; 1: never",
     )
-    cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
+    cut_off: Fraction = Field(1.0, description="continue once this share of episodes has finished; 1 waits for all")
     allowed_hosts: tuple[Host, ...] = Field(
-        (), description="hosts pages may reach beside the task's own; *: all, but no internal addresses"
+        (), description="hosts that pages may reach besides the task's own; *: all, but no internal addresses"
     )
     public_hosts: tuple[Host, ...] = Field((), description="the same, as long as a host's address is no internal one")
     max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
@@ -461,7 +461,7 @@ class ReplayConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How models are trained; `critic`, `actor`, `sft` and `orm` say what differs there."""
+    """How models are trained; `critic`, `actor`, `sft` and `orm` override it there."""
 
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="AdamW betas")
@@ -533,7 +533,7 @@ class ActorConfig(OptimConfig):
     imitation: float = Field(
         1.0,
         ge=0,
-        description="weight of the SFT loss on replay.demos beside the objective; 0: they are replayed instead",
+        description="weight of the SFT loss on replay.demos, added to the objective; 0: they are replayed instead",
     )
     max_kl: float | None = Field(
         0.5,
@@ -827,7 +827,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Bas
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's plain data over those of its `base`, a file named relative to it; not validated.
+    """Read a file's plain data on top of its `base`, a file named relative to it; not validated.
 
     Raises:
         UsageError: missing or malformed file, or one that is its own base.
@@ -848,9 +848,9 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge the sections of two configs; whatever else both have is taken from `above`.
+    """Merge the sections of two configs; for any other key that both have, `above` wins.
 
-    A shared setting of `above` also comes before what `below` says for a section.
+    A shared setting of `above` also overrides the value that `below` sets in a section.
     """
     return _merge(below, share(above))
 
@@ -864,7 +864,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a config's plain data with what `overrides` (`key.subkey=value`) say. Raises as `apply_override`."""
+    """Return a config's plain data with `overrides` (`key.subkey=value`) applied. Raises as `apply_override`."""
     typed: dict[str, Any] = {}
     for override in overrides:
         apply_override(data, override)
@@ -892,12 +892,12 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     except UsageError:
         if not hidden:
             raise
-        # What YAML says about a password that begins with *, & or ! quotes it.
+        # YAML's error about a password that begins with *, & or ! quotes it.
         raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
 
 
 def _place(error: Any, source: str, typed: Sequence[str]) -> str:
-    """Where the mistake was made; settings that do not go together may stand in both places."""
+    """Return where the mistake was made; settings that conflict may come from both places."""
     key = ".".join(str(part) for part in error["loc"])
     if any(f"{key}.".startswith(f"{name}.") for name in typed):
         return TYPED

@@ -48,7 +48,7 @@ TESTED: dict[str, dict[str, str]] = {
 
 
 def is_installed(name: str) -> bool:
-    """Whether the modules of an extra can be found; none is imported."""
+    """Return whether the modules of an extra can be found; none is imported."""
     try:
         return all(importlib.util.find_spec(module) for module in EXTRAS[name][1])
     except ImportError:  # of a parent package
@@ -56,10 +56,10 @@ def is_installed(name: str) -> bool:
 
 
 def require(name: str, wanted_by: str) -> None:
-    """Return if the extra is there, in a version that it was tested with.
+    """Check that the extra is installed, in a tested version.
 
     Raises:
-        ExtraMissing: it is not; says who wants it (`rollout.backend=ray`) and what installs it.
+        ExtraMissing: it is not; names the setting that needs it (`rollout.backend=ray`) and the command to install it.
     """
     fix = EXTRAS[name][0]
     if not is_installed(name):
@@ -72,7 +72,7 @@ def require(name: str, wanted_by: str) -> None:
 
 
 def openenv_conflict() -> str | None:
-    """Say what is wrong, and the fix, where both packages that own the module `openenv` are installed."""
+    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
     try:
         found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
     except PackageNotFoundError:
@@ -84,10 +84,10 @@ def openenv_conflict() -> str | None:
 
 
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:
-    """Return if everything is there that the config wants in some of these stages.
+    """Check that everything that the config needs in these stages is installed.
 
     Raises:
-        ExtraMissing: the first that is not.
+        ExtraMissing: for the first that is not.
     """
     for name, wanted_by in wanted_extras(config, stages):
         require(name, wanted_by)

@@ -81,7 +81,7 @@ def find(group: str, name: str) -> EntryPoint:
     """Return the entry point of a name.
 
     Raises:
-        ExtraMissing: a companion of webrl has it, and is not installed.
+        ExtraMissing: it is in a companion of webrl that is not installed.
         UsageError: there is none of that name, or several packages have one.
     """
     rows = _rows(group).get(name, ())
@@ -96,7 +96,7 @@ def find(group: str, name: str) -> EntryPoint:
 
 
 def load(group: str, name: str) -> Any:
-    """Return what the entry point of a name stands for.
+    """Load the entry point of that name.
 
     Raises:
         UsageError: as `find`, or it cannot be imported.
@@ -104,15 +104,15 @@ def load(group: str, name: str) -> Any:
     row = find(group, name)
     try:
         return row.load()
-    except Exception as error:  # whatever a package does at import
+    except Exception as error:  # a package may raise anything at import
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{name!r}: {row.value} of {_package(row)} cannot be imported: {problem}") from error
 
 
 def settings_of(suite: str) -> type[Section]:
-    """The model of a suite's section of the config: `SETTINGS` of the module `settings` beside the suite's own.
+    """Return the model of a suite's config section: `SETTINGS` of the module `settings` next to the suite's own.
 
-    Of a suite that is not installed, or cannot be imported, it takes any settings and keeps none: a run of another
+    For a suite that is not installed, or cannot be imported, it accepts any settings and keeps none: a run of another
     suite may have been saved with them, and one of this suite is refused (`find`, `load`).
     """
     try:
@@ -121,7 +121,7 @@ def settings_of(suite: str) -> type[Section]:
         return found
     except UsageError as error:
         level, reason = logging.INFO, str(error)
-    except Exception as error:  # whatever a package does at import
+    except Exception as error:  # a package may raise anything at import
         level, reason = logging.WARNING, f"{type(error).__name__}: {error}"
 
     class Unread(Section):

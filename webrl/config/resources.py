@@ -12,7 +12,7 @@ _CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
 
 def configs_dir() -> Path:
-    """Return `configs/`: beside the package in a clone, inside it once installed.
+    """Return `configs/`: next to the package in a clone, inside it once installed.
 
     Raises:
         UsageError: the folder is not there (a broken installation).
@@ -24,7 +24,7 @@ def configs_dir() -> Path:
 
 
 def shipped_model(name: str) -> str:
-    """A model's name; that of a shipped one (`data/tiny/actor`) becomes its path where the working folder has none."""
+    """Resolve a model's name: a shipped one (`data/tiny/actor`) becomes its path if the working folder has none."""
     if not name.startswith("data/tiny/") or Path(name).exists():
         return name
     return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).exists()), name)

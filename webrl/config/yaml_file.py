@@ -1,4 +1,4 @@
-"""YAML that people write: configs, overrides, rules. Read strictly."""
+"""Read YAML that people write (configs, overrides, rules), strictly."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def parse_yaml(text: str, source: str) -> Any:
     """Return the plain data of one YAML document.
 
     Raises:
-        UsageError: malformed, tags that stand for code, a key given twice in a mapping, or nested too deep; `source`
-            and the line are quoted.
+        UsageError: malformed, tags that construct Python objects, a duplicate key in a mapping, or nested too deep;
+            `source` and the line are quoted.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -69,7 +69,7 @@ def _refuse_repeated_keys(node: yaml.Node, source: str, seen: set[int]) -> None:
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in keys:
                 raise UsageError(
-                    f"{source}: line {key.start_mark.line + 1}: key {key.value!r} is given twice; give it once"
+                    f"{source}: line {key.start_mark.line + 1}: key {key.value!r} is given twice; keep only one"
                 )
             keys.add(str(key.value))
             _refuse_repeated_keys(value, source, seen)

@@ -18,11 +18,11 @@ from webrl.suites.miniwob.experts import expert_for
 from webrl.types import Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000
-"""Added to the seed that draws page seeds, so that demonstrations and a run's tasks are drawn apart."""
+"""Added to the seed that draws page seeds, so that demonstrations and a run's tasks are drawn independently."""
 
 
 class ExpertPolicy:
-    """A scripted expert as a policy; with probability `slip` a step goes wrong, as a careless annotator's would."""
+    """A scripted expert as a policy; with probability `slip` a step is wrong, as a careless annotator's would be."""
 
     def __init__(self, site: str, slip: float, seed: int) -> None:
         self.fingerprint = f"expert:{site}:slip={slip}"
@@ -33,8 +33,8 @@ class ExpertPolicy:
         self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """The expert's next action, or a slip drawn from the policy's own generator (`turn.seed` is not used)."""
-        # The whole of what it wrote: an action may stand below a note.
+        """Return the expert's next action, or a slip drawn from the policy's generator (`turn.seed` is unused)."""
+        # The whole response: an action may follow a note.
         worked = [step.response for step in turn.history if not step.error]
         action = self._expert.plan(turn.instruction, turn.observation, worked)
         action = action or "send_msg_to_user('infeasible')"
@@ -44,7 +44,7 @@ class ExpertPolicy:
 
 
 def slip_action(action: str, observation: str, rng: random.Random) -> str:
-    """A plausible mistake: another element, a mistyped text, another option, or stopping early."""
+    """Make a plausible mistake: another element, a mistyped text, another option, or stopping early."""
     bids = re.findall(r"\[(\w+)\] (?:button|link|checkbox|radio|textbox|tab|combobox|menuitem|listitem)", observation)
     kind = rng.random()
     match = re.match(r"(fill|select_option)\('(\w+)', '(.*)'\)$", action)

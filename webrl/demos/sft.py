@@ -35,16 +35,16 @@ Probe = Callable[[Path, Path], dict[str, float]]
 
 
 def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = None) -> dict[str, Any]:
-    """Train π_0; resumes like every training, and on many processes like every training.
+    """Train π_0; like every training, it resumes and runs on many processes.
 
     Returns:
-        What is in `report.json`: `demonstrations` (trajectories by what became of them), `examples`, `heldout`,
+        The contents of `report.json`: `demonstrations` (trajectories by how they were used), `examples`, `heldout`,
         `losses`; {} off the main process.
 
     Raises:
-        DataError: no demonstration that can be used.
+        DataError: no usable demonstration.
         ModelError: unusable base model.
-        TrainingError: whatever `webrl.training` raises.
+        TrainingError: raised by `webrl.training`.
     """
     from webrl.training import train_sft
 
@@ -81,7 +81,7 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
 
 
 def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[Example], dict[str, Any]]:
-    """(training, held-out, the report's account of both)."""
+    """Return (training, held-out, the report's summary of both)."""
     counts: Counter[str] = Counter()
     with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
         shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
@@ -91,18 +91,18 @@ def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[
     if not examples:
         raise DataError(
             f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
-            + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
+            + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
         )
     sizes = {"examples": len(examples), "heldout": len(held)}
     return examples, held, {"demonstrations": dict(counts), **sizes, "problems": dict(problems.counts)}
 
 
 def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
-    """(training, held-out), the same share of every site; nothing that is held out is the only one of its kind.
+    """Split into (training, held-out), the same share of every site; no held-out item is the only one of its kind.
 
-    A kind is what a site is shown several times: an instruction or, of those that are shown once, the same set of
-    actions (clicks only; a click and text). Each loses at most its share, rounded up, and keeps at least one. Held out
-    whole, an instruction would never be learned: click-dialog-2 without its ten "Cancel" failed each of those pages.
+    A kind is what occurs several times on a site: an instruction or, among those that occur once, the same set of
+    actions (clicks only; a click and text). Each loses at most its share, rounded up, and keeps at least one. Entirely
+    held out, an instruction would never be learned: click-dialog-2 without its ten "Cancel" failed each of those pages.
 
     The held-out loss is therefore that of other pages of what is trained on: it rises where a training overfits, and
     says nothing about instructions of a new kind. Two demonstrations of the same page can be in different parts.

@@ -127,7 +127,7 @@ def _rebuild_tensor(storage: tuple[str, bytearray], offset: int, size: Any, stri
 
 
 class _Dtype:
-    """Stands for `numpy.dtype` of a scalar."""
+    """Replaces `numpy.dtype` of a scalar."""
 
     def __init__(self, spec: str, *_: Any) -> None:
         self.spec = spec

@@ -28,11 +28,11 @@ from webrl.runs.store import read_json
 
 @spent_on("model files")
 def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> None:
-    """Return if the model of that name can be loaded, and answer whatever its tokenizer writes.
+    """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
-    shapes in the headers of the weight files. A model of the Hub is looked at once its files are here; until then,
-    loading it makes the same comparison. Of quantized weights, whose names are their own, the tokenizer alone is
+    shapes in the headers of the weight files. A model of the Hub is checked once its files are here; until then,
+    loading it makes the same comparison. For quantized weights, whose names differ, only the tokenizer is
     compared.
 
     Args:
@@ -40,7 +40,7 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
         kind: class of transformers that it is loaded with, where that is no language model.
 
     Raises:
-        ModelError: says what does not fit, and what to do.
+        ModelError: it cannot; the message explains the mismatch and how to fix it.
     """
     base = base_of(name)
     folder = model_folder(base or name) or _in_cache(base or name)

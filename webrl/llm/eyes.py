@@ -1,8 +1,8 @@
-"""Turns a chat with one picture into token ids and tensors, by a vision-language model's processor.
+"""Turn a chat with one picture into token ids and tensors, with a vision-language model's processor.
 
-API: `Eyes(name)`; `look(png)` says how the picture is written in a prompt, `encode(messages, look)` is that prompt, and
-`inputs(ids, pngs)` is what the model takes beside token ids. Page text cannot forge a picture, as it cannot forge a
-turn (`webrl/llm/tokens.py`).
+API: `Eyes(name)`; `look(png)` is the picture's form in a prompt, `encode(messages, look)` the prompt's token ids, and
+`inputs(ids, pngs)` what the model takes in addition to token ids. Page text cannot forge a picture, just as it cannot
+forge a turn (`webrl/llm/tokens.py`).
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ class Eyes:
             )
         self._placeholder = str(self.processor.image_token)
         self.picture_ids = frozenset(int(i) for i in self.processor.image_token_ids)
-        """Tokens that stand for a part of a picture: where the model reads one, the vision tower's output stands."""
+        """Tokens that represent a part of a picture: the vision tower's output replaces their embeddings."""
         self._looks: dict[tuple[int, int], Look] = {}
-        self._looking = threading.Lock()  # rows are made in threads, and tokenizers are not to be shared between them
+        self._looking = threading.Lock()  # rows are made in threads, and tokenizers must not be shared between them
 
     def look(self, png: bytes) -> Look:
-        """Return how a picture is written in a prompt, which its size decides.
+        """Return how a picture is written in a prompt, which depends on its size.
 
         Raises:
-            ModelError: the processor cannot say.
+            ModelError: the processor cannot tell.
         """
         size = png_size(png)
         with self._looking:
@@ -148,10 +148,10 @@ class Eyes:
         return ids
 
     def fold(self, ids: Sequence[int], look: Look) -> list[int]:
-        """A prompt (`encode`) with one placeholder for its picture, as servers take it that write it themselves.
+        """Fold a prompt (`encode`) to one placeholder for its picture, for servers that expand it themselves.
 
         Raises:
-            ModelError: the picture's tokens do not stand in it as they are written alone.
+            ModelError: the prompt does not contain the picture's tokens as they are written alone.
         """
         written = list(self.tokenizer(look.text, add_special_tokens=False)["input_ids"])
         first = [next((i for i, t in enumerate(row) if t in self.picture_ids), 0) for row in (ids, written)]
@@ -169,7 +169,7 @@ class Eyes:
 
         Args:
             ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).
-            pngs: B, one a row.
+            pngs: B, one per row.
         """
         made = self.processor.image_processor(images=[[open_picture(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
@@ -178,7 +178,7 @@ class Eyes:
         return inputs
 
     def without_pictures(self, answers: Tensor) -> Tensor:
-        """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
+        """Return answers as the model may read them: a sampled picture token (it ends the answer) is padding."""
         return answers.masked_fill(self._are_picture(answers), self.tokenizer.pad_token_id)
 
     def _are_picture(self, ids: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class Eyes:
         return image
 
     def count(self, ids: Sequence[int]) -> int:
-        """Count the tokens that stand for a part of a picture."""
+        """Count the tokens that represent a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
 
 
@@ -218,6 +218,6 @@ def _load_processor(name: str) -> Any:
     if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
         raise ModelError(
             f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
-            f"it beside the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
+            f"it next to the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     return processor

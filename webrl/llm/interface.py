@@ -41,7 +41,7 @@ class Sampling:
     max_new_tokens: int = 512
     """Longest answer, end token included."""
     seed: int | None = None
-    """Makes the draw repeatable whatever else is in the batch; None draws a fresh seed."""
+    """Makes the draw repeatable regardless of the rest of the batch; None draws a fresh seed."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Completion:
     """One sampled answer, exactly as sampled."""
 
     ids: tuple[int, ...]
-    """[A] sampled token ids, end token included if it was sampled; empty if the server does not give ids."""
+    """[A] sampled token ids, end token included if it was sampled; empty if the server does not return ids."""
     logprobs: tuple[float, ...]
-    """[A] log-probabilities at temperature 1 (module docstring); empty if the server does not give them."""
+    """[A] log-probabilities at temperature 1 (module docstring); empty if the server does not return them."""
     text: str
     """The decoded answer without the end token."""
     finish_reason: Literal["stop", "length"]
@@ -79,7 +79,7 @@ class LanguageModel(Protocol):
         """Continue token ids.
 
         Args:
-            image: PNG that the image tokens of the prompt stand for (`Prompt.image`).
+            image: PNG that the image tokens of the prompt represent (`Prompt.image`).
 
         Raises:
             PolicyError: no answer after all retries.
@@ -92,7 +92,7 @@ class LanguageModel(Protocol):
         ...
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
+        """Return log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
 
         Errors as in `generate`.
         """

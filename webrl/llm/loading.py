@@ -1,4 +1,4 @@
-"""Loading a tokenizer or a causal language model, with errors that say what to do."""
+"""Load a tokenizer or a causal language model, with errors that explain how to fix the problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _tokenizers: dict[str, Any] = {}
-"""Those that were used last, by `tokenizer_digest` or hub name."""
+"""The most recently used ones, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a model of its own."""
@@ -31,17 +31,17 @@ MODEL_FILES = (
     "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
     "model.safetensors", "model-*.safetensors", "model.safetensors.index.json", "adapter_config.json",
 )  # fmt: skip
-"""What a model folder is loaded from; optimizer states, pickles and whatever else lies there are not."""
+"""The files that a model is loaded from; optimizer states, pickles and other files in its folder are ignored."""
 ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
 def load_tokenizer(name: str) -> Any:
-    """The transformers tokenizer of a folder or hub name (a LoRA folder without one: its base model's).
+    """Load the transformers tokenizer of a folder or hub name (a LoRA folder without one: its base model's).
 
-    It is shared by all who load the same files, in whatever folder they lie, so it must not be changed: to load one of
-    262,144 tokens, or to copy or hash it, takes seconds, and every stage has its actor in another folder.
+    All callers that load the same files share it, even from different folders, so it must not be changed: loading,
+    copying or hashing one of 262,144 tokens takes seconds, and every stage has its actor in another folder.
 
     Raises:
         ModelError: no such folder or hub model, or a folder without tokenizer.
@@ -52,7 +52,7 @@ def load_tokenizer(name: str) -> Any:
         if base:
             return load_tokenizer(base)
         raise ModelError(
-            f"model folder {name!r} has no tokenizer; save it beside the weights with "
+            f"model folder {name!r} has no tokenizer; save it next to the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     key = f"{tokenizer_digest(folder)} {unmarked_prompt(folder)}" if folder else name
@@ -133,7 +133,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     if "score.weight" in unexpected:
         raise ModelError(
             f"model {name!r} is a value model (its files hold score.weight), not a language model: name the actor's "
-            "folder beside it"
+            "folder next to it"
         )
     wrong = [f"{key} is {list(held)} and should be {list(due)}" for key, held, due in sorted(found["mismatched_keys"])]
     for what, keys in (
@@ -150,7 +150,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
 
 
 def _some(things: list[str], separator: str = ", ") -> str:
-    """Name the first two, and say how many more there are."""
+    """Name the first two, and count the rest."""
     return separator.join(things[:2]) + (f" and {len(things) - 2} more" if len(things) > 2 else "")
 
 
@@ -321,7 +321,7 @@ def config_of(name: str, **options: Any) -> Any:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Name of the base model if the folder holds a LoRA adapter.
+    """Return the base model's name if the folder holds a LoRA adapter.
 
     Raises:
         ModelError: an adapter_config.json that does not name it, or names a folder that does not exist (from here, and
@@ -333,7 +333,7 @@ def adapter_base(folder: Path) -> str | None:
     try:
         base = read_json(config)["base_model_name_or_path"]
     except (DataError, KeyError, TypeError) as error:
-        raise ModelError(f"{config}: no base_model_name_or_path to be read ({error}); save the adapter anew") from None
+        raise ModelError(f"{config}: cannot read base_model_name_or_path ({error}); save the adapter again") from None
     if not isinstance(base, str) or not base:
         raise ModelError(f"{config}: base_model_name_or_path must name the base model, found {base!r:.80}")
     if not Path(base).is_dir() and (folder / base).is_dir():
@@ -445,7 +445,7 @@ def unmarked_prompt(folder: Path) -> PromptName:
 
 
 def mark_folder(folder: Path, asked: str) -> None:
-    """Have a saved model's folder name the prompt that was asked for in its training; "auto": it does already."""
+    """Record the prompt format set for training in a saved model's folder; "auto": it is there already."""
     path = folder / "tokenizer_config.json"
     if asked != "auto":
         write_json(path, read_json(path) | {_KEY: asked})

@@ -44,10 +44,10 @@ class Picture:
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
     def read(self) -> bytes:
-        """The bytes that were shown.
+        """Return the bytes that were shown.
 
         Raises:
-            DataError: the file is not there, or another one.
+            DataError: the file is missing, or a different one.
         """
         if self.png is not None:
             return self.png
@@ -55,24 +55,24 @@ class Picture:
             png = self.path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; bring "
-                "the run's screenshots folders back, or collect the episodes anew"
+                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; restore "
+                "the run's screenshots folders, or collect the episodes again"
             ) from None
         if (found := sha256(png)) != self.sha256:
             raise DataError(
                 f"{self.path}: not the screenshot that the model was shown (SHA-256 {found[:12]}…, the step has "
-                f"{self.sha256[:12]}…); bring the file back, or collect the episode anew"
+                f"{self.sha256[:12]}…); restore the file, or collect the episode again"
             )
         return png
 
 
 def sha256(png: bytes) -> str:
-    """Hex digits of a file."""
+    """Return the hex digest of a file."""
     return hashlib.sha256(png).hexdigest()
 
 
 def shrink(png: bytes, size: int) -> bytes:
-    """A PNG in RGB whose longer side is at most `size` pixels (0: its own), aspect ratio kept.
+    """Convert to a PNG in RGB whose longer side is at most `size` pixels (0: its own), keeping the aspect ratio.
 
     Raises:
         ValueError: it is no picture.

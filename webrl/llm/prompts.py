@@ -4,7 +4,7 @@ What a policy is told (`models.prompt`) is `brief` for the models that were trai
 
 Formats: `chat` is ours, through the tokenizer's chat template, with goal, history, page in this order;
 `chat_history_last` is the same with goal, page, history, so that a server's prefix cache also holds what a step left of
-its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (Llama headers whatever the model, one
+its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (always Llama headers, one
 newline after the last header, two after each past response).
 """
 
@@ -55,18 +55,18 @@ class Prompt:
     ids: tuple[int, ...]
     """[P] token ids, the answer's header included."""
     observation: str
-    """The page text that is in it."""
+    """The page text that it contains."""
     num_page_tokens_cut: int = 0
     """Tokens of the page left out (before any note about it)."""
     num_history_cut: int = 0
     """Oldest past steps left out."""
     image: bytes | None = None
-    """PNG that the image tokens among `ids` stand for; None for a prompt of text alone."""
+    """PNG that the image tokens among `ids` represent; None for a text-only prompt."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page's text and where its tokens end, so that it is tokenised once however often it is cut."""
+    """A page's text and where its tokens end, so that it is tokenised only once, even if it is cut repeatedly."""
 
     text: str
     ends: Sequence[int]

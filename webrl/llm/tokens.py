@@ -26,7 +26,7 @@ from webrl.llm.interface import Completion, Message
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
 _TEMPLATE_DATE = datetime.date(2024, 7, 26)
-"""What templates that write today's date are told (Llama 3.1's own default): prompts do not change overnight."""
+"""Date for templates that write today's (Llama 3.1's own default), so that prompts do not change overnight."""
 _MARK = "webrl question"
 _STRUCTURAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?(think|thinking|tool_\w+)>|\[/?[A-Z_]+\]")
 """Added tokens of this form are control tokens, even where neither tokenizer nor template says so."""
@@ -41,18 +41,18 @@ class _Controls:
     any: re.Pattern[str] | None
     """Every control string; None if there is none. The whole match is one group, for `split`."""
     unflagged: re.Pattern[str] | None
-    """Those that are not special tokens, which the tokenizer parses even where it is asked not to."""
+    """Those that are not special tokens, which the tokenizer parses even when told not to."""
     reads_blocks: bool
-    """Whether the template reads lists of blocks only: of plain text it would write nothing, without an error."""
+    """Whether the template reads lists of blocks only: it would silently drop plain text."""
 
 
 _CACHE: WeakKeyDictionary[Any, _Controls] = WeakKeyDictionary()
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
-    """Token ids of a chat, rendered by the tokenizer's own template up to where the answer begins.
+    """Return the token ids of a chat, rendered by the tokenizer's own template up to where the answer begins.
 
-    Where the template knows no system role, the system message stands before the first user message.
+    If the template knows no system role, the system message is put before the first user message.
 
     Args:
         thinking: for templates that know `enable_thinking`: whether the answer may begin with its reasoning.

@@ -1,7 +1,7 @@
-"""Finds the tokens that end a model's turn.
+"""Find the tokens that end a model's turn.
 
-A model may end its turn by several tokens: its tokenizer's, those of its generation config (Gemma's `<end_of_turn>`,
-Llama's `<|eom_id|>`), the one its chat template writes behind an answer. Sampling stops at any of them; training
+A model may end its turn with several tokens: its tokenizer's, those of its generation config (Gemma's `<end_of_turn>`,
+Llama's `<|eom_id|>`), the one its chat template writes after an answer. Sampling stops at any of them; training
 targets end with the one that the prompt format writes.
 """
 
@@ -14,12 +14,12 @@ from webrl.llm.loading import adapter_base, model_folder
 from webrl.llm.tokens import controls, render_chat
 
 RELEASED_END = "<|eot_id|>"
-"""What ends an action of the released checkpoints, whatever the model."""
+"""The token that ends an action of the released checkpoints, for every model."""
 _MARK = "webrl answer"
 
 
 def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
-    """Every id that ends an answer of the model; the first is the tokenizer's own, where it has one.
+    """Return every id that ends an answer of the model; the first is the tokenizer's own, if it has one.
 
     Args:
         name: folder (a LoRA folder: its base's settings count too) or hub name.

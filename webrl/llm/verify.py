@@ -58,7 +58,7 @@ async def verify_logprobs(
             for float32 and 0.1 for bfloat16 (rounding alone stays below 0.05).
         prompt_tokens: length of one further prompt, as long as the run's own: what differs only beyond a window, or
             past a rotary table's switch, does not show after a few words.
-        asleep: entered while the trainer scores, e.g. to give it the engine's GPU.
+        asleep: entered while the trainer scores, e.g. to free the engine's GPU for it.
 
     Raises:
         ModelError: the difference is larger, so the engine does not have these weights.

@@ -50,7 +50,7 @@ class HumanDemonstration(Record):
 def read_demonstrations(
     paths: Sequence[Path], problems: ProblemLog, outcome: Literal["success", "all"], counts: Counter[str]
 ) -> Iterator[Trajectory]:
-    """Stream the finished trajectories of all sources that are to be imitated.
+    """Stream the finished trajectories to imitate from all sources.
 
     Args:
         paths: each a trajectories.jsonl, a phase or run folder of ours, a VAB result folder, a released `.pt` file, or
@@ -59,7 +59,7 @@ def read_demonstrations(
         counts: is counted up: `trajectories`, and what was left out: `failed`, `unjudged`, `unfinished`.
 
     Raises:
-        DataError: nothing of the kind.
+        DataError: a source is none of these.
     """
     for path in paths:
         for trajectory, reward in judged_demonstrations(path, problems):
@@ -73,10 +73,10 @@ def read_demonstrations(
 
 
 def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """Stream (trajectory, 1 or 0, or None if nobody has judged it) of one source.
+    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
 
     Raises:
-        DataError: nothing of the kind.
+        DataError: a source is none of these.
     """
     if path.is_dir():
         files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
@@ -119,7 +119,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
-        if any(step.screenshot for step in trajectory.steps):  # they lie beside the file, whatever run reads it
+        if any(step.screenshot for step in trajectory.steps):  # they lie next to the file, in any run
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
         if outcomes is not None:
@@ -129,10 +129,10 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
 
 
 def check_demonstrations(config: RunConfig) -> None:
-    """Return if each of `replay.demos` can be imitated, or begin the replay buffer.
+    """Check that each of `replay.demos` can be imitated, or begin the replay buffer.
 
     Raises:
-        UsageError: one is not there or holds no success, or a screenshot is not there that the run's actor is to see.
+        UsageError: one is missing or holds no success, or a screenshot that the run's actor needs is missing.
     """
     for path in config.used_demos:
         shown = None

@@ -1,8 +1,8 @@
-"""Turns rollouts into training records and adds history: `scripts/process_data.py` as a function.
+"""Turn rollouts into training records and add history: `scripts/process_data.py` as a function.
 
 Stage 1 turns a trace folder (VAB's format or ours) into `<output>.jsonl`; stage 2 adds history filtered by perplexity
-and writes `<output>_filter.jsonl` beside it. Same functions as the stages "label" and "replay" of a run.
-Where nobody names a config, rollouts are turned into the prompt of their run or their actor, never of the demo.
+and writes `<output>_filter.jsonl` next to it. Same functions as the stages "label" and "replay" of a run.
+Without a config, rollouts are turned into the prompt of their run or their actor, never of the demo.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ProcessPlan:
         return self.output.with_name(f"{self.output.stem}_problems.txt")
 
     def describe(self, config: RunConfig) -> list[str]:
-        """Return one line per decision, and those on the prompts that actor and judge are given."""
+        """Return one line per decision, and those on the prompts of actor and judge."""
         models, label = config.models, config.label
         shown: str = models.prompt_format
         if models.max_prompt_chars:
@@ -89,7 +89,7 @@ class ProcessPlan:
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",
-            f"rewards           {f'{self.orm} -> {self.labels}' if self.orm else 'as recorded beside the rollouts'}",
+            f"rewards           {f'{self.orm} -> {self.labels}' if self.orm else 'as recorded with the rollouts'}",
             f"actor             {self.actor or 'none: stored token ids and log-probabilities'}",
         ]
         if 2 in self.stages:
@@ -107,12 +107,12 @@ class ProcessPlan:
 
 @dataclass
 class ProcessSummary:
-    """What went where."""
+    """Counts of what was kept and dropped."""
 
     num_current: int = 0
     """Current steps written."""
     trajectories: dict[str, int] = field(default_factory=dict)
-    """What became of the rollouts (`webrl.replay.sources.Tools.counts`)."""
+    """How the rollouts were used (`webrl.replay.sources.Tools.counts`)."""
     labels: dict[str, int] = field(default_factory=dict)
     """What the judge did in this call."""
     history: dict[str, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class EncodedStep(NamedTuple):
     action_ids: Sequence[int]
     """[A] the response and the end token."""
     picture: Picture | None = None
-    """What the picture tokens of the prompt stand for."""
+    """The picture that the prompt's picture tokens represent."""
 
 
 StepEncoder = Callable[[Trajectory, int], EncodedStep]
@@ -34,11 +34,11 @@ NextPrompt = Callable[[Trajectory], Sequence[int]]
 def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
     """Tokenise a step as it would be if the policy had produced its response: prompt, response, end token.
 
-    An actor that sees is shown the step's screenshot. Prompt and response are tokenised apart, as they are when the
+    A vision actor gets the step's screenshot. Prompt and response are tokenised separately, as they are when the
     policy acts. The end token is that of the prompt format (`closing_ids`).
 
     Raises:
-        ModelError: `rollout.image_size`, and a model that cannot see.
+        ModelError: `rollout.image_size` is set, and the model has no vision.
     """
     models, rollout, eyes = config.models, config.rollout, None
     if rollout.image_size is not None:

@@ -52,7 +52,7 @@ class ScoreCache:
                 self._database = sqlite3.connect(path)
                 # A write-ahead log would need memory that all machines of a shared disk see.
                 self._database.execute("PRAGMA journal_mode = DELETE")
-                # Steps scored anew are packed with others, and differ in their last digits: a commit is to stay.
+                # Rescored steps are packed with others, and differ in their last digits: a commit must last.
                 self._database.execute("PRAGMA synchronous = EXTRA")
                 self._database.execute(_SCHEMA)
             except (OSError, sqlite3.Error) as error:

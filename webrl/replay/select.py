@@ -28,7 +28,7 @@ from webrl.types import StepRecord
 LEAST_NEED = 0.1
 """A site that never fails is replayed as one that fails one task in ten."""
 _EDGE = 1e-9
-"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 whatever the last bit says."""
+"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 despite rounding of the last bit."""
 Reason = Literal[
     "kept",
     "unjudged",
@@ -42,11 +42,11 @@ Reason = Literal[
     "over_ratio",
     "strategy_none",
 ]
-"""What became of a history step; every step is counted under exactly one."""
+"""The outcome of selecting a history step; every step is counted under exactly one."""
 
 
 def task_key(first: StepRecord) -> bytes:
-    """Identify the task as it was met: by site, instruction, and what the policy was shown first (8 bytes).
+    """Identify the task as it was attempted: by site, instruction, and the first page shown (8 bytes).
 
     Args:
         first: record of a trajectory's first step; its prompt holds the page, or its screenshot shows it.

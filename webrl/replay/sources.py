@@ -95,7 +95,7 @@ def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
 
 @contextlib.contextmanager
 def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
-    """All tools of an actor: its scores, too, which are kept in `cache`.
+    """Open all tools of an actor, including its scores, which are kept in `cache`.
 
     Raises:
         ModelError: an unusable model folder.
@@ -107,13 +107,13 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
 
 
 def find_source(path: Path, *, prefer_records: bool = False) -> Source:
-    """Tell what `path` is: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
+    """Detect what `path` is: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
 
     Args:
         prefer_records: a phase folder means its `train.jsonl` (experience), not its trajectories (rollouts).
 
     Raises:
-        DataError: nothing of the kind; says what was expected.
+        DataError: none of these; the message names what was expected.
     """
     if path.is_dir():
         names = ("train.jsonl", "trajectories.jsonl") if prefer_records else ("trajectories.jsonl", "train.jsonl")
@@ -166,7 +166,7 @@ def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> 
     """Stream the steps of a judged, finished trajectory; sampled ids are taken over exactly, never made again.
 
     Args:
-        label: None adds no reward (`outcome` stays None and nothing is left out for want of a label).
+        label: None adds no reward (`outcome` stays None and nothing is left out because it lacks a label).
         tools: its `counts` are counted up: `trajectories`, `steps`, and what was left out: `unfinished`, `unlabelled`
             (trajectories), `no_token_ids`, `empty_action` (steps).
     """

@@ -1,4 +1,4 @@
-"""Stage "replay": this phase's training records, scored under π_{k-1}, and earlier successes beside them.
+"""Stage "replay": this phase's training records, scored under π_{k-1}, plus earlier successes.
 
 A replayed step whose successor is not replayed carries that state along (`next_prompt_ids`), so that the file alone is
 enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and task.

@@ -150,7 +150,7 @@ def labelled_text(phase: Summary) -> str:
 
 
 def agreement_text(phase: Summary) -> str:
-    """Say how many labels the environment's own reward confirms, where it has one (it is never trained on)."""
+    """Report how many labels the environment's own reward confirms, where it has one (it is never trained on)."""
     found = (phase.get("label") or {}).get("agreement")
     if not found:
         return ""
@@ -164,7 +164,7 @@ def agreement_text(phase: Summary) -> str:
 
 
 def refresh_text(phase: Summary) -> str:
-    """Say what training the judge further has changed, on held-out practice episodes of the newest actor."""
+    """Describe what further training changed in the judge, on held-out practice episodes of the newest actor."""
     found = (phase.get("label") or {}).get("refresh")
     if not found:
         return ""
@@ -176,7 +176,7 @@ def refresh_text(phase: Summary) -> str:
 
 
 def groups_text(phase: Summary) -> str:
-    """Say how the groups of attempts at one task ended, where tasks were attempted several times."""
+    """Report how the groups of attempts at one task ended, where tasks were attempted several times."""
     groups = (phase.get("label") or {}).get("groups")
     if not groups:
         return ""

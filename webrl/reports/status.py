@@ -31,16 +31,16 @@ NAMES = tuple(spec.name for spec in STAGES)
 
 
 _Due = tuple[PhaseFolder, str, float | None]
-"""What is due of a run that has not finished: phase, stage, and when that began (seconds since the epoch); None where
-nobody works, or an earlier process did a part of it.
+"""The next step of an unfinished run: phase, stage, and when it began (seconds since the epoch); None if no process is
+working on it, or an earlier process did a part of it.
 """
 
 
 def status(path: Path) -> list[tuple[str, str]]:
-    """Return (what, text) of a run: who works on it, phase, stage, episodes, success so far, what is left, memory.
+    """Return (name, text) rows on a run: its process, phase, stage, episodes, success so far, work left, memory.
 
     Raises:
-        UsageError: it is no run folder.
+        UsageError: it is not a run folder.
     """
     run = require_run(path)
     config, problem = None, ""
@@ -61,7 +61,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     if holder:
         rows.append(("state", f"at work: {holder[0]}"))
     else:
-        rows.append(("state", "nobody works on it; the same `webrl run` resumes from here" if due else "finished"))
+        rows.append(("state", "not running; the same `webrl run` resumes from here" if due else "finished"))
     if due:
         folder, stage, since = due
         usual = usual_seconds(run, stage, folder.phase)
@@ -73,7 +73,7 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows += [("phase", f"{folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
         rows += _progress(folder, stage, since, config)
         if holder and holder[2] is not None:
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is somebody else's
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is another user's
                 rows += usage(holder[2], _SAMPLE_S).items()
     for phase, marker in _markers(run, "eval"):
         for name, rate in named_rates(marker["counts"]).items():

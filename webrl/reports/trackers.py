@@ -37,7 +37,7 @@ Metric = float | Sequence[float]
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """What there is to see after a phase; secrets are masked."""
+    """What to show after a phase; secrets are masked."""
 
     pictures: dict[str, NDArray[np.uint8]]
     """Charts as [height, width, 3] by their name, such as `success-by-phase`."""
@@ -48,14 +48,14 @@ class PhaseSummary:
 
 
 class Showcase(Protocol):
-    """Draws what there is to see (the hook `showcase`)."""
+    """Draws what to show (the hook `showcase`)."""
 
     def phase(self, number: int) -> PhaseSummary:
         """Draw the charts of all phases up to this one, and choose examples of this one."""
 
 
 class Trackers:
-    """All trackers of a run; a context manager. A failing call warns and the rest goes on."""
+    """All trackers of a run; a context manager. A failing call only warns; the others continue."""
 
     def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
         self._trackers = dict(trackers)
@@ -65,7 +65,7 @@ class Trackers:
         self._each("log", lambda tracker: tracker.log(group, metrics, step))
 
     def show(self, showcase: Showcase | None, phase: int) -> None:
-        """Show what there is to see after a phase everywhere; nothing without a showcase."""
+        """Show a phase's charts and examples in every tracker; nothing without a showcase."""
         if not self._trackers or showcase is None:
             return
         try:

@@ -15,9 +15,9 @@ from webrl.runs.store import read_record, write_json
 from webrl.types import Record
 
 FILE_NAME = "calibration.json"
-"""Beside the model's weights."""
+"""Saved next to the model's weights."""
 _MARGIN = 30.0
-"""Largest log-odds that is told apart; beyond it P(YES) is 0 or 1 anyway."""
+"""Largest log-odds that is distinguished; beyond it P(YES) is 0 or 1 anyway."""
 _TEMPERATURES = (0.05, 20.0)
 
 
@@ -40,12 +40,12 @@ class Calibration(Record):
         return 1 / (1 + math.exp(-log_odds(p_yes) / self.temperature))
 
     def save(self, folder: Path) -> None:
-        """Write beside the weights."""
+        """Write it next to the weights."""
         write_json(folder / FILE_NAME, self.to_json())
 
     @classmethod
     def load(cls, folder: Path) -> Calibration:
-        """Read from beside the weights.
+        """Read it from the weights' folder.
 
         Raises:
             DataError: missing or malformed.
@@ -57,13 +57,13 @@ class Calibration(Record):
         if not (0 < found.temperature < math.inf and 0 <= found.threshold <= 1):
             raise DataError(
                 f"{path}: temperature {found.temperature} and threshold {found.threshold}: the temperature is above 0, "
-                "the threshold from 0 to 1; fit it anew with `webrl train-orm orm.calibrate=true`"
+                "the threshold from 0 to 1; fit it again with `webrl train-orm orm.calibrate=true`"
             )
         return found
 
 
 def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration:
-    """Temperature by logistic regression (no intercept) on the log-odds, then the threshold of best balanced accuracy.
+    """Fit the temperature by logistic regression (no intercept) on log-odds, then the best balanced threshold.
 
     The threshold lies halfway between two neighbouring scores, the one nearest to 0.5 among equals.
 
@@ -94,10 +94,10 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
 
 
 def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig, list[float]]:
-    """The label config with the judges' own threshold, and each judge's temperature, if `calibrated` asks for them.
+    """Return the label config with the judges' own threshold, and each judge's temperature, if `calibrated` is set.
 
-    Several judges are each read at their own temperature; their mean P(YES) is held against their mean threshold, so
-    that the reward is 1 if they exceed their own thresholds on average.
+    Several judges are each read at their own temperature; their mean P(YES) is compared with their mean threshold, so
+    the reward is 1 if they exceed their own thresholds on average.
 
     Raises:
         DataError: a judge's folder has no calibration.

@@ -31,25 +31,25 @@ from webrl.types import Label, Trajectory
 logger = logging.getLogger(__name__)
 
 _ANSWER_TOKENS = 256
-"""Longest text answer of an API judge; some think aloud although told not to."""
+"""Longest text answer of an API judge; some write out their reasoning although told not to."""
 
 _CHARS_PER_TOKEN = 3
-"""An API judge's tokenizer is not ours to ask, so its page is cut at this many characters per allowed token."""
+"""An API judge's tokenizer is not available, so its page is cut at this many characters per allowed token."""
 
 
 @lru_cache(maxsize=8)
 def answer_tokens(tokenizer: Any) -> tuple[int, int]:
-    """Token ids of YES and NO, the two answers at the first answer position.
+    """Return the token ids of YES and NO, the two answers at the first answer position.
 
     In the released ORM's vocabulary both are single tokens. Where a tokenizer splits them, the first token of each
-    stands for it: it is what the model has to decide on at the first answer position.
+    represents it: it is what the model has to decide on at the first answer position.
 
     Raises:
-        ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read off.
+        ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read.
     """
     yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
     if len(yes) != 1 or len(no) != 1:
-        logger.info("YES and NO are %d and %d tokens; their first tokens stand for them", len(yes), len(no))
+        logger.info("YES and NO are %d and %d tokens; their first tokens are used instead", len(yes), len(no))
     if not yes or not no or yes[0] == no[0] or tokenizer.unk_token_id in (yes[0], no[0]):
         raise ModelError(
             f"the judge's tokenizer {tokenizer.name_or_path!r} gives YES and NO the tokens {yes} and {no}: "
@@ -59,7 +59,7 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
 
 
 def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 1.0) -> float:
-    """P(YES) / (P(YES) + P(NO)) from the two log-probabilities (or logits), each divided by `temperature`.
+    """Compute P(YES) / (P(YES) + P(NO)) from the log-probabilities (or logits), each divided by `temperature`.
 
     Raises:
         JudgeError: neither answer is possible (both -inf), or NaN.

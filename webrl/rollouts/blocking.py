@@ -77,10 +77,10 @@ class BlockingEnv:
     """
 
     def __init__(self, make: Callable[[Task, Browser, RolloutConfig], BrowserEnv], config: RolloutConfig) -> None:
-        """Nothing starts before the first reset.
+        """Set up; nothing starts before the first reset.
 
         Args:
-            make: an environment that can play a task; asked at the first reset.
+            make: returns an environment that can play a task; called at the first reset.
         """
         self._make = make
         self._config = config
@@ -98,11 +98,11 @@ class BlockingEnv:
         return self._call(self._opened().step(action_text))
 
     def finish(self) -> Score:
-        """The score of the episode as it stands, where a suite has one."""
+        """Return the episode's score so far, where a suite has one."""
         return self._call(self._opened().finish())
 
     def close(self) -> None:
-        """Close the pages, and Chromium if nobody else uses it."""
+        """Close the pages, and Chromium if nothing else uses it."""
         if self._browser is not None and self._pid == os.getpid():
             call(self._close())
 

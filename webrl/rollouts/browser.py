@@ -260,12 +260,12 @@ class Browser:
 
 @contextlib.contextmanager
 def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
-    """How Playwright's driver is started meanwhile, `folder` its temporary directory: Playwright has no options."""
+    """Patch how Playwright's driver starts, with `folder` its temporary directory: Playwright has no such options."""
     loop: Any = asyncio.get_running_loop()
     start = loop.subprocess_exec
 
     def start_driver(*args: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
-        # A page that opens and closes tabs quickly makes the driver reject a promise that nobody waits for, which
+        # A page that opens and closes tabs quickly makes the driver reject a promise that nothing awaits, which
         # would end it and with it all environments.
         node_options = f"--unhandled-rejections=none --require {json.dumps(str(_KEEP_CACHE))}"
         ours = {"NODE_OPTIONS": node_options, "TMPDIR": str(folder)}

@@ -1,12 +1,12 @@
-"""The rollout stage: play every task once, write trajectories as they end, resume where a kill left off.
+"""The rollout stage: play every task once, write trajectories as they end, resume after a kill.
 
 API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
 `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
 
 `open_breaker(path, num_episodes, config)` returns what `collect` calls after each episode: it stops a phase when too
-many episodes fail for reasons that are not the agent's, before hours go into data that trains nobody. It stops as soon
-as the share is certain to be passed. The failed episodes stay in the file, for whoever looks why; the next call finds
-the share passed, takes them out, and they are played again.
+many episodes fail for reasons that are not the agent's, before hours go into useless data. It stops as soon as the
+share is certain to be exceeded. The failed episodes stay in the file, so that you can see why they failed; the next
+call finds the share exceeded, removes them, and plays them again.
 
 `initial_pages(tasks, config)` looks at the first page of each task without acting.
 """
@@ -80,7 +80,7 @@ async def collect(
     Args:
         policy: of all tasks, or of each task's site.
         out: JSONL of Trajectory, appended to.
-        draws: stands for `prefix` where the draws are seeded: two calls that share it draw alike task by task (common
+        draws: replaces `prefix` in the seeds of the draws: two calls that share it draw alike task by task (common
             random numbers). Default: the prefix.
         on_episode: called after each new line.
 
@@ -215,12 +215,12 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> A
 
 
 def screenshot_folder(out: Path, name: str) -> Path:
-    """Where the screenshots of an episode lie, beside the file of trajectories."""
+    """Return the folder of an episode's screenshots, next to the file of trajectories."""
     return out.parent / "screenshots" / file_name(name)
 
 
 def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreenshot | None:
-    """What writes the screenshots of an episode; None where there are to be none."""
+    """Return the function that saves an episode's screenshots; None if none are to be saved."""
     if not config.screenshots:
         return None
     folder = screenshot_folder(out, name)
@@ -272,7 +272,7 @@ class Breaker:
         self._allowed = allowed
 
     def count(self, trajectory: Trajectory) -> bool:
-        """Count one episode; whether more have failed than may, whatever becomes of the rest."""
+        """Count one episode; return whether more have failed than allowed, however the rest turn out."""
         if trajectory.status in FAILED:
             self.statuses[trajectory.status.value] += 1
         return self.statuses.total() > self._allowed * self._num_episodes
@@ -281,7 +281,7 @@ class Breaker:
         """Count one episode, and stop the stage if it is one too many.
 
         Raises:
-            StageError: what failed, and how to go on.
+            StageError: what failed, and how to continue.
         """
         if not self.count(trajectory) or trajectory.status not in FAILED:
             return
@@ -289,13 +289,13 @@ class Breaker:
         raise StageError(
             f"{self._path}: {self.statuses.total()} of {self._num_episodes} episodes failed for reasons that are not "
             f"the agent's ({kinds}), more than rollout.max_failed={self._allowed:g} allows; the last, "
-            f"{trajectory.trajectory_id}: {trajectory.message:.300}; mend that, and the same command plays the failed "
+            f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the failed "
             "ones again"
         )
 
 
 def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breaker:
-    """The breaker of what plays so many episodes to `path`; where it stopped before, the failed episodes go first."""
+    """Open the breaker for `path`; if it stopped the phase before, first remove the failed episodes."""
     waited_for = math.ceil(config.cut_off * num_episodes)
     breaker = Breaker(path, waited_for, config.max_failed)
     if not path.exists():

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HORIZON_MS = 500
-"""Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
+"""Wait for timers and animations due within this time after an action: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
-"""Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
+"""Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
 _PATIENCE = 0.6
-"""Share of the step's deadline after which a page that does not come is given up."""
+"""Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
@@ -63,18 +63,18 @@ _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_
 
 
 MAX_LINES = 5
-"""An observation tells no more than these; further ones are counted."""
+"""An observation lists at most these; further ones are counted."""
 
 
 class Notices:
-    """What happens beside the page and would go unseen: dialog boxes, which are answered, and downloads, refused."""
+    """Events outside the page that would go unseen: dialog boxes, which are answered, and downloads, refused."""
 
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept
         self._lines: list[str] = []
         self._answers: set[asyncio.Future[None]] = set()
         self.downloads = 0
-        """Downloads refused since this was set back."""
+        """Downloads refused since the last reset of this counter."""
 
     def attach(self, context: BrowserContext) -> None:
         """Watch a new profile."""
@@ -84,14 +84,14 @@ class Notices:
         context.on("page", self._follow)
 
     def take(self) -> str:
-        """What has happened since the last call, a line each."""
+        """Return the events since the last call, one per line."""
         lines, self._lines = self._lines, []
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, line: str) -> None:
-        """Add a line of an action's own."""
+        """Add an action's own line."""
         self._lines.append(line)
 
     def _follow(self, page: Page) -> None:
@@ -102,7 +102,7 @@ class Notices:
         self._lines.append(f"download {valid_text(download.suggested_filename)!r:.200}, refused")
 
     def _answer(self, dialog: Dialog) -> None:
-        leaves = dialog.type == "beforeunload"  # Playwright's answer too, where nobody listens
+        leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
         words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
         self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
         accepts = leaves or self._accept
@@ -134,25 +134,25 @@ _NO_DOCUMENT = ("", ":")
 
 
 class EpisodeObserver(Protocol):
-    """Somebody in whose sight episodes are played: a person who demonstrates (`webrl_site.hand`)."""
+    """Watches episodes as they are played, e.g. for a person who demonstrates (`webrl_site.hand`)."""
 
     script: str
     """Every document runs it before its own scripts."""
 
     async def attach(self, context: BrowserContext) -> None:
-        """Called for a new profile, before its first page."""
+        """Called with a new profile, before its first page opens."""
         ...
 
     def acting(self, action: Action) -> AbstractAsyncContextManager[None]:
-        """Around every action."""
+        """Entered around every action."""
         ...
 
 
 class BrowserEnv:
     """An environment on a shared browser; see the module docstring.
 
-    What its profile is to have, suites set (`_profile_options`, `_limits`, `_routes`, `_notices`), or they give it one
-    that is open already.
+    Suites configure its profile (`_profile_options`, `_limits`, `_routes`, `_notices`), or pass one that is already
+    open.
     """
 
     imports = True
@@ -251,7 +251,7 @@ class BrowserEnv:
         )
 
     async def finish(self) -> Score:
-        """The score of the episode as it stands; here none, the steps had their rewards."""
+        """Return the episode's score so far; none here, since the steps had their rewards."""
         return Score(None)
 
     async def close(self) -> None:

@@ -168,7 +168,7 @@ async def _picture(page: Observation, size: int) -> bytes:
 
 
 def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Status | None:
-    """The rule that ends the episode after its newest step, or None."""
+    """Return the rule that ends the episode after its newest step, or None."""
     if result.done:
         return Status.PAGE_ENDED
     if result.agent_done:
@@ -184,6 +184,6 @@ def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Statu
 
 
 def step_seed(seed: int, draws: str, index: int) -> int:
-    """Seed of one draw: the same for the same run seed, stream of draws and step, whatever else runs beside it."""
+    """Return the seed of one draw: set by the run seed, stream of draws and step alone, not by concurrent work."""
     digest = hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

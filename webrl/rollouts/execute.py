@@ -303,7 +303,7 @@ async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **option
 
 
 async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
-    """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
+    """Set a field's text; for a menu of completions its last character is typed. `force`: even if it is covered."""
     if not enable_autocomplete_menu:
         await set_value(tabs, bid, "fill", value, force=force)
         return
@@ -369,10 +369,10 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
-    """The files that an upload names, relative to `folder` or absolute.
+    """Find the files that an upload names, relative to `folder` or absolute.
 
     Raises:
-        ActionFailed: there is no such folder, a name leads out of it (`..` or a symbolic link), or is no file.
+        ActionFailed: there is no such folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
     """
     if folder is None:
         raise ActionFailed("Blocked: files cannot be uploaded here (rollout.upload_dir is not set).")
@@ -380,7 +380,7 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     found = []
     for name in [names] if isinstance(names, str) else names:
         path = (root / name).resolve()
-        # One answer for both, so that nobody learns which files exist elsewhere.
+        # The same answer for both, so that it does not reveal which files exist elsewhere.
         if not path.is_relative_to(root) or not path.is_file():
             raise ActionFailed(f"Blocked: {name!r:.200} is not a file of the upload folder.")
         found.append(path)
@@ -388,12 +388,12 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
 
 
 async def _upload(tabs: Tabs, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
-    """Click an element, or else a place, and give the dialog that this opens the files."""
+    """Click an element, or else a position, and pass the files to the dialog that opens."""
     files = find_uploads(file, tabs.upload_dir)
     element = await locate(tabs.page, bid) if bid else None
     async with tabs.page.expect_file_chooser(timeout=0) as chooser:
         await (attempt(element, "click") if element else tabs.page.mouse.click(x, y))
-        # The page's clock, not ours: a busy page has done what was due before it goes on.
+        # The page's clock, not ours: a busy page first finishes what was due.
         waited = f"new Promise((done) => setTimeout(done, {CHOOSER_MS}))"
         waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
         try:

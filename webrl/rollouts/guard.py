@@ -57,11 +57,11 @@ _ACTION = re.compile(
 _SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
 _FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")
 _COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method", "act", "event", "function")
-"""Parameters whose value says what is done."""
+"""Parameters whose value names the operation."""
 
 
 def changes(url: str, words: str = "") -> str:
-    """The part of an address, or of what a page calls it, by which it looks as if opening it changed something.
+    """Return the part of an address, or of its link text, that suggests that opening it changes something.
 
     Args:
         words: the link's text, or the button's of a form that goes there.
@@ -102,7 +102,7 @@ class Limits:
         return self.read_only or bool(self.forbidden)
 
     def refusal(self, method: str, url: str) -> str | None:
-        """Why a request is refused, for the agent; None if it is not."""
+        """Return why a request is refused, for the agent; None if it is not."""
         if self.read_only and method not in _READING:
             return f"this site may only be read, and this would send a {method} request"
         if self.read_only and (word := changes(url)):
@@ -118,9 +118,9 @@ NO_LIMITS = Limits()
 
 
 BLOCKED = "Blocked: "
-"""How a page begins that stands for a refused one."""
+"""How the page that replaces a refused one begins."""
 UNREACHED = "cannot be reached: "
-"""In a page that stands for one of a host that does not answer, after the host."""
+"""In the page that replaces one of an unreachable host, after the host."""
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -137,7 +137,7 @@ class HostBlocked(Exception):
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet and not to this machine."""
+    """Return whether an address belongs to the public internet and not to this machine."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
@@ -218,7 +218,7 @@ async def _wait_for_end(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-# Beside a port of its own a loopback host without a port would admit the browser's DevTools.
+# A loopback host without a port would admit every port, the browser's DevTools included.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
 _ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"
@@ -226,11 +226,11 @@ _DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 
 class NavigationGuard:
-    """Blocks and counts what is outside an allow-list.
+    """Block and count requests outside an allow-list.
 
     Always allowed: `about:blank`, `data:`, `blob:` and the MiniWoB pages' own files. Hosts are compared exactly;
     `example.org:8080` allows one port only, `example.org` all of them. A named host may have any address; `*` allows
-    every host that has none but public ones, and so does an entry of `public_hosts`, which counts before `hosts`.
+    every host with only public ones, and so does an entry of `public_hosts`, which takes precedence over `hosts`.
     """
 
     def __init__(
@@ -262,18 +262,18 @@ class NavigationGuard:
         self._local = rf"{inside}|{_PLAIN_SCHEMES}"
 
     async def open(self) -> dict[str, Any]:
-        """Start the proxy; gives the options of a browser context that reaches the allowed hosts only."""
+        """Start the proxy; return the options of a browser context that reaches the allowed hosts only."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
         self.proxy = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         direct = sorted(host for host in self.hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
         if self._limits or self._routes:
             direct = []
         proxy = {"server": self.proxy, "bypass": ",".join(("<-loopback>", *direct))}
-        # What a service worker sends is not asked for.
+        # A service worker's requests would bypass the limits.
         return {"proxy": proxy} | ({"service_workers": "block"} if self._limits else {})
 
     async def close(self) -> None:
-        """End the proxy and what goes through it."""
+        """Stop the proxy and close its connections."""
         if self._server is not None:
             self._server.close()
         for task in self._running:

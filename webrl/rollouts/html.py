@@ -1,6 +1,6 @@
 """Simplified HTML: the text of a page that the released WebRL checkpoints were trained on.
 
-The rules are those of VAB-WebArena-Lite's `html_tools`, written anew. `html_page.js` copies the document and
+The rules are those of VAB-WebArena-Lite's `html_tools`, reimplemented. `html_page.js` copies the document and
 marks every element with what can be seen of it; `simplify` turns the copy into text:
 
 - an element is *seen* if it has a box that touches the window and is not `aria-hidden`; the options of a

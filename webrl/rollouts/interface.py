@@ -28,18 +28,18 @@ class Observation:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of one action."""
+    """The result of one action."""
 
     observation: Observation
     """The page afterwards."""
     action: str
     """The action in canonical form; "" if it could not be read."""
     error: str
-    """What the agent is told went wrong, or ""."""
+    """The error that the agent is shown, or ""."""
     done: bool
     """The page has ended the episode."""
     reward: float
-    """The environment's own reward, 0 or 1, as BrowserGym gives it."""
+    """The environment's own reward, 0 or 1, as in BrowserGym."""
     agent_done: bool
     """The agent has ended the episode."""
     message: str = ""
@@ -50,13 +50,13 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Score:
-    """What an environment says of an episode only after its last step.
+    """What an environment reports on an episode only after its last step.
 
     Example: `Score(1.0)`, `Score(None, "judge at http://localhost:8000/v1 does not answer (…)")`
     """
 
     reward: float | None
-    """In [0, 1]; None where there is nothing to add, or it could not be found out."""
+    """In [0, 1]; None if there is nothing to add, or it could not be determined."""
     note: str = ""
     """Why there is no score, or why the evaluator gave up on the page."""
 
@@ -73,11 +73,11 @@ class Env(Protocol):
         ...
 
     async def finish(self) -> Score:
-        """The score of the episode as it stands, where a suite asks for one. Raises BrowserError."""
+        """Return the episode's score so far, for suites that need one. Raises BrowserError."""
         ...
 
     async def close(self) -> None:
-        """Free what it holds; never raises."""
+        """Free its resources; never raises."""
         ...
 
 

@@ -51,20 +51,20 @@ def keep_browsers() -> Iterator[None]:
 
 
 def _current() -> _Kept | None:
-    """What this code may use; a context that was copied within a block outlives it."""
+    """Return the browsers that this code may use; a context that was copied within a block outlives it."""
     kept = _kept.get()
     return None if kept is None or kept.is_over else kept
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`; within `keep_browsers` on the loop that its browsers belong to."""
+    """Run like `asyncio.run`; within `keep_browsers`, on the loop that its browsers belong to."""
     kept = _current()
     return asyncio.run(work) if kept is None else kept.runner.run(work, context=contextvars.copy_context())
 
 
 @contextlib.asynccontextmanager
 async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
-    """The kept environments of these settings, in place of kept ones of others; None where none are kept or free."""
+    """Lend the kept environments of these settings, replacing those of others; None if none are kept or free."""
     kept = _current()
     if kept is None or kept.is_lent or asyncio.get_running_loop() is not kept.runner.get_loop():
         yield None
@@ -82,7 +82,7 @@ async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
 
 
 async def start_early(config: RolloutConfig, num_episodes: int) -> None:
-    """Launch the browsers that `borrow` would lend for so many episodes: they start while the caller loads a model."""
+    """Launch the browsers that `borrow` would lend for that many episodes, while the caller loads a model."""
     if config.env == "browser" and config.backend != "ray" and num_episodes:
         async with borrow(config) as pool:
             if pool is not None:

@@ -294,11 +294,11 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
 
 
 async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
-    """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`).
+    """Return the page as BrowserGym's flattened AXTree; its main frame has just been marked (`__webrl.look`).
 
-    `uses`: what `mark` has said of it; those of its frames are added.
+    `uses`: the result of `mark` for it; those of its frames are added.
 
-    The tree is built anew each time, because one that the browser keeps up to date misses lines where the page has
+    The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page has
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     known = None if uses is None else dict(uses)
@@ -316,7 +316,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
 
 
 async def unmark(tab: Tab) -> None:
-    """Take the marks of all frames out of the accessibility tree again."""
+    """Remove the marks of all frames from the accessibility tree."""
     calls = (tab.channel.evaluate("__webrl.unmark()", context) for context in tuple(tab.channel.worlds.values()))
     await asyncio.gather(*calls, return_exceptions=True)
 

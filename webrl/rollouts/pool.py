@@ -9,7 +9,7 @@ API:
 A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
 BrowserError. Leaving the pool ends all workers and browsers.
 
-`WorkerHandle` is the controller's end of a worker, whatever the worker runs in: requests with deadlines, and whether it
+`WorkerHandle` is the controller's end of a worker of any kind: requests with deadlines, and whether it
 may be used. `WorkerProcess` is one on this machine, `RayWorker` in `ray_workers.py` one on a cluster.
 """
 

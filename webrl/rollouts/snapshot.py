@@ -1,4 +1,4 @@
-"""A page's elements and its pruned HTML, from one DOM snapshot: what OpenEnv's clients read beside the text.
+"""A page's elements and its pruned HTML, from one DOM snapshot, which OpenEnv's clients get with the text.
 
 API: `await take(tab, hidden_ids, scale, viewport) -> PageDetails`. The page has just been marked (`mark.js`), so that
 elements carry their `bid`. Both forms are BrowserGym's (`extract_dom_extra_properties`; `flatten_dom_to_str` followed

@@ -60,8 +60,8 @@ class Worker:
             await self._running_browser()
 
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
-        """Carry out one request; gives plain JSON. A request that is still under way for the same environment has
-        been given up by the controller (a deadline): it is cancelled. Raises WebRLError.
+        """Carry out one request; return plain JSON. A request that is still running for the same environment has
+        been abandoned by the controller (a deadline): it is cancelled. Raises WebRLError.
         """
         given_up = self._busy.get(env_id)
         task = self._busy[env_id] = asyncio.ensure_future(self._handle(env_id, op, arg, given_up))
@@ -72,12 +72,12 @@ class Worker:
                 del self._busy[env_id]
 
     async def answer(self, env_id: int, op: str, arg: Any) -> dict[str, Any]:
-        """As `handle`, with what it raises as `{"error", "kind"}` and what it gives as `{"result"}`."""
+        """Call `handle`; return exceptions as `{"error", "kind"}` and results as `{"result"}`."""
         try:
             return {"result": await self.handle(env_id, op, arg)}
         except (WebRLError, ValueError) as error:
             return {"error": redact(str(error)), "kind": type(error).__name__}
-        except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
+        except Exception as error:  # boundary of the process: every error must reach the controller
             logger.exception("request failed")
             return {"error": redact(f"{type(error).__name__}: {error}"), "kind": "BrowserError"}
 

@@ -83,10 +83,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Say which file a full disk has hit: the system's error for a write does not.
+    """Name the file that could not be written to a full disk: the system's error for a write does not.
 
-    Libraries that write files themselves (safetensors, torch, SQLite) have errors of their own for it, which become
-    the system's; torch's does not say what it was, so the disk is tried.
+    Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the
+    system's; torch's does not tell the cause, so a test write checks the disk.
 
     Raises:
         OSError: the disk is full.

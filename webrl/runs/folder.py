@@ -1,6 +1,6 @@
 """The run folder: where each stage reads and writes, and which stages have finished.
 
-`runs/<name>/config.yaml` is written when the run starts and must match when it goes on, but for secrets: they are
+`runs/<name>/config.yaml` is written when the run starts and must match when it resumes, except for secrets: they are
 not in it (`webrl/config/redaction.py`). A stage has finished
 when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
 peak memory, resolved config, versions, git commit and seed.
@@ -318,9 +318,9 @@ def package_versions() -> tuple[tuple[str, str], ...]:
 
 @cache
 def git_commit() -> str | None:
-    """Commit of the clone that this package runs from, with `-dirty` if files differ; None outside a clone."""
+    """Return the commit of the clone that this package runs from, plus `-dirty` if files differ; None outside one."""
     root = Path(webrl.__file__).parent
-    # A virtual environment may lie inside somebody else's repository: ours is one that tracks this file.
+    # A virtual environment may lie inside an unrelated repository: ours is one that tracks this file.
     if _git(root, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(root, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")

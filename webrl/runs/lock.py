@@ -100,7 +100,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
 
 
 def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
-    """Return who works in a run folder; None where nobody does.
+    """Return which process is using a run folder; None if no process is.
 
     That is command, process, host and time in words, when the work began (epoch), and on this machine the process id.
     """
@@ -111,7 +111,7 @@ def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
     is_here = record.get("host") == socket.gethostname()
     lock = FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
     if not lock.is_locked and not is_here:
-        # another machine's process cannot be looked for, its lock can
+        # another machine's process cannot be checked, but its lock can
         with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
             return None
     since, pid = record.get("since"), record.get("pid")

@@ -1,6 +1,6 @@
-"""What this machine has to offer, what a run takes of it, now and at its peak, and what it hands back.
+"""The resources of this machine, and a run's use of them, now and at its peak; frees cached memory.
 
-GPUs are asked of the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
+GPUs are queried through the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psutil
 
 
 def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
-    """The fields of each GPU, or of these ones, in `nvidia-smi`'s words without units; none where no driver answers."""
+    """Return fields of each GPU, or of `gpus`, in `nvidia-smi`'s words without units; none if no driver answers."""
     chosen = ["-i", ",".join(gpus)] if gpus else []
     command = ["nvidia-smi", *chosen, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
@@ -34,7 +34,7 @@ def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
 
 
 def visible_gpus() -> list[str]:
-    """Ids of the GPUs that this process may use."""
+    """Return the ids of the GPUs that this process may use."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         ids = (gpu.strip() for gpu in listed.split(","))
@@ -43,7 +43,7 @@ def visible_gpus() -> list[str]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now.
+    """Return a TCP port of the loopback interface that is free now.
 
     It is below the ports that systems choose for outgoing connections, and above those of Ray's workers: either would
     take one in the minute that a model server needs before it listens.
@@ -53,12 +53,12 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise OSError("of 1,000 TCP ports of 127.0.0.1 that were tried, none can be listened on")
+    raise OSError("tried 1,000 TCP ports of 127.0.0.1, and none is free")
 
 
 def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
-    """Memory of a process and of all that it started in MiB (shared pages count once where the OS tells), and the CPU
-    seconds that each of them has taken, by process id.
+    """Return the memory of a process and its descendants in MiB (shared pages count once where the OS tells), and the
+    CPU seconds of each, by process id.
 
     Raises:
         psutil.NoSuchProcess: the process has ended.

@@ -41,7 +41,7 @@ def open_input(path: Path) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        DataError: missing, or not a regular file (who opens a pipe that nobody writes to waits for ever).
+        DataError: missing, or not a regular file (opening a pipe without a writer would block forever).
     """
     try:
         if not path.is_file() and path.exists():

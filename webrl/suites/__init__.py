@@ -46,16 +46,16 @@ def in_turn(groups: Iterable[Sequence[Task]]) -> list[Task]:
 
 
 def by_suite(tried: Sequence[Trajectory], suites: Any) -> dict[str, list[Trajectory]]:
-    """The episodes of each suite, where `tasks.suite` is several; else all of them by ""."""
+    """Return the episodes of each suite if `tasks.suite` names several; else all of them under ""."""
     if isinstance(suites, str) or not suites:
         return {"": list(tried)}
     return {suite: [t for t in tried if t.task.site.partition(".")[0] == suite] for suite in suites}
 
 
 def check_settings(config: RunConfig) -> None:
-    """Raises UsageError where settings of the suite, or several suites, cannot work together.
+    """Raise UsageError if settings of the suite, or several suites, cannot work together.
 
-    Several: one that goes alone, fewer tasks than suites, or a type that none of them has.
+    Several: one that cannot be mixed, fewer tasks than suites, or a type that none of them has.
     """
     tasks, suites = config.tasks, [suite for suite, _ in parts(config)]
     names = [suite.name for suite in suites]
@@ -63,8 +63,8 @@ def check_settings(config: RunConfig) -> None:
         if alone := [suite.name for suite in suites if not suite.can_mix]:
             raise UsageError(
                 f"tasks.suite=[{', '.join(names)}]: {alone[0]!r} is not mixed with other suites: its sites are held "
-                "and reset for the whole of a stage, minutes each time, while the others' episodes would wait; give it "
-                "a run of its own"
+                "and reset for the whole of a stage, minutes each time, while the others' episodes would wait; use a "
+                "separate run for it"
             )
         if tasks.num_seed_tasks < len(suites):
             raise UsageError(
@@ -82,7 +82,7 @@ def check_settings(config: RunConfig) -> None:
 
 
 def check_installed(config: RunConfig, stages: Collection[str]) -> None:
-    """Raises ExtraMissing where one of these stages plays a suite whose packages are not installed."""
+    """Raise ExtraMissing if one of these stages plays a suite whose packages are not installed."""
     for suite, _ in parts(config):
         if suite.extra and not {"rollout", "accept", "eval"}.isdisjoint(stages):
             require(suite.extra, f"tasks.suite={suite.name}")

@@ -71,7 +71,7 @@ class Replies:
     answers: tuple[Answer | None, ...]
     """None where the request failed after all retries."""
     num_cached: int
-    """How many came from the cache."""
+    """Number of answers from the cache."""
     errors: tuple[str, ...]
     """Texts of the failed requests."""
 
@@ -87,8 +87,8 @@ async def ask_all(
     """Answer all questions, from the cache where it has them.
 
     Raises:
-        ModelError: the model cannot do this at all, or `MAX_FAILURES_IN_A_ROW` requests failed in a row; what was
-            answered is in the cache, and the same call goes on from there.
+        ModelError: the model cannot do this at all, or `MAX_FAILURES_IN_A_ROW` requests failed in a row; the answers
+            so far are in the cache, and the same call resumes from there.
     """
     known = {a.key: a for a in read_records(cache, Answer, logger.warning)} if cache.exists() else {}
     keys = []

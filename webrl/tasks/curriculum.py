@@ -141,11 +141,11 @@ def select(
 
     Args:
         critic: model of the band; None skips the band.
-        actor: who plays the trials of the success band (`filter.num_trials`); None skips that band.
+        actor: model that plays the trials of the success band (`filter.num_trials`); None skips that band.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
-        did not apply to some. Examples and the histogram of values go to `filter_report.json` beside them.
+        did not apply to some. Examples and the histogram of values go to `filter_report.json` next to them.
 
     Raises:
         DataError: every task was dropped.
@@ -308,10 +308,10 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
 async def success_rates(
     config: RunConfig, tasks: Sequence[Task], *, actor: str, folder: Path, phase: int
 ) -> list[float | None]:
-    """Share of `filter.num_trials` rollouts that were judged successful; None for a task none of whose were judged.
+    """Return each task's share of `filter.num_trials` rollouts judged successful; None where none were judged.
 
-    Rollouts and labels stay in `folder` (`trials.jsonl`, `trial_labels.jsonl`): an interrupted call goes on from
-    there. The environment's own reward is not looked at.
+    Rollouts and labels stay in `folder` (`trials.jsonl`, `trial_labels.jsonl`): an interrupted call resumes from
+    there. The environment's own reward is not used.
 
     Raises:
         WebRLError: browser, model or judge are unusable.

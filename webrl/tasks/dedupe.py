@@ -43,7 +43,7 @@ _GENERIC = frozenset(
         "item"
     )
 )
-"""Words that carry little meaning of their own in an instruction: one may stand for another in a paraphrase."""
+"""Words that carry little meaning of their own in an instruction: a paraphrase may swap one for another."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Match:
     similarity: float
     """1.0 for the same instruction, else the cosine."""
     exact: bool
-    """Same (site, instruction), whatever the case, spacing and final punctuation."""
+    """Same (site, instruction), ignoring case, spacing and final punctuation."""
 
 
 def normalise(instruction: str) -> str:
@@ -64,7 +64,7 @@ def normalise(instruction: str) -> str:
 
 
 def values_of(instruction: str) -> frozenset[str]:
-    """Return what must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
+    """Return the parts that must match: quoted strings, tokens with a digit, and deciding words, in lower case."""
     text = " ".join(unicodedata.normalize("NFKC", instruction).lower().split())
     quoted = {next(filter(None, groups)).strip(" .,") for groups in _QUOTED.findall(text)}
     rest = _QUOTED.sub(" ", text)
@@ -75,9 +75,9 @@ def values_of(instruction: str) -> frozenset[str]:
 def same_goal(first: str, second: str) -> bool:
     """Return True if each mentions every value of the other, and both have the same meaningful words.
 
-    Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A word
-    in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
-    makes another task.
+    Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A replaced
+    word ("the driving time to …", "the walking time to …") or an additional one ("… sorted by date")
+    makes a different task.
     """
     texts = normalise(first), normalise(second)
     for text, other in zip(texts, (second, first), strict=True):
@@ -98,7 +98,7 @@ def state_of(task: Task) -> tuple[str, int, str]:
 def find_duplicates(
     tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int | None = 1
 ) -> list[Match | None]:
-    """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
+    """Find the earlier instruction that each task duplicates, if any, among `known` and the tasks before it.
 
     Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
     take about a minute (`benchmarks/curriculum.py`).
@@ -106,14 +106,14 @@ def find_duplicates(
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.
         max_states: initial states at which one instruction may be attempted (see the module's text). None: tasks are
-            held against `known` only, whatever their states, and each is given the most similar one that it repeats,
-            also where another task is nearer.
+            compared with `known` only, regardless of their states, and each matches the most similar known one that it
+            repeats, even where another task is closer.
     """
     by_site: dict[str, list[int]] = {}
     for position, task in enumerate(tasks):
         if task.instruction is not None:
             by_site.setdefault(task.site, []).append(position)
-    # Of each site the distinct instructions, each as first written, with the states at which it was attempted.
+    # The distinct instructions of each site, each as first written, with the states at which it was attempted.
     groups_of: dict[str, dict[str, tuple[str, set[tuple[str, int, str]]]]] = {site: {} for site in by_site}
     for task in known:
         if task.instruction is not None and task.site in by_site:

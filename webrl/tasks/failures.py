@@ -47,31 +47,31 @@ class Failure(Record):
 
 @dataclass(frozen=True)
 class FailureSet:
-    """Seeds of generation, and how they were come by."""
+    """Seeds of generation, and where they come from."""
 
     failures: tuple[Failure, ...]
     """In file order; the attempted tasks themselves if nothing failed (`from_seeds`)."""
     from_seeds: bool = False
-    """True if nothing failed, so that the attempted tasks stand in."""
+    """True if nothing failed, so that the attempted tasks are used instead."""
     problems: tuple[str, ...] = field(default=())
     """Unusable lines, "path:line: reason"."""
     tried: Mapping[str, int] = field(default_factory=dict)
     """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
     failed: Mapping[str, float] = field(default_factory=dict)
-    """How many of them failed; of several attempts at a task the share of the failed ones."""
+    """Number of failed ones; a task with several attempts counts as its share of failed ones."""
 
     def shares(
         self, rule: Literal["failures", "learnability"] = "failures", *, every_site: bool = False
     ) -> dict[str, float]:
-        """How much of the next tasks each site should get, by its failure rate f shrunk towards that of all sites.
+        """Return each site's share of the next tasks, by its failure rate f shrunk towards that of all sites.
 
-        By their numbers of failures (which are taken where nothing else is known) sites with many tasks would get more
-        and more.
+        Weighted by the number of failures (the fallback if nothing else is known), sites with many tasks would get
+        more and more.
 
         Args:
             rule: f (paper: tasks come from failures), or f (1 - f), the variance of the outcome (arXiv 2408.15099): a
                 site that always fails gives no success to learn from, and gets little.
-            every_site: sites without a failure too: a new page of theirs is not written from one.
+            every_site: include sites without a failure, for tasks that are not written from one.
         """
         groups = self.by_site()
         if not self.tried:

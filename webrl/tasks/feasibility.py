@@ -30,30 +30,30 @@ from webrl.types import Task
 logger = logging.getLogger(__name__)
 
 PROBE_SIZE = 16
-"""So many instructions are asked about first, to see whether the model answers YES or NO at all."""
+"""Number of instructions to check first, to see whether the model answers YES or NO at all."""
 _LIST = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
 
 
 Rule = str | re.Pattern[str]
-"""For the model in words; or, without one: what this pattern's group finds in the instruction must be on the page."""
+"""A rule in words for the model; or a pattern, which needs none: the page must have what its group matches."""
 
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Verdicts of a check, one a task."""
+    """Verdicts of a check, one per task."""
 
     verdicts: tuple[bool | None, ...]
-    """True, False, or None where the model gave no readable answer."""
+    """True, False, or None where the model's answer is unreadable."""
     reasons: tuple[str, ...]
-    """What the model said, or which named thing is not on the page."""
+    """The model's answer, or the named thing that is not on the page."""
     skipped: str = ""
-    """Why no model was asked, or ""; rules that need none were applied."""
+    """Why no model was used, or ""; rules that need none were applied."""
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules by site pattern: the shipped ones, and those of an own file after them.
+    """Return the rules by site pattern: the shipped ones, followed by those of the user's own file.
 
     Raises:
         UsageError: a missing file, or one that is not a mapping of patterns to lists of rules.

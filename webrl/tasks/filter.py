@@ -215,10 +215,10 @@ def _unknown(numbers: Sequence[float | None], why: str) -> str:
 
 
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:
-    """Drop what an evaluation would meet again.
+    """Drop tasks that overlap with the evaluation's.
 
     That is everything of a held-out task type. On a site whose seeds make its pages it is a held-out (site, seed), too;
-    on other sites a held-out instruction or a near duplicate of one, whatever the initial state; one that needs several
+    on other sites a held-out instruction or a near duplicate of one, at any initial state; one that needs several
     sites counts on each of them.
     """
     states = {state_of(task)[:2] for task in heldout if suite_of(task).is_seeded(task)}
@@ -242,7 +242,7 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
 
 
 def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
-    """Return what is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
+    """Return the tasks on sites that are addressed by URL; a cross-site task once for each of its sites."""
     return [
         replace(task, site=site, instruction=suite.instruction_of(task))
         for task in tasks

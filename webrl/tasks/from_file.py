@@ -1,7 +1,7 @@
-"""Generation from a file of failures, without a browser: new instructions for the pages that the file holds.
+"""Generate tasks from a file of failures, without a browser: new instructions for the pages that the file holds.
 
-The same functions as the curriculum stages, only that a new task starts where its first seed did. The output lines
-have `task` and `web` as in the released code, and beside them what this package knows.
+Uses the functions of the curriculum stages, except that a new task starts where its first seed did. The output lines
+have `task` and `web` as in the released code, plus this package's own fields.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FileGeneration:
-    """What became of a file of failures."""
+    """The result of generation from a file of failures."""
 
     failures: FailureSet
-    """What was read."""
+    """The failures that were read."""
     generated: GenerationReport
-    """What the model wrote."""
+    """The instructions that the model wrote."""
     filtered: FilterReport
-    """What the filters made of it; the critic's band needs a run and is skipped."""
+    """The result of the filters; the critic's band needs a run and is skipped."""
 
 
 async def generate_from_file(config: RunConfig, source: Path, out: Path) -> FileGeneration:
-    """Read failures, ask the model, filter, write what was kept to `out` (its answers are kept beside it).
+    """Read failures, query the model, filter, write the kept tasks to `out` (the answers go next to it).
 
     Raises:
         DataError: no usable line in `source`.
-        ModelError: the generator is unusable, its endpoint is down (the same call goes on from there), or nothing of
-            what it answered is an instruction.
+        ModelError: the generator is unusable, its endpoint is down (the same call resumes from there), or none of
+            its answers is an instruction.
     """
     failures = load_failures(source)
     rng = random.Random(config.seed)

@@ -7,8 +7,8 @@ initial state (`GenerationRequest.at`), and `generate_tasks` asks the model. Str
 - `hindsight`: the instruction that a failed trajectory did accomplish, at that trajectory's own initial state;
 - `decomposition`: a sub-goal of a failed instruction, at its own initial state.
 
-Where seeds make pages (MiniWoB), one instruction is asked for each page and the page is in the prompt; elsewhere
-one prompt asks for many, as in the paper.
+Where seeds make pages (MiniWoB), each prompt requests one instruction for the page that it shows; elsewhere
+one prompt requests many, as in the paper.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class GenerationRequest:
     page: str = ""
     """Initial page at the target, or "" (not conditioned on a page)."""
     num_tasks: int = 1
-    """Instructions to ask for."""
+    """Number of instructions to request."""
 
     def at(self, target: Task, page: str) -> GenerationRequest:
         """Return the same request at an initial state."""
         return replace(self, target=target, page=page)
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
-        """Return what the model is asked; `rules` are the site's."""
+        """Return the prompt for the model; `rules` are the site's."""
         if self.strategy in ("in_breadth", "exploration"):
             instructions = [failure.task.instruction or "" for failure in self.failures]
             return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
@@ -73,7 +73,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationReport(Record):
-    """What generation returned, and the tokens that it took."""
+    """The result of generation, and the tokens that it took."""
 
     tasks: tuple[Task, ...]
     """New tasks in the order of the requests, not yet filtered."""
@@ -159,10 +159,10 @@ async def generate_tasks(
     rng: random.Random,
     cache: Path,
 ) -> GenerationReport:
-    """Ask the model all requests, each with the rules of its site, and make tasks of its answers.
+    """Send all requests to the model, each with the rules of its site, and turn its answers into tasks.
 
     Args:
-        rng: gives the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
+        rng: source of the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
         cache: JSONL of answers, appended to as they come in.
 
     Raises:
@@ -172,7 +172,7 @@ async def generate_tasks(
     """
     for request in requests:
         if request.target is None:
-            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
+            raise ValueError(f"request on {request.site!r} has no initial state; set one with `at(task, page)`")
     base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
     rules = load_rules(config.filter.rules)
     prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]

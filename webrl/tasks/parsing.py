@@ -53,15 +53,15 @@ _WRAPPERS = (("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), (
 def parse_instructions(
     answer: str, num_wanted: int = 1, truncated: bool = False
 ) -> tuple[tuple[str, ...], Counter[str]]:
-    """Take the instructions out of a model's answer.
+    """Extract the instructions from a model's answer.
 
     Args:
         num_wanted: how many the prompt asked for; further ones are counted as `surplus`.
         truncated: the answer was cut at its token limit: its last instruction is incomplete and dropped.
 
     Returns:
-        At most as many as were asked for, each distinct, in the answer's order, not yet checked one by one; and how
-        often what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
+        At most `num_wanted` distinct instructions in the answer's order, not yet checked one by one; and counts of
+        what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
     """
     counts: Counter[str] = Counter()
     text = strip_thinking(answer[:MAX_ANSWER_CHARS])

@@ -1,8 +1,8 @@
 """Prompts of task generation and of the feasibility check, as chat messages.
 
 The user message is compact and self-contained, because the demo's tiny generator is trained on exactly this
-text and its chat template ignores system messages; the system message holds what a large model needs beside it
-(the role, the rules of the site). The page stands apart in `ChatPrompt`, so that a token budget cuts the page
+text and its chat template ignores system messages; the system message holds what else a large model needs
+(the role, the rules of the site). The page is separate in `ChatPrompt`, so that a token budget cuts the page
 and nothing else. In-breadth is the paper's evolution (arXiv 2411.02337 §3.1); the wording is ours.
 """
 

@@ -40,11 +40,11 @@ def calibrate(values: Sequence[float], outcomes: Sequence[float]) -> Calibration
     """Measure predictions against outcomes.
 
     Raises:
-        ValueError: no predictions, or another number of outcomes.
+        ValueError: no predictions, or a different number of outcomes.
     """
     v, y = np.asarray(values, dtype=float), np.asarray(outcomes, dtype=float)
     if len(v) == 0 or len(v) != len(y):
-        raise ValueError(f"{len(v)} values cannot be held against {len(y)} outcomes")
+        raise ValueError(f"{len(v)} values cannot be compared with {len(y)} outcomes")
     bins = reliability(v, y)
     ranked = auc(y > 0.5, v)
     variance = float(y.var())
@@ -59,7 +59,7 @@ def calibrate(values: Sequence[float], outcomes: Sequence[float]) -> Calibration
 
 
 def reliability(v: NDArray[Any], y: NDArray[Any]) -> list[dict[str, Any]]:
-    """`low`, `high`, `count`, mean `value` and mean `outcome` of each of ten equal bins that is not empty."""
+    """Return `low`, `high`, `count`, mean `value` and mean `outcome` of each non-empty bin of ten equal ones."""
     index = np.minimum((v * NUM_BINS).astype(int), NUM_BINS - 1)
     return [
         {

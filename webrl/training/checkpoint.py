@@ -1,11 +1,11 @@
 """Full training state on disk: model, optimizer, RNG and position in the data; atomic, the last N kept.
 
-States live beside the output in `.<name>.state/step_<n>/` and are removed when the output is finished. Whether a
+States live next to the output in `.<name>.state/step_<n>/` and are removed when the output is finished. Whether a
 state fits is decided by a digest of config and data: a state of another run is refused, never half used.
 
-What is trusted: who can write the run folder can run code in the training process. The states are torch's files, and
+Trust: anyone who can write to the run folder can run code in the training process. The states are torch's files, and
 DeepSpeed reads its own as pickles without restriction (accelerate reads the others' with `weights_only`). The digest
-finds mistakes, not malice: delete `.*.state` from a run folder of somebody else before going on with it. Model folders,
+finds mistakes, not malice: delete `.*.state` from someone else's run folder before you resume it. Model folders,
 which people exchange, are safetensors and need no such trust.
 """
 
@@ -102,7 +102,7 @@ class Checkpoints:
         """Load the newest state; returns the number of optimizer steps done (0 without one).
 
         Raises:
-            DataError: it does not say where it stands.
+            DataError: its position cannot be read.
             TrainingError: the state is of another config, data or engine, or of another number of ranks where the
                 engine's shards cannot be distributed again.
         """
@@ -113,17 +113,17 @@ class Checkpoints:
         if position.digest != self._digest:
             raise TrainingError(
                 f"{state} is a training state of another config or other data (digest {position.digest}, this "
-                f"run's is {self._digest}); restore the old settings, or delete {self._root} to start anew"
+                f"run's is {self._digest}); restore the old settings, or delete {self._root} to start over"
             )
         if position.engine != engine.plan.name:
             raise TrainingError(
                 f"{state} was written by engine {position.engine!r}, this run uses {engine.plan.name!r}; "
-                f"set engine={position.engine}, or delete {self._root} to start anew"
+                f"set engine={position.engine}, or delete {self._root} to start over"
             )
         if engine.plan.kind == "deepspeed" and position.num_ranks != engine.num_ranks:
             raise TrainingError(
                 f"{state} holds DeepSpeed shards of {position.num_ranks} processes, this job has {engine.num_ranks}: "
-                f"wrong world size; start {position.num_ranks} processes, or delete {self._root} to start anew"
+                f"wrong world size; start {position.num_ranks} processes, or delete {self._root} to start over"
             )
         engine.load_state(state)
         logger.info("resumed from %s", state)

@@ -81,8 +81,8 @@ def _adding(self: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
 def merge_adapters(lm: Any) -> Any:
     """Merge every adapter into its matrix, in place: W + s B A as sums of outer products in a fixed order.
 
-    A matrix product adds up in whatever order suits the processor, and the merged weights are to be the same bits
-    wherever they are made again.
+    A matrix product sums in an order that depends on the processor, and the merged weights must be bitwise the same
+    on every machine.
     """
     from peft.tuners.lora import LoraLayer
 

@@ -1,6 +1,6 @@
 """Actor and critic as modules that take one packed row; loading and saving in Hugging Face format.
 
-Weights are loaded in float32 whatever the folder holds: at learning rate 1e-6 an AdamW step is lost in bfloat16
+Weights are always loaded in float32: at learning rate 1e-6 an AdamW step is lost in bfloat16
 (2 % of the weights change in three steps). For the same reason folders are written in float32 by default: a
 phase's whole movement is smaller than one bfloat16 rounding step.
 """
@@ -112,16 +112,16 @@ class PackedActor(_Packed):
         targets: Tensor,
         image: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`.
+        """Map [1, T] ids to [N] float32 log-probabilities of `targets`; fields as in `Pack`.
 
         Raises:
-            TrainingError: a model that returns logits of other positions than requested.
+            TrainingError: the model returns logits of other positions than requested.
         """
         if self.packs:
             hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
             logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
             return logprobs
-        # the model's own forward pass; without `position_ids`, which each family makes of ids and image by itself
+        # the model's own forward pass; without `position_ids`, which each family derives from ids and image itself
         options = {}
         if image or "logits_to_keep" in inspect.signature(self.lm.forward).parameters:
             options["logits_to_keep"] = layout.keep
@@ -130,8 +130,8 @@ class PackedActor(_Packed):
         logits = whole if options else whole[layout.keep]  # [N, V]
         if len(logits) != len(targets):
             raise TrainingError(
-                f"{type(self.lm).__name__} gives logits of {len(logits)} positions where {len(targets)} were asked "
-                "for: it cannot be trained here"
+                f"{type(self.lm).__name__} returns logits of {len(logits)} positions instead of {len(targets)}: "
+                "it cannot be trained here"
             )
         return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
 
@@ -142,10 +142,10 @@ class PackedCritic(_Packed):
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, layout: Layout, image: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
+        """Map [1, T] ids to [B, num_labels] float32 logits of the value heads."""
         if self.packs:
             logits: Tensor = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout))
-        else:  # transformers' own pooling takes a last token that is the padding's for padding
+        else:  # transformers' own pooling mistakes a last token with the padding's id for padding
             ids, base = _one_sequence(input_ids, layout), decoder_of(self.lm)
             logits = self.lm.score(base(input_ids=ids, use_cache=False, **(image or {})).last_hidden_state[:, -1])
         return logits.float()

@@ -27,14 +27,14 @@ HEADER_TOKENS = 8
 
 
 class Example(NamedTuple):
-    """What the policy was given and what it answered."""
+    """A prompt of the policy and its answer."""
 
     prompt_ids: Sequence[int]
     """[P] token ids."""
     action_ids: Sequence[int]
     """[A] token ids; empty for a value."""
     picture: Picture | None = None
-    """What the picture tokens of the prompt stand for; None where it is text alone."""
+    """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Item:
     ids: tuple[int, ...]
     """[L] token ids."""
     num_targets: int
-    """How many ids at the end are predicted."""
+    """Number of ids at the end that are predicted."""
     picture: Picture | None = None
     """As in `Example`."""
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Samples laid end to end in one row; all tensors are on one device.
+    """Samples concatenated in one row; all tensors are on one device.
 
     A sample's very last target is predicted, never read: it is not in the row. So the positions that predict are
     always the last ones of a sequence.

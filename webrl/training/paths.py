@@ -11,15 +11,15 @@ class TrainingPaths:
     """See the module docstring."""
 
     data: tuple[Path, ...]
-    """What it is trained on: demonstrations, or judged trajectories."""
+    """Training data: demonstrations, or judged trajectories."""
     init: str
     """Model to start from: folder or hub name."""
     out: Path
     """Folder of the new model (and an outcome model's calibration.json)."""
     rehearsed: tuple[Path, ...] = ()
-    """Earlier data of an outcome model that is trained further: as many trajectories of it as `data` has go along."""
+    """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
 
     @property
     def report(self) -> Path:
-        """Folder beside the model: report.json, a plot, metrics.jsonl, problems.txt, probes/."""
+        """Folder next to the model: report.json, a plot, metrics.jsonl, problems.txt, probes/."""
         return self.out.with_name(self.out.name + "_report")

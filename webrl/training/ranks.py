@@ -1,4 +1,4 @@
-"""Which process this is among the job's processes; everything here is a no-op in a job of one."""
+"""Process rank in the job, and collectives; everything here is a no-op in a single-process job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LET_GO_S = 0.1
 def join(device: str) -> None:
     """Join the process group that a launcher set up in the environment (RANK, WORLD_SIZE, MASTER_ADDR, …).
 
-    On GPUs, gloo handles what lies on the CPU (gathered scores) beside NCCL.
+    On GPUs, NCCL handles tensors on the device and gloo those on the CPU (gathered scores).
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return
@@ -27,8 +27,8 @@ def join(device: str) -> None:
 def leave() -> None:
     """Close the process group.
 
-    Whoever drops its last reference waits, with the interpreter locked, for gloo's threads to end (torch 2.13); one
-    that still has to let go of a tensor waits for that lock. So these threads get time first.
+    Dropping its last reference holds the GIL while it waits for gloo's threads to end (torch 2.13); a thread
+    that still has to release a tensor waits for the GIL. So these threads get time first.
     """
     import torch
 
@@ -38,7 +38,7 @@ def leave() -> None:
 
 
 def world() -> tuple[int, int]:
-    """(number of processes, number of this one)."""
+    """Return (number of processes, rank of this one)."""
     import torch
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():

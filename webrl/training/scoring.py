@@ -43,7 +43,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     """Fill `ref_logprobs` under the model, in the order given.
 
     Raises:
-        TrainingError: records made with another tokenizer, or of ids that the model does not have.
+        TrainingError: records made with another tokenizer, or with ids that the model does not have.
         ModelError: unusable model folder.
     """
     items = list(records)
@@ -58,7 +58,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
         if largest >= vocab_size:
             raise TrainingError(
                 f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
-                "was recorded with another model; leave its token ids out, then its text is tokenised anew"
+                "was recorded with another model; remove its token ids to have its text tokenised again"
             )
     if config.actor.compile:
         compile_layers(model.lm)
@@ -71,7 +71,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 def score_samples(
     samples: Sequence[Sample], model_dir: str | Path, dtype: torch.dtype, device: str = "cpu"
 ) -> list[list[float]]:
-    """Log-probabilities of the actions of samples, all of which have an image, or none."""
+    """Return the log-probabilities of the samples' actions; all samples have an image, or none."""
     items = [
         Item((*prompt, *action), len(action), Picture(Path("(in memory)"), sha256(image), image) if image else None)
         for prompt, action, image in samples

@@ -104,13 +104,13 @@ class Job:
     watch: Watch | None = None
     """Looked at while training."""
     units: Sequence[Sequence[int]] = ()
-    """Samples that are drawn together and count as one, their losses added up; empty: each sample is one."""
+    """Samples that are drawn together and count as one, with their losses summed; empty: each sample is one."""
     beside: range = range(0)
-    """Samples at the end of `items` that are a stream of their own (demonstrations): each batch has a batch of them
-    beside it, whose mean loss times `beside_weight` is added to its own. Metrics named `imitation_…` are theirs."""
+    """Samples at the end of `items` that are a separate stream (demonstrations): each batch is paired with a batch of
+    them, whose mean loss times `beside_weight` is added to its own. Metrics named `imitation_…` are theirs."""
     beside_weight: float = 0.0
     trust: TrustRegion | None = None
-    """Where a policy update ends early."""
+    """Ends a policy update early."""
 
 
 def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: Path, device: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
 
 
 def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
-    """The batch of every optimizer step, with its share of the stream beside it."""
+    """Return the batch of every optimizer step, with its share of the second stream."""
     units = job.units or [[i] for i in range(len(job.items) - len(job.beside))]
     chosen = sample_batches(len(units), config, seed)
     batches = [Batch([i for unit in batch for i in units[unit]], len(batch)) for batch in chosen]
@@ -185,7 +185,7 @@ def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
 def _run(
     loop: _Loop, batches: Sequence[Batch], first: int, checkpoints: Checkpoints, log: MetricLog | None, bar: Any
 ) -> None:
-    """The optimizer steps that are left, until the last one or the edge of the trust region."""
+    """Run the remaining optimizer steps, until the last one or the edge of the trust region."""
     job, config = loop.job, loop.config
     for step in range(first, len(batches)):
         try:

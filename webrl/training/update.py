@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
 
 FEW_ACTIVE = 0.1
-"""A warning says so where fewer of a phase's steps train."""
+"""Log a warning if less than this share of a phase's steps train."""
 
 
 def train_critic(
@@ -55,7 +55,7 @@ def train_critic(
 
     Raises:
         DataError: no records.
-        TrainingError: a record without outcome or of another tokenizer; whatever `train` raises.
+        TrainingError: a record without outcome or of another tokenizer; any raised by `train`.
     """
     if _is_finished(out_dir):
         return {}
@@ -92,7 +92,7 @@ def train_actor(
 
     Args:
         records: `StepRecord`s, or their file; scored by `score_actions` and `score_values` as the objective needs.
-        demonstrations: steps that are imitated beside the objective, with weight `actor.imitation`.
+        demonstrations: steps that are imitated in addition to the objective, with weight `actor.imitation`.
         rate_factor: multiplies `actor.lr`. Where the update leaves its trust region early, a quarter of that is tried
             (`webrl/training/trust.py`).
 

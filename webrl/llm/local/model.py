@@ -44,7 +44,7 @@ _SMALL_MODEL_PARAMETERS = 50_000_000
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
-"""How long a batch whose answers are written whole waits for those who ask at the same time."""
+"""How long a batch whose answers are generated whole waits for concurrent requests."""
 _CLOSED = "the model was closed while it answered"
 
 Answer = tuple[list[int], list[float]]
@@ -53,7 +53,7 @@ Answer = tuple[list[int], list[float]]
 class LocalModel:
     """`LanguageModel` over a transformers model: of text, or with an image in each prompt.
 
-    Answers are reproducible given `Sampling.seed`, whatever else is in the batch, up to the floating-point noise of
+    Answers are reproducible given `Sampling.seed`, regardless of the rest of the batch, up to floating-point noise of
     differently shaped matrix products (about 1e-6 in fp32; it can flip a draw only at a tie of that size).
     """
 
@@ -103,8 +103,8 @@ class LocalModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
-        After an image, an answer also ends with a token that stands for one (`Eyes.picture_ids`): there is none to be
-        seen.
+        After an image, an answer also ends with an image token (`Eyes.picture_ids`): there is no picture for it to
+        represent.
 
         Raises:
             ModelError: its probabilities are not numbers; an image for a text model, or none for one that sees.
@@ -268,7 +268,7 @@ class Batcher:
                     try:
                         self._admit([r for r in taken if r.future.set_running_or_notify_cancel()])
                         self._decode()
-                    except Exception as error:  # boundary: whatever the model raised becomes the requests' error
+                    except Exception as error:  # boundary: any exception of the model becomes the requests' error
                         logger.exception("the in-process model failed")
                         self._fail_active(_as_policy_error(error))
         finally:

@@ -241,7 +241,7 @@ class WholeRunner:
     def write(
         self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling], pngs: Sequence[bytes | None]
     ) -> list[tuple[list[int], list[float]]]:
-        """(ids, log-probabilities) of each answer, up to an end token, a token of an image, or its limit."""
+        """Return (ids, log-probabilities) of each answer, up to an end token, an image token, or its limit."""
         if self._warning and not self._eyes:
             logger.warning(self._warning)
             self._warning = ""
@@ -252,7 +252,7 @@ class WholeRunner:
         )
         seen = self._eyes.inputs(ids, [png for png in pngs if png is not None]) if self._eyes else {}
         own = self._model.generation_config
-        # `generate` would take from the model's own whatever the given one leaves open.
+        # `generate` would take the options that the given one leaves unset from the model's own.
         self._model.generation_config = GenerationConfig()
         try:
             self._model.generate(

@@ -1,7 +1,7 @@
-"""Runs a command and ends its whole process group with it, or when its starter is gone.
+"""Run a command and end its whole process group with it, or when its starter is gone.
 
 `python guard.py COMMAND ARG…`, started with a pipe on standard input and as the leader of a new session. The pipe
-closes when the starter dies, by whatever signal: a server and its workers never outlive it. Standard library only.
+closes when the starter dies, by any signal: a server and its workers never outlive it. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """POST JSON to one of several servers: least busy first, failing ones rested, everything bounded in time.
 
 A request is retried, on another server where there is one, after a timeout, a dropped or refused connection, 408,
-429, 5xx, or an answer that is not the JSON that was asked for. Nothing here waits longer than
+429, 5xx, or an answer that is not the expected JSON. Nothing here waits longer than
 `(max_retries + 1) * timeout_s` plus the pauses between attempts.
 """
 
@@ -41,11 +41,11 @@ _ANSWERED = "http11.receive_response_headers.complete"
 
 
 class MalformedAnswer(Exception):
-    """The answer is not the JSON that was asked for; raised by the `parse` function of `HttpPool.post`."""
+    """The answer is not the expected JSON; raised by the `parse` function of `HttpPool.post`."""
 
 
 class Refused(Exception):
-    """The server understood and refused (a 4xx that no retry can mend)."""
+    """The server understood and refused (a 4xx that no retry can fix)."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
         super().__init__(redact(f"{url} answered {status}: {text[:_MAX_ERROR_CHARS]}"))
@@ -98,7 +98,7 @@ class HttpPool:
         Args:
             path: below the base URL, e.g. `/completions`.
             body: JSON object.
-            parse: turns the decoded answer into the result; raises MalformedAnswer if it is not what was asked for.
+            parse: turns the decoded answer into the result; raises MalformedAnswer if it is not as expected.
 
         Raises:
             PolicyError: no answer after all retries (the last failure of each server is quoted).
@@ -107,7 +107,7 @@ class HttpPool:
         return await self._ask("POST", path, body, parse, self._max_retries + 1)
 
     async def get(self, path: str) -> Any:
-        """JSON from any server that answers, each of which is asked; errors as in `post`."""
+        """Get JSON from any server that answers, trying each; errors as in `post`."""
         attempts = (self._max_retries + 1) * len(self._servers)
         return await self._ask("GET", path, None, lambda answer: answer, attempts)
 

@@ -124,10 +124,10 @@ class OpenAIModel:
         return Completion(ids=(), logprobs=(), text=text, finish_reason=reason)
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`).
+        """Return log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`).
 
-        One request where the server reports the tokens it is asked for (or has them among its top 20); otherwise one
-        more for each token, which is scored as the last token of the prompt.
+        Takes one request where the server reports the requested tokens (or has them among its top 20); otherwise one
+        more per token, which is scored as the last token of the prompt.
         """
         self._need_ids()
         prompt = list(prompt_ids)

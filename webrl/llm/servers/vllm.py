@@ -67,8 +67,8 @@ class VllmModel:
             family = config_of(name).model_type
             if family not in PROVEN:
                 raise ModelError(
-                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been held "
-                    f"against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
+                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been "
+                    f"checked against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
                     "rollout.engine.kind=transformers"
                 )
             eyes = Eyes(name)
@@ -85,13 +85,13 @@ class VllmModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
-        With vision the servers are sent the prompt with one placeholder, and the image; they write the image's tokens
-        in its place by the model's own processor. An answer counts only if the prompt that it continues is, token for
+        With vision the servers receive the prompt with one placeholder, and the image; they insert the image's tokens
+        there with the model's own processor. An answer counts only if the prompt that it continues is, token for
         token, the one that is saved and trained on. What ends an answer is as in `LocalModel`.
 
         Raises:
-            ModelError: an image for a text model or none for one that sees, or servers that write the image's tokens
-                otherwise than the trainer's processor.
+            ModelError: an image for a text model or none for one that sees, or servers whose image tokens differ
+                from the trainer's processor.
         """
         if self.eyes is None:
             return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
@@ -128,7 +128,7 @@ class VllmModel:
             self.eyes.needed(None)
 
     async def load_weights(self, folder: Path) -> None:
-        """Answer with other weights from now on; call it when no answer is open."""
+        """Answer with other weights from now on; call it when no answer is pending."""
         new, fingerprint = Weights.of(str(folder)), model_fingerprint(str(folder))
         await self._shut(None)
         try:
@@ -140,13 +140,13 @@ class VllmModel:
             raise
 
     async def close(self) -> None:
-        """Stop the servers, or give them back to `keep_servers`."""
+        """Stop the servers, or return them to `keep_servers`."""
         await self._shut(PolicyError(f"the model {self.name!r} is closed"))
         await give_back(self.fleet)
 
     @contextlib.asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """Leave the GPUs to somebody else for the block; call it when no answer is open.
+        """Free the GPUs for other work within the block; call it when no answer is pending.
 
         Raises:
             ModelError: the servers do not come back.
@@ -204,7 +204,7 @@ class VllmModel:
         self._ready.set()
 
     async def ask(self, call: Callable[[OpenAIModel], Awaitable[T]]) -> T:
-        """Ask the servers; an answer lost to a server that died is asked for once more when it is back."""
+        """Send the request; if a server dies before it answers, retry once when the server is back."""
         try:
             return await call(await self._connected())
         except PolicyError as error:
@@ -212,7 +212,7 @@ class VllmModel:
                 raise self._failure from error
             if self._ready.is_set() and self.fleet.alive:
                 raise
-            # The watcher sees the death at its next look.
+            # The watcher sees the death at its next check.
             await asyncio.sleep(2 * _WATCH_S)
             return await call(await self._connected())
 

@@ -19,15 +19,15 @@ from webrl.runs.machine import visible_gpus
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
 VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
-"""Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
+"""For a server of a vision model: its route for token ids with pictures, and room for one in each prompt."""
 NO_SLEEP = "--no-enable-sleep-mode"
 """In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
 _PLUGIN = "webrl_vllm_plugin"
-"""Name under which vLLM imports `vllm_plugin.py`, which keeps everybody else off its routes and loads weights."""
+"""Name under which vLLM imports `vllm_plugin.py`, which restricts its routes to us and loads weights."""
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
 """A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
 _NEW_TOKENS_RESERVE = 512
-"""Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
+"""Context kept for the answer on top of `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
 _MIN_LORA_RANK = 16
 
 
@@ -44,7 +44,7 @@ class Weights:
     shape: str
     """The model's config without what weights leave alone: equal shapes can be reloaded in place."""
     fingerprint: str
-    """Of the weights, whatever folder they lie in; an adapter's own."""
+    """Of the weights, independent of their folder; an adapter's own."""
 
     @classmethod
     def of(cls, name: str) -> Weights:

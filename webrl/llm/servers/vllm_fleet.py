@@ -4,8 +4,8 @@
 it, closing a model puts its servers to sleep, and opening the next one of the same shape and settings wakes them: the
 actor of the next phase, a generator or a judge with the same base model.
 
-Weights change in one of three ways (`can_reload` decides): a LoRA adapter is loaded beside the base model, a whole
-checkpoint takes the place of the one that is loaded, or the servers restart.
+Weights change in one of three ways (`can_reload` decides): a LoRA adapter is loaded on top of the base model, a
+whole checkpoint replaces the loaded one, or the servers restart.
 
 On GPUs, servers that sleep keep their weights in the host's memory and leave all but their CUDA context and graphs to
 others. Servers that cannot sleep are stopped instead, and start again when they are to wake. On a CPU there is nothing
@@ -194,7 +194,7 @@ class Fleet:
         self.engine = engine
         self.models = models
         self.is_verified = False
-        """Set from outside once the log-probs were held against the trainer's; new weights reset it."""
+        """Set from outside once the log-probs have been compared with the trainer's; new weights reset it."""
         self._is_asleep = False
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)

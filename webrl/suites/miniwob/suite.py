@@ -1,8 +1,8 @@
 """MiniWoB++ as a suite: task types, their splits, and the tasks of a run.
 
 A task is (page, seed, instruction). Training seeds, held-out seeds and the seeds of held-out types
-never meet (neither as task seeds nor as the page seeds that BrowserGym makes of them), and no type is
-in two sets, whatever the run's own seed is.
+never overlap (neither as task seeds nor as the page seeds that BrowserGym makes of them), and no type is
+in two sets, regardless of the run's seed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
 
 @cache
 def known_sites() -> tuple[str, ...]:
-    """Every page of the installed `miniwob` package under its BrowserGym name."""
+    """Return every page of the installed `miniwob` package under its BrowserGym name."""
     return tuple(sorted(f"miniwob.{name}" for name in page_names()))
 
 
@@ -76,10 +76,10 @@ def _known(sites: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split: str) -> list[Task]:
-    """Return `num_tasks` tasks that go round the sites; each site draws its page seeds without repetition.
+    """Return `num_tasks` tasks, cycling through the sites; each site draws its page seeds without repetition.
 
     Raises:
-        UsageError: a site has fewer different pages than are asked for.
+        UsageError: a site has fewer different pages than requested.
     """
     count = -(-num_tasks // len(sites))
     drawn: dict[str, dict[int, int]] = {site: {} for site in sites}  # by page seed

@@ -187,22 +187,22 @@ class Bf16Engine(Engine):
         except RuntimeError as error:
             raise TrainingError(
                 f"{folder} does not hold this model's float32 masters, another version of webrl may have written it; "
-                f"delete {folder.parent} to start anew"
+                f"delete {folder.parent} to start over"
             ) from error
         self._refresh()
 
     def full_state(self) -> dict[str, Tensor]:
-        """The masters by the weights' names, on the main process."""
+        """Return the masters by the weights' names, on the main process."""
         if not self.is_main:
             return {}
         return {n: p.cpu() for b in self.buckets for n, p in zip(b.names, b.parts(b.master.detach()), strict=True)}
 
     @contextlib.contextmanager
     def _unreached_spared(self) -> Iterator[None]:
-        """Protect weights that this batch has no gradient for (experts without tokens) from the update: they neither
+        """Protect weights that have no gradient in this batch (experts without tokens) from the update: they neither
         decay nor move by their moments. On several processes their gradient is zero.
 
-        A bucket's steps are counted together: a weight that is reached late has AdamW's bias correction of then.
+        A bucket has one step count: a weight first updated late gets AdamW's bias correction of that step.
         """
         spared: list[tuple[Tensor, Tensor]] = []
         for bucket in self.buckets if self.num_ranks == 1 else ():

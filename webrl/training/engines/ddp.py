@@ -2,8 +2,8 @@
 
 accelerate accumulates by counting its own data loader; here a batch is what the objective says it is, so the
 boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss. bfloat16,
-DeepSpeed and FSDP2 are subclasses in the files beside this one. What was asked for is asserted: on
-this stack a plugin that does not apply falls back to DDP, or to replicas that are never synchronised, without a word.
+DeepSpeed and FSDP2 are subclasses in the files next to this one. The requested engine is asserted: on
+this stack a plugin that does not apply falls back silently to DDP, or to replicas that are never synchronised.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Engine:
         )
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
-        """(model, optimizer), ready to train."""
+        """Return (model, optimizer), ready to train."""
         use_products(model)
         prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
         return prepared
 
     def check_type(self) -> None:
-        """Refuse an engine that is not what was asked for.
+        """Refuse an engine other than the requested one.
 
         Raises:
             TrainingError: it was silently replaced.

@@ -158,8 +158,8 @@ def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) 
 def drop_dead_locks(grace_s: float = GRACE_S) -> None:
     """Remove the locks that killed builders have left in torch's folder of compiled extensions.
 
-    torch waits for such a lock without end and without a word (`torch.utils.file_baton`). Whoever builds has it open.
-    A young one that no process here has open is waited for until it is old enough.
+    torch waits for such a lock forever and silently (`torch.utils.file_baton`). A running build keeps it open.
+    If no process here has a recent one open, wait until it is old enough.
     """
     folder = os.environ.get("TORCH_EXTENSIONS_DIR")
     if not folder:
@@ -179,7 +179,7 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
             elif not told:
                 told = True
                 logger.warning(
-                    "nobody on this machine holds %s: another one builds, or a build was killed; waiting up to %.0f s "
+                    "no process here has %s open: another machine builds, or a build was killed; waiting up to %.0f s "
                     "(if nothing builds, remove the file)", lock, grace_s - age_s,
                 )  # fmt: skip
             else:
@@ -187,12 +187,12 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
 
 
 def _is_open(lock: Path) -> bool:
-    """Return whether a process of this machine has the file open."""
+    """Return whether a process on this machine has the file open."""
     path = str(lock.resolve())
     for process in psutil.process_iter():
         try:
             if any(file.path == path for file in process.open_files()):
                 return True
-        except psutil.Error:  # ended meanwhile, or somebody else's
+        except psutil.Error:  # ended meanwhile, or another user's
             continue
     return False

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens from hidden states, in chunks: no term grows with tokens x vocabulary.
 
-The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk whatever
-the number of positions, with the bias, scale and cap that an architecture may have. `take_targets` replaces the
+The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk for any
+number of positions, with the bias, scale and cap that an architecture may have. `take_targets` replaces the
 forward of the model's own output layer; its weight, name and tying stay as they are, and engines that gather a
 module's weights around its forward (ZeRO-3) gather them once.
 """

@@ -108,14 +108,14 @@ class _Gated(torch.autograd.Function):
 
 
 def _rows_in_memory(x: Tensor) -> Tensor:
-    """A tensor whose last dimension's rows follow each other in memory, in whatever order: norms do not mind it."""
+    """Return the tensor with its last dimension's rows adjacent in memory, in any order, which is enough for norms."""
     if x.is_contiguous() or (x.ndim == 4 and x.transpose(1, 2).is_contiguous()):
         return x
     return x.contiguous()
 
 
 def _tile(size: int) -> tuple[int, int, int]:
-    """(elements of a row, rounded up to a power of two; rows that one program takes at a time; warps)."""
+    """Return (elements of a row, rounded up to a power of two; rows that one program handles at a time; warps)."""
     width = triton.next_power_of_2(size)
     return width, max(1, min(16, _TILE // width)), 4 if width < 2048 else 8
 

@@ -7,9 +7,9 @@ Doubly robust step advantage (Eq. 4.3), with H the trajectory's number of steps 
 Instruction-level filter (§4.2): trajectories are ranked by A_instr = r(s_H) − V_instr(c), and those at or above the
 `percentile`-th are kept, so that instructions that are neither solved already nor out of reach are trained on.
 The actor is then trained by L(π) = −Σ_i log π(a_i | s, a_<i) on their steps with A_step ≥ 1/H (§4.4's hard filter).
-Stated by us: V_instr(c) is the critic's value of the trajectory's first state (ours are one network); where the first
-step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 stand in. h counts from 1, so that the
-last step's advantage is r(s_H); ≥ stands for >, so that one-step successes train. Left out: their separate
+Our choices: V_instr(c) is the critic's value of the trajectory's first state (ours are one network); where the first
+step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 are used. h counts from 1, so that the
+last step's advantage is r(s_H); ≥ replaces >, so that one-step successes train. Left out: their separate
 instruction-level network and automatic curriculum.
 """
 
@@ -25,7 +25,7 @@ from webrl.types import StepRecord
 
 
 def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
-    """1 for steps that pass both filters, 0 for the rest."""
+    """Return 1 for steps that pass both filters, 0 for the rest."""
     first_values: dict[str, float] = {}
     for record in sorted(records, key=lambda r: r.index):
         first_values.setdefault(record.trajectory_id, value_of(record))

@@ -11,9 +11,9 @@ deviation gives very easy and very hard tasks more weight), `group` the group's 
 batches are made of the other groups' steps (DAPO, arXiv 2503.14476 §3.2). Left out: the KL term (ε clips; `webrl` is
 the KL objective).
 
-Attempts that failed for reasons that are not the agent's, and those that no judge judged, have no outcome: there are no
-records of them, and they count neither in the mean nor in s. A group counts if two attempts at least are left. Attempts
-are independent, so what is left of a group is distributed as in a whole one; leaving the whole group out would only
+Attempts that failed for reasons that are not the agent's, and unjudged ones, have no outcome: there are no records
+of them, and neither the mean nor s includes them. A group counts if at least two attempts are left. Attempts
+are independent, so the rest of a group is distributed as a whole one is; leaving the whole group out would only
 make tasks rarer whose pages fail more often.
 """
 
@@ -28,7 +28,7 @@ from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 _STD_FLOOR = 1e-4
-"""TRL's."""
+"""As in TRL."""
 _MIN_ATTEMPTS = 2
 
 

@@ -1,4 +1,4 @@
-"""What every objective takes, asks for and gives; the objectives themselves are one file each, beside this one."""
+"""The interface of the objectives: inputs, requirements and outputs. Each objective is a file next to this one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webrl.config import ActorConfig
 from webrl.errors import TrainingError
 from webrl.types import StepRecord
 
-if TYPE_CHECKING:  # advantages are asked for without torch, too (`webrl view`)
+if TYPE_CHECKING:  # advantages are also computed without torch (`webrl view`)
     from torch import Tensor
 
 

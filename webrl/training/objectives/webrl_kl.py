@@ -1,8 +1,8 @@
-"""The paper's optimal policy π* (arXiv 2411.02337), approached by a KL divergence in place of Eq. 7's square.
+"""The paper's optimal policy π* (arXiv 2411.02337), approached by a KL divergence instead of Eq. 7's square.
 
     π*(a|s,I) = π_ref(a|s,I) exp(A(s,a,I) / β),  A as in `webrl`
     L(π) = E_ν[ ρ − w log ρ ],  ρ = π(a|s,I) / π_ref(a|s,I),  w = exp(A / β)
-    0 where ρ is past w on w's side; where w < 1 < ρ, 1 + log ρ stands for ρ
+    0 where ρ is past w on w's side; where w < 1 < ρ, 1 + log ρ replaces ρ
 
 L is D_KL(π* ‖ π) for measures that need not sum to 1: its minimum is the paper's, and its slope by log π is ρ − w: at
 most 1 where π should fall and w where it should rise, however unlikely the action was (the square's slope grows with
@@ -19,7 +19,7 @@ BETA = 0.3
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
-    """ρ − w log ρ of each step, less its minimum w − w log w; 0 past it."""
+    """Return ρ − w log ρ of each step, less its minimum w − w log w; 0 past it."""
     import torch
 
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]

@@ -57,7 +57,7 @@ class Expert:
         return found[0].next_action(found[1], page, history)
 
     def propose(self, observation: str, rng: random.Random, *, own_share: float = 0.0) -> str | None:
-        """A new instruction that can be done on this page; None if it offers nothing.
+        """Return a new feasible instruction for this page; None if it offers nothing.
 
         Args:
             own_share: probability of the page's own intent in its own words, with another target.
@@ -75,20 +75,20 @@ class Expert:
         return wording.format(**slots)
 
     def is_valid(self, instruction: str, observation: str) -> bool:
-        """Whether an instruction is understood and can be done, as far as the first page shows."""
+        """Return whether an instruction is understood and feasible, as far as the first page shows."""
         found = self._match(instruction)
         return found is not None and found[0].feasible(found[1], read_page(observation))
 
     def accomplished(
         self, instruction: str, actions: Sequence[str], observations: Sequence[str], final_observation: str
     ) -> bool:
-        """Whether the actions did what was asked and no more, independent of the page's reward.
+        """Return whether the actions did exactly what the instruction says, independent of the page's reward.
 
         Args:
-            instruction: What was asked.
-            actions: One an observation; unreadable ones count as nothing done.
-            observations: What was shown before each action, the initial page first.
-            final_observation: What was shown after the last action.
+            instruction: The episode's instruction.
+            actions: One per observation; unreadable ones count as nothing done.
+            observations: The page before each action, the initial page first.
+            final_observation: The page after the last action.
         """
         found = self._match(instruction)
         if found is None or len(actions) != len(observations):

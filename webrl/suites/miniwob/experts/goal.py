@@ -72,7 +72,7 @@ class Goal:
         return f"click({remaining[0][0]!r})" if remaining else DONE
 
     def reached(self, pages: Sequence[Page], actions: Sequence[str], final: Page) -> bool:
-        """Return whether the actions did what was asked and no more; `pages[i]` was there before `actions[i]`."""
+        """Return whether the actions did exactly what the goal requires; `pages[i]` is the page before `actions[i]`."""
         commits: list[int] = []
         for i, text in enumerate(actions):
             action = read_action(text)
@@ -116,7 +116,7 @@ class Goal:
 
 
 def _holds(page: Page, bid: str, text: str, done: Sequence[Action]) -> bool:
-    """Whether a field shows `text`; a masked field (bullets) is believed if the last fill of it was `text`."""
+    """Return whether a field shows `text`; a masked field (bullets) counts if its last fill was `text`."""
     value = page.by_bid[bid].value if bid in page.by_bid else ""
     if value and set(value) == {"•"}:
         fills = [a.values[0] for a in done if a.name == "fill" and a.bid == bid and a.values]
@@ -130,14 +130,14 @@ def _selected(page: Page, owner: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that can be asked of a page (`intents.yaml`)."""
+    """One kind of instruction for a page (`intents.yaml`)."""
 
     templates: tuple[str, ...]
     """Wordings, the usual one first; slots are `{name}`."""
     slots: dict[str, Callable[[Page, random.Random], str | None]] = field(default_factory=dict)
     """How each slot of a new instruction is drawn, in this order."""
     goal: Callable[[Slots, Page], Goal | None] = lambda _slots, _page: None
-    """What it means on this page; None if it cannot be done there."""
+    """Its goal on this page; None if it is infeasible there."""
 
     def propose(self, page: Page, rng: random.Random) -> Slots | None:
         """Slots for a new instruction about this page; None if it offers nothing."""

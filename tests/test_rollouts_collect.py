@@ -8,7 +8,7 @@ from llm_builders import build_tokenizer
 from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
 
 from webrl.config import ModelsConfig, RolloutConfig, validate_config
-from webrl.errors import DataError, PolicyError, UsageError
+from webrl.errors import DataError, PolicyError, StageError, UsageError
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
@@ -147,6 +147,26 @@ def test_seeds_differ_by_run_episode_and_step_and_repeat():
 
 def run_config(**rollout):
     return validate_config({"rollout": {"envs_per_worker": 3} | rollout}, "test")
+
+
+def test_an_error_ends_the_collection_and_plays_nothing_more(tmp_path):
+    def stop(trajectory):
+        raise StageError("enough")
+
+    out = tmp_path / "t.jsonl"
+    with pytest.raises(StageError, match="enough"):
+        run(
+            collect(
+                [miniwob("click-button")] * 30,
+                run_config(),
+                ClickNamedButton(),
+                out,
+                phase=1,
+                prefix="p01",
+                on_episode=stop,
+            )
+        )
+    assert len(out.read_text().splitlines()) < 5
 
 
 def test_every_task_becomes_one_line_and_a_second_run_only_adds_what_is_missing(tmp_path):

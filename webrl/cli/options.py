@@ -22,7 +22,8 @@ COMMON = frozenset({
     "engine.kind", "engine.urls", "training.precision", "training.lora_rank", "training.max_tokens",
     "generate.num_tasks", "filter.max_tasks", "rollout.num_workers", "rollout.envs_per_worker", "rollout.max_steps",
     "rollout.num_generations", "rollout.image_size", "label.judge", "replay.demos", "actor.objective", "actor.lr",
-    "actor.batch_size", "actor.epochs", "actor.imitation", "evaluate.temperature",
+    "actor.batch_size", "actor.epochs", "actor.imitation", "sft.lr", "sft.epochs", "sft.batch_size",
+    "evaluate.temperature",
 })  # fmt: skip
 """Options that `--help` lists without being asked for a section."""
 

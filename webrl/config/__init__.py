@@ -321,7 +321,7 @@ class RolloutConfig(SamplingConfig):
         None,
         ge=0,
         description="a vision-language actor is shown the saved screenshot, its longer side at most so many pixels "
-        "(0: as it is) (docs/eyes.md); none: the actor reads the page's text alone",
+        "(0: as it is); none: the actor reads the page's text alone (docs/eyes.md)",
     )
     show_text: bool = Field(
         True,
@@ -674,7 +674,7 @@ class RunConfig(Section):
     name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
-    num_phases: int = Field(8, ge=0, description="phases after phase 0")
+    num_phases: int = Field(8, ge=0, description="training phases; phase 0 only evaluates the start")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
     )

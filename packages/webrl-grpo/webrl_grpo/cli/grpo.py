@@ -58,10 +58,12 @@ def main(args: argparse.Namespace) -> int:
     used = [name for name in VARIABLES if os.environ.get(name)]
     if used:
         print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
+    from webrl.config.extras import require
     from webrl.llm.check import check_model
     from webrl_grpo.train import check, make_tasks, train
 
     if args.dry_run:
+        require("grpo", "webrl grpo")
         make_tasks(settings)
         check_model(settings.model_name)
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")

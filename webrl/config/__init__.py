@@ -674,7 +674,7 @@ class RunConfig(Section):
     name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
-    num_phases: int = Field(8, ge=0, description="training phases; phase 0 only evaluates the start")
+    num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
     )

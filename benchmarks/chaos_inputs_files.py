@@ -59,7 +59,7 @@ FILES = (
     BadInput(f"{_CONVERT} hostile/empty_list.pkl file", 1, "file", "exists", "", files={"file": ""}),
     # task files
     BadInput(f"{_TEST_DATA} --input hostile/random_bytes", 1, "malformed JSON", "hostile/random_bytes:1", ""),
-    BadInput(f"{_TEST_DATA} --input hostile/no_objects.jsonl", 1, "1", "hostile/no_objects.jsonl:1", "`task`, `web`"),
+    BadInput(f"{_TEST_DATA} --input hostile/no_objects.jsonl", 1, "1", "hostile/no_objects.jsonl:1", "`task` and `web`"),
     BadInput(f"{_TEST_DATA} --input hostile/wrong_types.jsonl", 1, "7", "hostile/wrong_types.jsonl:1", "non-empty text"),
     BadInput(f"{_TEST_DATA} --input folder", 1, "a folder", "not a regular file", "", files={"folder": a_folder}),
     BadInput(f"{_TEST_DATA} --input pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 29_861,
+    "core: lines": 29_863,
     "core: files": 182,
     "lines": 51_550,
     "files": 318,

@@ -80,7 +80,7 @@ def test_the_suites_share_the_numbers_of_tasks_take_turns_and_draw_what_each_alo
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["tasks.suite=[miniwob,webarena_lite]"], ["tasks.suite", "'webarena_lite'", "held and reset", "its own"]),
+        (["tasks.suite=[miniwob,webarena_lite]"], ["tasks.suite", "'webarena_lite'", "held and reset", "separate run"]),
         (["tasks.suite=[miniwob,miniwob]"], ["'miniwob' is listed twice"]),
         (["tasks.suite=[miniwob,moon]"], ["'moon'", "'miniwob'", "'arena'"]),
         (["tasks.suite=[]"], ["tasks.suite", "[miniwob, arena]"]),

@@ -17,6 +17,7 @@ from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.turns import without_end
+from webrl.runs.disk import make_folder
 from webrl.runs.store import write_records
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -53,6 +54,7 @@ def convert_released(path: Path, out: Path) -> dict[str, int]:
     Raises:
         DataError: see `read_released`; also if there is no usable trajectory.
     """
+    make_folder(out)
     with ProblemLog(out / "problems.txt") as problems:
         found = list(read_released(path, problems))
     if not found:

@@ -285,7 +285,7 @@ def test_a_killed_process_leaves_no_server_and_the_next_start_removes_its_folder
         return folders
 
     assert run(work()) == [False, True, True]
-    assert not [path for path in tmp_path.glob("webrl-serve-*/*") if path.is_dir()]
+    assert not [path for path in tmp_path.glob(".webrl-episode-*/*") if path.is_dir()]
 
 
 def test_a_cleaner_of_temporary_files_does_not_cost_a_living_server_its_folder(config_file, tmp_path, monkeypatch):
@@ -294,7 +294,7 @@ def test_a_cleaner_of_temporary_files_does_not_cost_a_living_server_its_folder(c
     async def work():
         web = written(config_file).rollout.web
         living = await EpisodeServer.start(web)
-        for path in tmp_path.glob("webrl-serve-*/**/*"):
+        for path in tmp_path.glob(".webrl-episode-*/**/*"):
             if path.is_file():
                 path.unlink()
         await (await EpisodeServer.start(web)).stop()
@@ -317,7 +317,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(config_file, tmp_path, monkeyp
             await starting
 
     def folders():
-        return [path for path in tmp_path.glob("webrl-serve-*/*") if path.is_dir()]
+        return [path for path in tmp_path.glob(".webrl-episode-*/*") if path.is_dir()]
 
     run(work())
     assert not folders()
@@ -434,14 +434,17 @@ def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_fil
 def test_what_is_no_folder_of_a_server_is_not_removed(config_file, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "kept").mkdir()
-    (tmp_path / "webrl-serve-link").symlink_to("kept")
-    (tmp_path / "webrl-serve-file").touch()
+    (tmp_path / ".webrl-episode-link").symlink_to("kept")
+    (tmp_path / ".webrl-episode-file").touch()
+    (tmp_path / ".webrl-episode-other").mkdir()
+    (tmp_path / ".webrl-episode-other" / "mine").touch()
 
     async def work():
         await (await EpisodeServer.start(written(config_file).rollout.web)).stop()
 
     run(work())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "webrl-serve-file", "webrl-serve-link"]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"kept", ".webrl-episode-file", ".webrl-episode-link", ".webrl-episode-other"}
 
 
 def test_a_folder_that_is_not_there_is_named(config_file):

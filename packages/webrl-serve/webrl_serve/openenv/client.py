@@ -330,7 +330,7 @@ def decode(screenshot: Any) -> bytes:
 
 def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
     """Read the response to a step or reset; what a server of OpenEnv's own leaves out is read from the action."""
-    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
+    page, done, reward = data["observation"], bool(data["done"]), float(data.get("reward") or 0.0)
     error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
     screenshot = None
     if config.screenshots:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from playwright.async_api import APIResponse, BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
+_MAX_REDIRECTS = 20
 _TEXT = Path(__file__).with_name("text.js")
 
 
@@ -100,18 +101,18 @@ async def unanswered(end: End) -> str:
     """Why the site's start page gives no answer at all, "" if it gives one."""
     url = end.config.start_urls[0]
     try:
-        _, body = await _ask(url, end, num_redirects=0)
+        _, body = await _ask(url, end, follow=False)
     except Undecided as error:
         return str(error)
     text = body[:300].decode("utf-8", "replace")
     return f"{url} does not answer: {text:.200}" if UNREACHED in text else ""
 
 
-async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse, bytes]:
+async def _ask(url: str, end: End, *, follow: bool = True) -> tuple[APIResponse, bytes]:
     """The answer to a GET with the agent's cookies, which the site's limits do not apply to, and its body.
 
     Raises:
-        Undecided: no answer, or a redirect to another host.
+        Undecided: no answer, a redirect to another host, or no end of redirects.
     """
     from playwright.async_api import Error
 
@@ -120,16 +121,17 @@ async def _ask(url: str, end: End, num_redirects: int = 20) -> tuple[APIResponse
         assert end.context.browser is not None
         context = await end.context.browser.new_context(proxy={"server": end.proxy} if end.proxy else None)
         await context.add_cookies(cast(Any, await end.context.cookies()))
-        while True:
+        for _ in range(_MAX_REDIRECTS + 1):
             answer = await context.request.get(
                 url, headers=end.config.authorization(url), timeout=end.config.check_timeout_s * 1000, max_redirects=0
             )
             location = answer.headers.get("location")
-            if not (300 <= answer.status < 400 and location and num_redirects):
+            if not (follow and 300 <= answer.status < 400 and location):
                 return answer, await answer.body()
-            url, num_redirects = urljoin(url, location), num_redirects - 1
+            url = urljoin(url, location)
             if not end.allows(url):
                 raise Undecided(f"it leads away: {url} is outside the site's hosts")
+        raise Undecided(f"it leads to {url} after more than {_MAX_REDIRECTS} redirects")
     except (Error, ValueError) as error:  # ValueError: an address that is none
         raise Undecided(f"{url} does not answer ({first_line(error)})") from None
     finally:
@@ -193,11 +195,7 @@ async def _http(check: Check, end: End) -> str:
     if not end.allows(url):
         raise Undecided(f"{url} is outside the site's hosts")
     answer, body = await _ask(url, end)
-    if (
-        answer.status == _TOO_MANY
-        or answer.status >= 500
-        or (300 <= answer.status < 400 and "location" in answer.headers)
-    ):
+    if answer.status == _TOO_MANY or answer.status >= 500:
         raise Undecided(f"{url} answers {answer.status}")
     if not 200 <= answer.status < 300:
         return f"{url} answers {answer.status}"

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from rollouts_builders import at, bid_of, in_browser, miniwob, serve
+from rollouts_builders import at, bid_of, in_browser, miniwob, reply, serve
 
 pytestmark = pytest.mark.browser
 
@@ -499,3 +499,21 @@ def test_an_svg_shape_says_what_a_person_sees_of_it():
     ]
     assert shapes[3].startswith("text cyan 20px at 15")
     assert "shape=" not in on_page(page, every_element=None)[0][0]
+
+
+def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_there_instead():
+    page = """<title>t</title><style>b { display: inline-block; content: url(/a.svg) } b:hover { content: url(/b.svg) }
+    i { position: absolute; left: 100px } i:hover { left: 300px }</style>
+    <div onclick="o.textContent += ' around'"><b onclick="o.textContent += ' hit'; event.stopPropagation()"></b>
+    <i onclick="o.textContent += ' flees'">flees</i></div><p id=o>so far:"""
+    svg = "<svg xmlns='http://www.w3.org/2000/svg' width='20' height='20'><rect width='20' height='20'/></svg>"
+
+    async def draw(path, writer):
+        await reply(writer, svg, kind="image/svg+xml")
+
+    actions = ("click('{image}')", "click('{flees}')")
+    texts, errors = on_page({"/": page, "/a.svg": draw, "/b.svg": draw}, *actions)
+    assert "'so far: hit'" in texts[1]
+    assert "'so far: hit'" in texts[2]
+    assert not errors[0]
+    assert "moves away from the mouse" in errors[1]

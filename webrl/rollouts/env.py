@@ -56,6 +56,8 @@ _PATIENCE = 0.6
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
+_MAX_PRESSES = 2
+"""A click that its element moved away from (`aimAt` of act.js) is made once more."""
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
@@ -192,6 +194,7 @@ class BrowserEnv:
         self._clean = False
         self._restarts = 0
         self._ids: dict[str, str] | None = None
+        self._missed = False
         self._copied: dict[str, str] | None = None
 
     async def reset(self, task: Task) -> Observation:
@@ -222,21 +225,26 @@ class BrowserEnv:
             raise BrowserError("step() before reset()")
         blocked = self._guard.blocked
         action: Action | None = None
-        error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
-            try:
-                action = self._parse(action_text)
-                for part in (action, *action.rest):
-                    clean = clean and part.name not in _DIRTY
-                    await self._use_tab()
-                    async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
-                        await self._act(part)
-            except (ActionError, ActionFailed) as problem:
-                error = str(problem)
-            observation, verdict = await self._look(HORIZON_MS if action else 0)
+            for _ in range(_MAX_PRESSES):
+                error, self._missed = "", False
+                try:
+                    action = self._parse(action_text)
+                    for part in (action, *action.rest):
+                        clean = clean and part.name not in _DIRTY
+                        await self._use_tab()
+                        async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
+                            await self._act(part)
+                except (ActionError, ActionFailed) as problem:
+                    error = str(problem)
+                observation, verdict = await self._look(HORIZON_MS if action else 0)
+                if not self._missed:
+                    break
+            else:
+                error = error or "Error: the click reached nothing: the element moves away from the mouse"
             self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
         return StepResult(
@@ -392,6 +400,7 @@ class BrowserEnv:
             f"{before}__webrl.look({how})", self._config.step_timeout_s * _PATIENCE
         )
         self._copied = seen["copied"] or self._copied
+        self._missed = self._missed or seen["missed"]
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:

@@ -125,6 +125,27 @@
     return !api.isIdle(waitMs);
   };
 
+  // The element that is clicked next. What the mouse, by coming, has moved from under it (a picture that is only loading)
+  // gets no click, and neither does what is there instead: `look` says that it was missed.
+  let aimed = null;
+  let missed = false;
+  const guard = (event) => {
+    if (!aimed || !event.isTrusted) return;
+    if (event.type === 'pointerdown') {
+      missed = !event.composedPath().some((part) => part === aimed || (part.localName === 'label' && part.control === aimed));
+      if (!missed) aimed = null;
+    }
+    if (!missed) return;
+    event.stopImmediatePropagation();
+    event.preventDefault();
+  };
+  const PRESSES = ['pointerdown', 'mousedown', 'pointerup', 'mouseup', 'click', 'dblclick', 'auxclick', 'contextmenu'];
+  const aimAt = (element, point) => {
+    aimed = point && element;
+    for (const type of PRESSES) window.addEventListener(type, guard, true);
+    return point;
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
   // of DOM.getContentQuads); 'hidden' if it is not visible and nothing that goes on could show it within `waitMs`.
   api.aim = (bid, waitMs, quads) => {
@@ -136,7 +157,7 @@
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
     const point = centre(quads ? quads.map(corners) : element.getClientRects());
-    return point && isOnTop(element, point) ? point : inLabel(element);
+    return aimAt(element, point && isOnTop(element, point) ? point : inLabel(element));
   };
 
   const changed = (element) => {
@@ -252,7 +273,9 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied() };
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied(), missed };
+    aimed = null;
+    missed = false;
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

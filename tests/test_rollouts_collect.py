@@ -123,6 +123,11 @@ def test_five_equal_actions_in_a_row_end_it():
     assert [step.action for step in trajectory.steps] == ["noop(1)"] + ["noop(2)"] * 5
 
 
+def test_five_equal_actions_that_each_change_the_page_do_not_end_it():
+    trajectory = play(Scripted("keyboard_press('Tab')"), task=miniwob("login-user"), max_steps=7)
+    assert trajectory.status is Status.STEP_LIMIT
+
+
 def test_the_step_limit_ends_it():
     trajectory = play(Scripted("noop(1)", "noop(2)", "noop(3)", "noop(4)"), max_steps=3)
     assert trajectory.status is Status.STEP_LIMIT

@@ -517,3 +517,16 @@ def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_t
     assert "'so far: hit'" in texts[2]
     assert not errors[0]
     assert "moves away from the mouse" in errors[1]
+
+
+def test_a_scroll_moves_the_part_of_a_page_that_scrolls_and_says_what_is_left():
+    page = """<title>t</title><p>Terms<textarea disabled style="width: 99px; height: 50px"></textarea>
+    <button disabled>Agree</button><script>const text = document.querySelector('textarea');
+    text.value = 'one\\n'.repeat(99); text.onscroll = () => { document.querySelector('button').disabled =
+    text.scrollTop + text.clientHeight < text.scrollHeight - 1 }</script>"""
+    texts, _ = on_page(page, "scroll(0, 100)", "scroll(0, 9000)", "scroll(0, 100)")
+    assert re.match(r"scroll: 1\d\d\d more pixels that way\n", texts[1])
+    assert texts[2].startswith("scroll: this is the end\n")
+    assert "button 'Agree', disabled" in texts[1]
+    assert "button 'Agree', disabled" not in texts[2]
+    assert texts[3].startswith("scroll: there is nothing to scroll that way\n")

@@ -347,7 +347,7 @@ class RolloutConfig(SamplingConfig):
         description="rounds of further attempts at tasks that some attempts solve, to replace groups whose "
         "attempts all ended alike; for actor.objective=grpo",
     )
-    max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
+    max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row that change nothing")
     max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
     step_timeout_s: float = Field(30.0, gt=0, description="deadline of one browser step")
     episode_timeout_s: float = Field(600.0, gt=0, description="deadline of one episode")

@@ -75,7 +75,8 @@ async def run_episode(
         draws: names the stream of draws: two episodes of one name draw alike. Default: the trajectory id.
 
     Stop rules (paper, section 2.1 of the released code's settings): `max_parse_failures` unreadable actions in a
-    row, `max_repeats` equal actions in a row, `max_steps` steps, the agent's or the page's end, `episode_timeout_s`.
+    row, `max_repeats` equal actions in a row on a page that stays the same (the released code counts one more press of
+    an arrow key or of a +, too), `max_steps` steps, the agent's or the page's end, `episode_timeout_s`.
     """
     episode = _Episode()
     start = time.perf_counter()
@@ -175,8 +176,8 @@ def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Statu
         return Status.AGENT_DONE
     if episode.parse_failures >= config.max_parse_failures:
         return Status.PARSE_FAILURES
-    last = [step.action for step in episode.steps[-config.max_repeats :]]
-    if len(last) == config.max_repeats and last[0] and len(set(last)) == 1:
+    last = [(step.action, step.observation) for step in episode.steps[-config.max_repeats :]]
+    if len(last) == config.max_repeats and last[0][0] and len(set(last)) == 1:
         return Status.REPEATED_ACTION
     if len(episode.steps) >= config.max_steps:
         return Status.STEP_LIMIT

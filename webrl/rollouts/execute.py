@@ -414,8 +414,8 @@ async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, fl
         tabs.tab.pointer = (point[0], point[1])
         await tabs.page.mouse.move(*point)
     await tabs.page.mouse.wheel(delta_x, delta_y)
-    if await tabs.tab.evaluate("__webrl.wheeled"):
-        tabs.tell("scroll: there is nothing to scroll that way")
+    if told := await tabs.tab.evaluate("__webrl.wheeled"):
+        tabs.tell(f"scroll: {told}")
 
 
 async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:

@@ -62,20 +62,33 @@
     const [html, body] = [document.documentElement, document.body].map((each) => each && getComputedStyle(each));
     return moves(page, html.overflowY === 'visible' && body ? body : html, true);
   };
-  // Where to turn the wheel: `at`, or where the mouse is, or in the middle of the page if only that scrolls something.
+  // Where to turn the wheel: `at`, or where the mouse is, or in the middle of the page if only that scrolls something, or
+  // on the largest part of the page that does.
   api.aimWheel = (at, pointer, dx, dy) => {
     const point = at ?? api.pointer() ?? pointer;
-    const middle = [innerWidth / 2, innerHeight / 2];
-    const here = scrollsAt(point ?? [0, 0], dx, dy);
-    const scrolls = here || (!at && scrollsAt(middle, dx, dy));
-    const event = !scrolls ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
-    // Both come after the browser says that the wheel was turned. Whether the page left the wheel unused.
+    let place = scrollsAt(point ?? [0, 0], dx, dy) ? point ?? [0, 0] : null;
+    if (!place && !at) {
+      const areas = api.allElements().filter((part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth)
+        .map((part) => part.getBoundingClientRect()).sort((a, b) => b.width * b.height - a.width * a.height);
+      const places = [[innerWidth / 2, innerHeight / 2], ...areas.map((area) => centre([area])).filter(Boolean)];
+      place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
+    }
+    const event = !place ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
+    // Both come after the browser says that the wheel was turned. What the agent is told of it: a person sees how far the
+    // bar has gone, or that the page left the wheel unused.
     api.wheeled = new Promise((resolve) => {
-      const end = (found) => resolve(!scrolls && !found.defaultPrevented);
-      window.addEventListener(event, end, { once: true, capture: scrolls, passive: true });
-      setTimeout(() => resolve(false), WHEEL_MS);
+      const end = ({ target, defaultPrevented }) => {
+        if (!place) return resolve(defaultPrevented ? '' : 'there is nothing to scroll that way');
+        const part = target.scrollingElement ?? target;
+        const rest = (delta, start, size, shown) => Math.round(delta > 0 ? size - shown - start : Math.abs(start));
+        const left = dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
+          : rest(dx, part.scrollLeft, part.scrollWidth, part.clientWidth);
+        return resolve(left > 1 ? `${left} more pixels that way` : 'this is the end');
+      };
+      window.addEventListener(event, end, { once: true, capture: place !== null, passive: true });
+      setTimeout(() => resolve(''), WHEEL_MS);
     });
-    return scrolls && !here ? middle : point;
+    return place ?? point;
   };
 
   // A box to tick is often out of sight, and drawn by what stands in its label.

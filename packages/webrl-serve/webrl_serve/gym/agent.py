@@ -79,6 +79,7 @@ class WebrlAgent(Agent):
         self._args = args
         self._model, self._settings = self._find_model()
         self._history: list[dict[str, str]] = []
+        self._pages: list[str] = []
         self._said_last = False
         # All actions of the checkpoint's action language; one call per line.
         self.action_set = HighLevelActionSet(["chat", "infeas", "bid", "nav", "tab", "coord"], multiaction=True)
@@ -103,6 +104,7 @@ class WebrlAgent(Agent):
             body["seed"] = self._args.seed + len(self._history)
         answer: Any = self._client.post("/actions", body=body, cast_to=object)
         self._history.append({"response": answer["text"], "action": answer["action"], "error": answer["error"]})
+        self._pages.append(obs["axtree_txt"])
         self._said_last = any(call.startswith(_LAST_WORDS) for call in answer["calls"])
         info = AgentInfo(think=answer["text"], stats=answer["usage"], extra_info=answer)
         return "\n".join(answer["calls"]) or _NOTHING, info
@@ -133,6 +135,7 @@ class WebrlAgent(Agent):
         unread, equal = self._settings["max_parse_failures"], self._settings["max_repeats"]
         if len(answers) >= unread and not any(answers[-unread:]):
             return f"{unread} unreadable answers in a row"
-        if len(answers) >= equal and answers[-1] and len(set(answers[-equal:])) == 1:
+        last = set(zip(answers[-equal:], self._pages[-equal:], strict=True))
+        if len(answers) >= equal and answers[-1] and len(last) == 1:
             return f"{equal} equal actions in a row"
         return ""

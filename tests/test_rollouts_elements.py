@@ -420,7 +420,7 @@ def test_what_is_clicked_within_a_button_or_a_link_has_an_id_of_its_own():
     assert errors == [""] * 4
     for text, words in zip(texts[1:], ("removed x", "removed y", "opened", "removed z"), strict=True):
         assert words in text
-    assert texts[0].count("clickable") == 1, "neither the text of a button nor what is all of one"
+    assert texts[0].count("clickable") == 2, "neither the text of a button nor what is all of one"
 
 
 def test_what_a_person_uses_is_shown_though_it_is_hidden_from_readers_and_the_page_stays_as_it_is():
@@ -476,12 +476,34 @@ def test_icons_without_a_name_show_their_file_class_or_id():
     assert errors == [""]
     assert "starred" in after
     assert "radio 'box'" in text
-    for line in ("button '', icon='ui-icon ui-icon-pencil'", "image '', icon='star.png'", "button '', icon='send'"):
+    for line in ("button '', icon='ui-icon ui-icon-pencil'", "image '', clickable, icon='star.png'"):
         assert line in text
+    assert "button '', icon='send'" in text
     assert "icon='icon-bin'" in text
     assert not re.search("'(named|text|field)'", text)
     (stock,), _ = on_page(page, every_element=None)
     assert "icon=" not in stock
+
+
+def test_what_a_person_sees_of_a_state_a_picture_and_a_number_is_told():
+    page = """<ul><li class="page-item active"><a href="#1">1</a></li><li><a href="#2">2</a></li></ul>
+    <button class=odd>Odd</button><button class="even selected">Even</button><button class=active disabled>Off</button>
+    <p class=active>plain
+    <p><span>a</span> <span>b</span></p><ul><li onclick="document.title = 'muted'">Mute</li></ul>
+    <img src=x.png width=9 height=9 onclick="0"><img src=y.png><input type=number><input type=number min=1 max=9>"""
+    (text, after), _ = on_page(page, "click('{Mute}')")
+    for line in (
+        "link '1', active",
+        "button 'Even', selected",
+        "listitem '', clickable",
+        "image '', clickable, icon='x.png'",
+    ):
+        assert line in text
+    assert text.count("active") + text.count("selected") == 2
+    assert "'muted'" in after
+    assert "StaticText ''" not in text
+    bounds = [re.findall(r"value(?:min|max)=\d", line) for line in text.splitlines() if "spinbutton" in line]
+    assert bounds == [[], ["valuemin=1", "valuemax=9"]]
 
 
 def test_an_svg_shape_says_what_a_person_sees_of_it():
@@ -499,6 +521,15 @@ def test_an_svg_shape_says_what_a_person_sees_of_it():
     ]
     assert shapes[3].startswith("text cyan 20px at 15")
     assert "shape=" not in on_page(page, every_element=None)[0][0]
+
+
+def test_boxes_that_a_person_counts_are_counted():
+    page = """<style>b { float: left; width: 10px; height: 10px; background: blue } p { clear: both }
+    .off { background: none; border: 1px solid }</style>
+    <span><b></b><b></b><b></b></span> and <span><b></b><b class=off></b></span>
+    <p><b></b>words</p><button aria-label=menu><b></b><b></b></button><p><b style="width:300px"></b></p>"""
+    (text,), _ = on_page(page)
+    assert re.findall("shape='(.*)'", text) == ["3 boxes blue 10x10", "1 box blue 10x10, 1 box 12x12"]
 
 
 def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_there_instead():

@@ -34,16 +34,19 @@ _SKIPPED_PROPERTIES = frozenset(
     ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
 )
 _FLAGS = frozenset(("required", "focused", "atomic"))
+_BOUNDS = frozenset(("valuemin", "valuemax"))
 # Pictures of an icon font: characters for private use.
 _ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
 
 _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
 # Only those that can be used have an icon: all others are part of a layout or a drawing.
 _USED_ROLES = {"generic", "graphics-symbol"}
+# What tells that it is there, but not that it can be used.
+_PASSIVE_ROLES = {"image", "img", "listitem", "cell", "row", "paragraph", "heading", "article", "figure"} | _USED_ROLES
 
 Told = Sequence[str]
-"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, and the
-look of an SVG shape; "" otherwise."""
+"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, the look
+of an SVG shape, and the state that a class names; "" otherwise."""
 Uses = Mapping[str, Told]
 """By bid."""
 
@@ -57,7 +60,8 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
             the text in the others is, too, where their name has it, what is named by an icon has its title for
             a name, images, buttons and links without a name have their file, class or id, SVG shapes their kind,
-            color, size and center, and text fields say if they cannot be edited. None: as BrowserGym.
+            color, size and center, text fields say if they cannot be edited, and what is active or selected by its
+            class alone says so; lines of white space, and bounds that are none, are left out. None: as BrowserGym.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -97,15 +101,21 @@ def _describe(
     if role in _SKIPPED_ROLES or "name" not in node:
         return "", None
     name = node["name"]["value"]
+    if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:
+        properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
-        use, title, hint, shape = uses.get(bid or "", ("", "", "", ""))
-        if use and role in _USED_ROLES:
+        use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
+        if role == "StaticText" and not name.strip():
+            return name, None
+        if use and role in _PASSIVE_ROLES:
             attributes.append(use)
         if hint and not name.strip() and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
             attributes.append(f"icon={hint!r}")
         if shape:
             attributes.append(f"shape={shape!r}")
+        if state:
+            attributes.append(state)
         if role == "textbox" and ("readonly", True) in properties:
             attributes.append("readonly")
         if _ICONS.fullmatch(name):

@@ -87,6 +87,7 @@
     const style = getComputedStyle(element);
     if (!element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) return false;
     if (isShape(element)) return style.fill !== 'none' || style.stroke !== 'none';
+    if (element.localName === 'img' || style.content.startsWith('url')) return true;
     const hasBorder = style.borderStyle !== 'none' && style.borderWidth !== '0px';
     return hasBorder || style.backgroundImage !== 'none' || !/^(transparent|rgba\(.*, 0\))$/.test(style.backgroundColor);
   };
@@ -94,7 +95,7 @@
   // The file, class or id of an icon: all that names one which the page names for nobody; a shape's id or class. '' for
   // what has a name or text.
   // (By attributes: a form's `id` is its field of that name.)
-  const MAX_HINT = 40;
+  const MAX_HINT = 48;
   const hintOf = (element) => {
     if (element.childElementCount > 3 || element.textContent.trim() || element.labels?.length) return '';
     if (element.matches('[aria-label], [aria-labelledby], [title], [placeholder], [alt]:not([alt=""])')) return '';
@@ -105,6 +106,16 @@
     const own = file || element.getAttribute('class') || element.getAttribute('id') || '';
     const hint = (inner ? hintOf(inner) || own : own).trim();
     return hint.length > MAX_HINT ? hint.split(/\s+/).pop().slice(-MAX_HINT) : hint;
+  };
+
+  // What a person sees by an element's color and attributes do not say: the tab or the page of results that is shown, the
+  // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
+  const STATE = /^(?:is-|ui-state-)?(active|selected|current|checked|disabled)$/;
+  const stateOf = (element) => {
+    if (!isActive(element) && !api.uses.has(element)) return '';
+    if (element.matches('label, :disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]')) return '';
+    const item = element.parentElement?.localName === 'li' ? [...element.parentElement.classList] : [];
+    return [...element.classList, ...item].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
   };
 
   // What a person sees of an SVG shape or text that can be clicked or that no text names: its kind, color, size and center
@@ -126,6 +137,24 @@
     const size = isText ? style.fontSize : `${Math.round(box.width)}x${Math.round(box.height)}`;
     const place = `${Math.round(box.left + box.width / 2)},${Math.round(box.top + box.height / 2)}`;
     return [kind, colorOf(style.fill) || colorOf(style.stroke), size, `at ${place}`].filter(Boolean).join(' ');
+  };
+
+  // What a person counts: small boxes that are all there is in an element, by their color and size.
+  const MAX_BOX_PX = 64;
+  const boxesOf = (element) => {
+    const parts = [...element.children];
+    if (!parts.length || parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
+    if (element.textContent.trim() || isActive(element) || isInActive(element) || !parts.every(isDrawn)) return '';
+    const counts = {};
+    for (const part of parts) {
+      const { width, height } = part.getBoundingClientRect();
+      if (Math.max(width, height) > MAX_BOX_PX || part.matches('img')) return '';
+      const { backgroundColor } = getComputedStyle(part);
+      const color = backgroundColor.endsWith(', 0)') ? '' : `${colorOf(backgroundColor)} `;
+      const look = `${color}${Math.round(width)}x${Math.round(height)}`;
+      counts[look] = (counts[look] ?? 0) + 1;
+    }
+    return Object.entries(counts).map(([look, count]) => `${count} ${count > 1 ? 'boxes' : 'box'} ${look}`).join(', ');
   };
 
   // What is dropped anywhere on a page needs no place.
@@ -192,7 +221,8 @@
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
-      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element), shapeOf(element)];
+      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element),
+        shapeOf(element) || boxesOf(element), stateOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

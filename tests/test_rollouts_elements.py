@@ -561,3 +561,12 @@ def test_a_scroll_moves_the_part_of_a_page_that_scrolls_and_says_what_is_left():
     assert "button 'Agree', disabled" in texts[1]
     assert "button 'Agree', disabled" not in texts[2]
     assert texts[3].startswith("scroll: there is nothing to scroll that way\n")
+
+
+def test_a_field_that_listens_to_keys_is_filled_by_typing():
+    page = """<input aria-label=filter value=old onkeyup="o.textContent = 'only ' + this.value"><input aria-label=plain>
+    <p id=o>all</p><script>document.querySelectorAll('input')[1].oninput = (e) => { o.textContent = e.data }</script>"""
+    texts, errors = on_page(page, "fill('{filter}', 'Ann E')", "fill('{plain}', 'Bob')")
+    assert not any(errors)
+    assert "StaticText 'only Ann E'" in texts[1]
+    assert texts[2].count("'Bob'") == 3, "the field, its text, and all of it in one event"

@@ -56,6 +56,9 @@ _ANYWHERE = ("choose", "pick", "watchInput", "hadInput")
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
 time is up: the agent gets Playwright's answer without that wait."""
+MAX_TYPED = 100
+"""A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
+filtered as one types); with `rollout.every_element`: BrowserGym never types."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -284,7 +287,9 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     if value and not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
-        if ready == "selected":
+        if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable():
+            await tabs.page.keyboard.type(value)
+        elif ready in ("keys", "selected"):
             await tabs.tab.insert_text(value)
         if ready:
             return

@@ -178,7 +178,7 @@
     element.dispatchEvent(new Event('change', { bubbles: true }));
   };
 
-  // Selects all text of a field, ready for input: 'selected'; or sets `value` where a field takes no text: 'set'. False
+  // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a field takes no text: 'set'. False
   // if this is not the common case.
   api.selectField = (bid, value) => {
     const element = find(bid);
@@ -201,7 +201,7 @@
       return false;
     }
     element.focus();
-    return 'selected';
+    return api.hearsKeys(element) ? 'keys' : 'selected';
   };
 
   // Whether the element has had input since it was watched.

@@ -260,9 +260,11 @@
   // Elements that listen to the mouse: an anchor without address is a link if it does.
   const clickable = new WeakSet();
   const droppable = new WeakSet();
+  const keyed = new WeakSet();
   EventTarget.prototype.addEventListener = function (type, ...args) {
     if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
     if (this instanceof Element && type === 'drop') droppable.add(this);
+    if (this instanceof Element && /^key(down|press|up)$/.test(type)) keyed.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
@@ -287,8 +289,10 @@
       for (const element of elements) {
         const role = internals.get(element)?.role ?? null;
         const [isClickable, isDropTarget] = [api.isClickable(element), droppable.has(element) || element.ondrop !== null];
-        if (isClickable || isDropTarget || role) {
-          found[found.length] = { at, clickable: isClickable, droppable: isDropTarget, onclick: element.onclick != null, role };
+        const hearsKeys = keyed.has(element) || (element.onkeydown ?? element.onkeypress ?? element.onkeyup ?? null) !== null;
+        if (isClickable || isDropTarget || hearsKeys || role) {
+          found[found.length] = { at, clickable: isClickable, droppable: isDropTarget, onclick: element.onclick != null,
+            keys: hearsKeys, role };
         }
         at += 1;
         const shadow = apply(shadowOf, element, []);

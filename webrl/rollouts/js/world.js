@@ -58,5 +58,6 @@
   api.isClickable = (element) => told.get(element)?.clickable ?? false;
   api.isDropTarget = (element) => told.get(element)?.droppable ?? false;
   api.hasOnclick = (element) => told.get(element)?.onclick ?? false;
+  api.hearsKeys = (element) => told.get(element)?.keys ?? false;
   api.innerRole = (element) => told.get(element)?.role ?? null;
 })();

@@ -124,7 +124,8 @@ def _explain(error: Exception) -> str:
     """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
     text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
     obstacle = _REFUSED.search(str(error))
-    return f"{text} ({valid_text(obstacle.group(1))})" if obstacle else text
+    hint = ": a click may open what fills it in" if obstacle and obstacle.group(1) == "element is not editable" else ""
+    return f"{text} ({valid_text(obstacle.group(1))}{hint})" if obstacle else text
 
 
 async def locate(page: Page, bid: str) -> Locator:
@@ -419,8 +420,11 @@ async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, fl
         tabs.tab.pointer = (point[0], point[1])
         await tabs.page.mouse.move(*point)
     await tabs.page.mouse.wheel(delta_x, delta_y)
-    if told := await tabs.tab.evaluate("__webrl.wheeled"):
-        tabs.tell(f"scroll: {told}")
+    left = await tabs.tab.evaluate("__webrl.wheeled")
+    if left == -1:
+        tabs.tell("scroll: there is nothing to scroll that way")
+    elif left is not None:
+        tabs.tell(f"scroll: {left * tabs.scale:.0f} more pixels that way" if left > 1 else "scroll: this is the end")
 
 
 async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:

@@ -74,19 +74,18 @@
       place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
     }
     const event = !place ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
-    // Both come after the browser says that the wheel was turned. What the agent is told of it: a person sees how far the
-    // bar has gone, or that the page left the wheel unused.
+    // Both come after the browser says that the wheel was turned. What is left that way, in
+    // pixels, as a person sees on the bar; -1 if the page left the wheel unused; null if nobody here can tell.
     api.wheeled = new Promise((resolve) => {
       const end = ({ target, defaultPrevented }) => {
-        if (!place) return resolve(defaultPrevented ? '' : 'there is nothing to scroll that way');
+        if (!place) return resolve(defaultPrevented ? null : -1);
         const part = target.scrollingElement ?? target;
-        const rest = (delta, start, size, shown) => Math.round(delta > 0 ? size - shown - start : Math.abs(start));
-        const left = dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
-          : rest(dx, part.scrollLeft, part.scrollWidth, part.clientWidth);
-        return resolve(left > 1 ? `${left} more pixels that way` : 'this is the end');
+        const rest = (delta, start, size, shown) => (delta > 0 ? size - shown - start : Math.abs(start));
+        return resolve(dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
+          : rest(dx, part.scrollLeft, part.scrollWidth, part.clientWidth));
       };
       window.addEventListener(event, end, { once: true, capture: place !== null, passive: true });
-      setTimeout(() => resolve(''), WHEEL_MS);
+      setTimeout(() => resolve(null), WHEEL_MS);
     });
     return place ?? point;
   };

@@ -111,11 +111,12 @@
   // What a person sees by an element's color and attributes do not say: the tab or the page of results that is shown, the
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
   const STATE = /^(?:is-|ui-state-)?(active|selected|current|checked|disabled)$/;
+  const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
   const stateOf = (element) => {
     if (!isActive(element) && !api.uses.has(element)) return '';
-    if (element.matches('label, :disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]')) return '';
-    const item = element.parentElement?.localName === 'li' ? [...element.parentElement.classList] : [];
-    return [...element.classList, ...item].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
+    const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
+    if (element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
+    return [...element.classList, ...item.classList].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
   };
 
   // What a person sees of an SVG shape or text that can be clicked or that no text names: its kind, color, size and center

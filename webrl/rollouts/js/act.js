@@ -6,7 +6,8 @@
   const TYPED = new Set(['', 'email', 'password', 'search', 'tel', 'text', 'url']);
   const SET = new Set(['color', 'date', 'datetime-local', 'month', 'range', 'time', 'week']); // as Playwright fills them
 
-  const WHEEL_MS = 500;
+  const WHEEL_MS = 1500; // for what scrolls smoothly, on a busy machine
+  const FRAME_WHEEL_MS = 500; // a frame tells nobody here
 
   const { find } = api;
 
@@ -45,6 +46,7 @@
     }
     return false;
   };
+  const FRAME = /^(iframe|frame|embed|object)$/;
   // Whether a wheel turned at a point scrolls something; inside frames and plug-ins nobody here can tell.
   const scrollsAt = (point, dx, dy) => {
     const moves = (element, overflow, page) => {
@@ -56,7 +58,7 @@
     };
     const page = document.scrollingElement ?? document.documentElement;
     for (let top = topmost(document, point); top; top = api.parentOf(top)) {
-      if (/^(iframe|frame|embed|object)$/.test(top.localName)) return true;
+      if (FRAME.test(top.localName)) return true;
       if (top !== page && moves(top, getComputedStyle(top), false)) return true;
     }
     const [html, body] = [document.documentElement, document.body].map((each) => each && getComputedStyle(each));
@@ -85,7 +87,8 @@
           : rest(dx, part.scrollLeft, part.scrollWidth, part.clientWidth));
       };
       window.addEventListener(event, end, { once: true, capture: place !== null, passive: true });
-      setTimeout(() => resolve(null), WHEEL_MS);
+      const isFrame = place && FRAME.test(topmost(document, place)?.localName);
+      setTimeout(() => resolve(null), isFrame ? FRAME_WHEEL_MS : WHEEL_MS);
     });
     return place ?? point;
   };

@@ -113,10 +113,10 @@
   const STATE = /^(?:is-|ui-state-)?(active|selected|current|checked|disabled)$/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
   const stateOf = (element) => {
-    if (!isActive(element) && !api.uses.has(element)) return '';
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
-    if (element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
-    return [...element.classList, ...item.classList].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
+    const state = [...element.classList, ...item.classList].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
+    if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
+    return isActive(element) || api.uses.has(element) ? state : '';
   };
 
   // What a person sees of an SVG shape or text that can be clicked or that no text names: its kind, color, size and center

@@ -56,6 +56,7 @@ _PATIENCE = 0.6
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
+_PRESSES = frozenset(("click", "dblclick", "check", "uncheck"))
 _MAX_PRESSES = 2
 """A click that its element moved away from (`aimAt` of act.js) is made once more."""
 _MAX_FIRST_ID = 1000
@@ -229,11 +230,14 @@ class BrowserEnv:
         if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
+            parts: tuple[Action, ...] = ()
             for _ in range(_MAX_PRESSES):
                 error, self._missed = "", False
                 try:
-                    action = self._parse(action_text)
-                    for part in (action, *action.rest):
+                    if action is None:
+                        action = self._parse(action_text)
+                        parts = (action, *action.rest)
+                    for part in parts:
                         clean = clean and part.name not in _DIRTY
                         await self._use_tab()
                         async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
@@ -241,7 +245,8 @@ class BrowserEnv:
                 except (ActionError, ActionFailed) as problem:
                     error = str(problem)
                 observation, verdict = await self._look(HORIZON_MS if action else 0)
-                if not self._missed:
+                parts = parts[-1:]
+                if not (self._missed and parts[0].name in _PRESSES):
                     break
             else:
                 error = error or "Error: the click reached nothing: the element moves away from the mouse"

@@ -156,7 +156,7 @@
   };
   const PRESSES = ['pointerdown', 'mousedown', 'pointerup', 'mouseup', 'click', 'dblclick', 'auxclick', 'contextmenu'];
   const aimAt = (element, point) => {
-    aimed = point && element;
+    [aimed, missed] = [point && element, false];
     for (const type of PRESSES) window.addEventListener(type, guard, true);
     return point;
   };

@@ -184,6 +184,7 @@ class BrowserEnv:
         self.page: Page = None  # type: ignore[assignment]
         self.tab: Tab = None  # type: ignore[assignment]
         self.scale = 1.0
+        self.shows_all = config.observation != "html"
         self.upload_dir = config.upload_dir
         self.max_tabs = MAX_TABS
         self.observer: EpisodeObserver | None = None

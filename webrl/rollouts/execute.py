@@ -77,6 +77,8 @@ class Tabs(Protocol):
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+    shows_all: bool
+    """The agent is shown all of a page, wherever it is scrolled to."""
     max_tabs: int
     """No more tabs than these can be open."""
     upload_dir: Path | None
@@ -423,7 +425,7 @@ async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, fl
     left = await tabs.tab.evaluate("__webrl.wheeled")
     if left == -1:
         tabs.tell("scroll: there is nothing to scroll that way")
-    elif left is not None:
+    elif left is not None and tabs.shows_all:
         tabs.tell(f"scroll: {left * tabs.scale:.0f} more pixels that way" if left > 1 else "scroll: this is the end")
 
 

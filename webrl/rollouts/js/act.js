@@ -70,14 +70,20 @@
     const point = at ?? api.pointer() ?? pointer;
     let place = scrollsAt(point ?? [0, 0], dx, dy) ? point ?? [0, 0] : null;
     if (!place && !at) {
-      const areas = api.allElements().filter((part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth)
+      let parts = [];
+      try {
+        parts = api.allElements();
+      } catch {
+        // more than are shown
+      }
+      const areas = parts.filter((part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth)
         .map((part) => part.getBoundingClientRect()).sort((a, b) => b.width * b.height - a.width * a.height);
       const places = [[innerWidth / 2, innerHeight / 2], ...areas.map((area) => centre([area])).filter(Boolean)];
       place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
     }
     const event = !place ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
-    // Both come after the browser says that the wheel was turned. What is left that way, in
-    // pixels, as a person sees on the bar; -1 if the page left the wheel unused; null if nobody here can tell.
+    // Both come after the browser says that the wheel was turned. What is left that way in pixels, as a person sees on the
+    // bar; -1 if the page left the wheel unused; null if nobody here can tell.
     api.wheeled = new Promise((resolve) => {
       const end = ({ target, defaultPrevented }) => {
         if (!place) return resolve(defaultPrevented ? null : -1);

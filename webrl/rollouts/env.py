@@ -57,8 +57,10 @@ _PATIENCE = 0.6
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
 _PRESSES = frozenset(("click", "dblclick", "check", "uncheck"))
-_MAX_PRESSES = 2
-"""A click that its element moved away from (`aimAt` of act.js) is made once more."""
+_MAX_PRESSES = 4
+"""A click that its element moved away from (`aimAt` of act.js) is made again, so often in all."""
+_PRESS_AGAIN_S = 0.1
+"""For a picture to be loaded; then longer each time."""
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
@@ -232,7 +234,8 @@ class BrowserEnv:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
             parts: tuple[Action, ...] = ()
-            for _ in range(_MAX_PRESSES):
+            for attempt in range(_MAX_PRESSES):
+                await asyncio.sleep(_PRESS_AGAIN_S * attempt)
                 error, self._missed = "", False
                 try:
                     if action is None:

@@ -186,8 +186,8 @@
     element.dispatchEvent(new Event('change', { bubbles: true }));
   };
 
-  // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a field takes no text: 'set'. False
-  // if this is not the common case.
+  // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a
+  // field takes no text: 'set'. False if this is not the common case.
   api.selectField = (bid, value) => {
     const element = find(bid);
     if (!element || !usable(element) || element.readOnly) return false;

@@ -110,11 +110,11 @@
 
   // What a person sees by an element's color and attributes do not say: the tab or the page of results that is shown, the
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
-  const STATE = /^(?:is-|ui-state-)?(active|selected|current|checked|disabled)$/;
+  const STATE = /(?:^|\s)(?:is-|ui-state-)?(active|selected|current|checked|disabled)(?=\s|$)/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
   const stateOf = (element) => {
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
-    const state = [...element.classList, ...item.classList].map((word) => STATE.exec(word)?.[1]).find(Boolean) ?? '';
+    const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
     return isActive(element) || api.uses.has(element) ? state : '';
   };
@@ -143,8 +143,9 @@
   // What a person counts: small boxes that are all there is in an element, by their color and size.
   const MAX_BOX_PX = 64;
   const boxesOf = (element) => {
+    if (!element.firstElementChild || element.firstElementChild.firstChild) return '';
     const parts = [...element.children];
-    if (!parts.length || parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
+    if (parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
     if (element.textContent.trim() || isActive(element) || isInActive(element) || !parts.every(isDrawn)) return '';
     const counts = {};
     for (const part of parts) {

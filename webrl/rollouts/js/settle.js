@@ -282,6 +282,8 @@
   const { querySelectorAll: findInDocument } = Document.prototype;
   const { querySelectorAll: findInShadow } = DocumentFragment.prototype;
   const { get: shadowOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'shadowRoot');
+  const isField = (element) => element.localName === 'input' || element.localName === 'textarea';
+  const hasKeyHandler = (field) => (field.onkeydown ?? field.onkeypress ?? field.onkeyup ?? null) !== null;
   const facts = () => {
     const found = [];
     let at = 0;
@@ -289,7 +291,7 @@
       for (const element of elements) {
         const role = internals.get(element)?.role ?? null;
         const [isClickable, isDropTarget] = [api.isClickable(element), droppable.has(element) || element.ondrop !== null];
-        const hearsKeys = keyed.has(element) || (element.onkeydown ?? element.onkeypress ?? element.onkeyup ?? null) !== null;
+        const hearsKeys = keyed.has(element) || (isField(element) && hasKeyHandler(element));
         if (isClickable || isDropTarget || hearsKeys || role) {
           found[found.length] = { at, clickable: isClickable, droppable: isDropTarget, onclick: element.onclick != null,
             keys: hearsKeys, role };

@@ -165,14 +165,17 @@
     return element?.isConnected && element.getAttribute('bid') === bid ? element : null;
   };
 
-  // Chromium 126 crashes where its tree is asked for while a list is open (123 and 138 do not): one of another type is not.
-  const CRASHES = /Chrome\/(12[4-9]|13[0-7])\./.test(navigator.userAgent);
-  const closeList = (list) => {
-    if (!(list instanceof HTMLSelectElement) || list.multiple || list.size > 1) return;
-    const size = list.getAttribute('size');
-    list.size = 2;
-    if (size === null) list.removeAttribute('size');
-    else list.setAttribute('size', size);
+  // Chromium before 138 crashes where its tree is asked for while a picker is open: 119 with one of a date or color, 126 with
+  // a list as well. The picker of an element that is not drawn closes; its focus would be taken later.
+  const CRASHES = /Chrome\/1([0-2]\d|3[0-7])\./.test(navigator.userAgent);
+  const PICKS = /^(select-one|color|date|datetime-local|month|time|week)$/;
+  const closePicker = (element) => {
+    const style = element.getAttribute('style');
+    element.style.setProperty('display', 'none', 'important');
+    element.getBoundingClientRect();
+    if (style === null) element.removeAttribute('style');
+    else element.setAttribute('style', style);
+    element.getBoundingClientRect();
   };
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
@@ -193,7 +196,7 @@
     const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
-    if (CRASHES && intoAria) closeList(elements.find((element) => element.matches('select:focus')));
+    if (CRASHES && intoAria) elements.filter((each) => each.matches(':focus') && PICKS.test(each.type)).forEach(closePicker);
     if (api.every) api.learn(elements);
     findPages();
     cover();

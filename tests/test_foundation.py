@@ -319,7 +319,9 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)
 
 
-def test_the_published_commands_work_in_any_order_after_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_published_commands_work_in_any_order_after_a_finished_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """`gen_task.py` begins a phase that `webrl run` did not plan: the others keep to the newest with rollouts."""
     config = config_in(tmp_path, num_phases=1)
     folder = open_run(config)

@@ -209,8 +209,8 @@ async def read_page(
 async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
-    Frames that cannot run scripts are skipped. Returns DevTools' ids of the others by bid. What `mark` says of uses is
-    added to `uses`.
+    Returns DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may
+    not run scripts are skipped, as in BrowserGym.
     """
     found: dict[str, str] = {}
     waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
@@ -222,7 +222,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
                 flat = (await tab.channel.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
                 attributes = dict(zip(flat[::2], flat[1::2], strict=True))
                 bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
-                if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+                if bid is None or (uses is None and sandbox is not None and "allow-scripts" not in sandbox.split()):
                     continue
                 marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
             except ChannelError as error:

@@ -342,15 +342,18 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
         waiting.extend(entry.get("childFrames", []))
         frame = entry["frame"]["id"]
         try:
-            found = (await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame}))["nodes"]
-            if found and frame != tab.channel.main_frame:
-                inside[await _owner(tab, frame)] = found[0]
+            calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
+            if frame != tab.channel.main_frame:
+                calls.append(("DOM.getFrameOwner", {"frameId": frame}))
+            found, *owner = await tab.channel.send_all(*calls)
+            if found["nodes"] and owner:
+                inside[owner[0]["backendNodeId"]] = found["nodes"][0]
         except ChannelError as error:
             if frame == tab.channel.main_frame:
                 raise
             _require_gone(error)
             continue
-        trees.append(found)
+        trees.append(found["nodes"])
     nodes = [node for frame_nodes in trees for node in frame_nodes]
     for node in nodes:
         root = inside.get(node.get("backendDOMNodeId", 0))

@@ -153,7 +153,7 @@
   };
 
   const writeState = (element) => {
-    // What is not yet a value, a date of which the year is missing or `-` for a number, would be gone.
+    // A date of which a part is missing would be gone.
     const isUnfinished = element.validity?.badInput;
     if (element.value !== undefined && !isUnfinished) element.setAttribute('value', element.value);
     if (element.checked === true) element.setAttribute('checked', '');

@@ -36,6 +36,9 @@ TEXT_OPTIONS = {
 }
 """BrowserGym's defaults without what only recent Chromium adds."""
 
+_TIMEOUT_MS = 60_000
+"""Longest wait for a page to load: MiniWoB's 5 s pass on a busy machine. (Actions have their own 0.5 s.)"""
+
 
 def patch_browser() -> None:
     """Make every Chromium that BrowserGym launches the one that `find_chromium` finds."""
@@ -67,7 +70,7 @@ def make_env(page: str) -> Any:
     import browsergym.miniwob  # noqa: F401
     import gymnasium
 
-    return gymnasium.make(f"browsergym/{site_of(page)}", **options_of(page)).unwrapped
+    return gymnasium.make(f"browsergym/{site_of(page)}", **options_of(page), timeout=_TIMEOUT_MS).unwrapped
 
 
 def site_of(page: str) -> str:

@@ -131,6 +131,33 @@ def cases() -> Iterator[Case]:
     yield Case(
         "a draft lost on leaving", "MarketSquare/robotframework-browser#2098", leave, draft, "(?s)not saved|lost|Leave"
     )
+    host = "<div id=h></div><script>const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `" + DONE + "`</script>"
+    yield Case("closed shadow tree", "microsoft/playwright#23047", host, ("click('{id:button}')",), "button 'done'")
+    tall = "<div style=height:3000px></div>"
+    lazy = f"{tall}<section style=content-visibility:auto>{DONE}</section>"
+    yield Case("content-visibility", "w3c/csswg-drafts#5857", lazy, ("click('{id:button}')",), "button 'done'")
+    smooth = f"<style>html {{ scroll-behavior: smooth }}</style>{tall}{DONE}{tall}"
+    yield Case("smooth scrolling", "microsoft/playwright#42625", smooth, ("click('{id:button}')",), "button 'done'")
+    sandbox = "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label>'></iframe>"
+    yield Case(
+        "frame without scripts",
+        "microsoft/playwright#33343",
+        sandbox,
+        ("click('{id:checkbox}')",),
+        "checkbox 'Agree'.*true",
+    )
+    shown = "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
+    parts = ("focus('{id:Date}')", "keyboard_type('1122')", "keyboard_type('2020')")
+    date = f"<input type=date {shown}"
+    yield Case("a date typed in parts", "db-ux-design-system/core-web#8058", date, parts, "got 2020-11-22")
+    wrong = ("fill('{id:InputTime}', '14:30')", "fill('{id:InputTime}', '2:30 PM')")
+    clock = f"<input type=time {shown}"
+    yield Case(
+        "a time that is none", "microsoft/playwright#1676", clock, wrong, r"(?s)'14:30'.*value='14:30'.*got 14:30"
+    )
+    slider = f"<input type=range step=5 {shown}"
+    between = ("fill('{id:slider}', '33')",)
+    yield Case("a slider between its steps", "lightpanda-io/browser#2277", slider, between, "got 35")
 
 
 def find_id(text: str, wanted: str) -> str:

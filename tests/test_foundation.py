@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from webrl.cli.train_worker import train_phase
 from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_options, load_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import (
@@ -23,6 +24,7 @@ from webrl.evaluate import (
     wilson_interval,
 )
 from webrl.phase import STAGES, next_phase, plan, run_stage
+from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
 from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
@@ -315,6 +317,38 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     assert newest.path == folder.path
     marker = json.loads((folder.phase(0).path / "stages" / "gen-tasks.json").read_text())
     assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)
+
+
+def test_the_published_commands_work_in_any_order_after_a_finished_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`gen_task.py` begins a phase that `webrl run` did not plan: the others keep to the newest with rollouts."""
+    config = config_in(tmp_path, num_phases=1)
+    folder = open_run(config)
+    for phase in (0, 1):
+        for spec in STAGES:
+            folder.phase(phase).mark_done(spec.name, {}, 0.1, 10, config)
+        write_text(folder.phase(phase).trajectories, "")
+    caplog.set_level("INFO")
+
+    def train_says() -> str:
+        caplog.clear()
+        assert train_phase(config, None) == {}
+        return caplog.text
+
+    assert "phase_01: training has finished already" in train_says()
+    assert "rollouts yet" not in caplog.text
+    assert make_plan(config).rollout == folder.phase(1).path
+    assert next_phase(folder, STAGES[0]) == 2
+    folder.phase(2).mark_done("gen-tasks", {}, 0.1, 10, config)
+    assert "phase_01: training has finished already" in train_says()
+    assert f"phase_02 has no rollouts yet: `webrl run --run {folder.path} num_phases=2` plays and" in caplog.text
+    assert make_plan(config).rollout == folder.phase(1).path
+    assert next_phase(folder, STAGES[0]) == 2, "a second time nothing is written anew"
+    write_text(folder.phase(2).trajectories, "")
+    assert make_plan(config).rollout == folder.phase(2).path
+    with pytest.raises(StageError, match="phase_02: stage 'replay' has not finished"):
+        train_says()
 
 
 def test_sections_share_what_they_do_not_say_themselves(tmp_path: Path) -> None:

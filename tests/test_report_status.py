@@ -30,11 +30,16 @@ def interrupted(path: Path, stage: str) -> RunFolder:
     return run
 
 
-def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = build_run(tmp_path / "run", num_phases=1)
-    assert cli.main(["status", str(run.path)]) == 0
+def test_a_finished_run_says_so_and_is_the_newest_where_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["status"]) == 2
+    assert "no run folder below runs/; name one: webrl status RUN" in capsys.readouterr().err
+    build_run(tmp_path / "runs" / "run", num_phases=1)
+    assert cli.main(["status"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"run       {run.path}, 1 phase after the supervised start",
+        "run       runs/run, 1 phase after the supervised start",
         "state     finished",
         "phase 0   8/30 = 26.7 % [14.2, 44.4] of held-out seeds",
         "phase 1   10/30 = 33.3 % [19.2, 51.2] of held-out seeds",

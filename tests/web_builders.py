@@ -82,8 +82,8 @@ def notes_app(folder: Path) -> Iterator[Notes]:
         given = request.authorization
         if notes.basic and (given is None or (given.username, given.password) != notes.basic):
             return Response("who are you?", 401, {"WWW-Authenticate": 'Basic realm="staging"'})
-        if request.path == "/moved":
-            return redirect("/api/notes")
+        if request.path in ("/moved", "/round"):
+            return redirect("/api/notes" if request.path == "/moved" else "/round")
         if request.path in notes.broken:
             return "out of order", notes.broken[request.path]
         return None

@@ -10,13 +10,20 @@ from webrl.config.redaction import redact
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder; nothing in it is touched")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=Path,
+        metavar="RUN",
+        help="run folder; nothing in it is touched (default: the newest below runs/)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the lines; gives the exit code."""
     from webrl.reports.status import status
+    from webrl.runs.folder import require_newest
 
-    for name, text in status(args.run):
+    for name, text in status(args.run or require_newest("status")):
         print(f"{name:<10}{redact(text)}")
     return 0

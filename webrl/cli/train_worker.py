@@ -75,7 +75,16 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
 
     folder = open_run(config) if is_main() else RunFolder(config.run_dir)
     spec = next(s for s in phases.STAGES if s.name == "train")
-    number = int(broadcast(phases.next_phase(folder, spec) if phase is None and is_main() else phase))
+    if phase is None and is_main():
+        phase = phases.next_phase(folder, spec)
+        if phase and not folder.phase(phase).trajectories.is_file():  # `gen_task.py` has begun it after a finished run
+            planned = max(phase, config.num_phases)
+            logger.info(
+                "%s has no rollouts yet: `webrl run --run %s num_phases=%d` plays and trains it",
+                folder.phase(phase).path, folder.path, planned,
+            )  # fmt: skip
+            phase -= 1
+    number = int(broadcast(phase))
     if broadcast(folder.phase(number).is_done("train")):
         logger.info("%s: training has finished already", folder.phase(number).path)
         return {}

@@ -428,8 +428,8 @@ class Tab:
             if "objectId" not in answer["result"]:
                 return []
             handle = {"objectId": answer["result"]["objectId"]}
-            quads: list[list[float]] = (await self.channel.send("DOM.getContentQuads", handle))["quads"]
-            await self.channel.send("Runtime.releaseObject", handle)
+            calls = (("DOM.getContentQuads", handle), ("Runtime.releaseObject", handle))
+            quads: list[list[float]] = (await self.channel.send_all(*calls))[0]["quads"]
             return quads
         except ChannelError:
             return []

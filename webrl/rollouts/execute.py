@@ -53,6 +53,16 @@ _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from
 """Arguments in screenshot pixels; handlers get CSS pixels."""
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
+_EXAMPLES = {
+    "color": "#ff0000",
+    "date": "2024-12-31",
+    "datetime-local": "2024-12-31T14:30",
+    "month": "2024-12",
+    "range": "50",
+    "time": "14:30",
+    "week": "2024-W52",
+}
+"""What the fields take that are not typed into, by type."""
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
 time is up: the agent gets Playwright's answer without that wait."""
@@ -290,6 +300,8 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     if value and not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
+        if example := _EXAMPLES.get(ready):
+            raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
         if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable():
             await tabs.page.keyboard.type(value)
         elif ready in ("keys", "selected"):

@@ -219,8 +219,8 @@ async def read_page(
 async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
-    Frames that cannot run scripts are skipped. Returns DevTools' ids of the others by bid. What `mark` says of uses is
-    added to `uses`.
+    Returns DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may
+    not run scripts are skipped, as in BrowserGym.
     """
     found: dict[str, str] = {}
     waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
@@ -232,7 +232,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
                 flat = (await tab.channel.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
                 attributes = dict(zip(flat[::2], flat[1::2], strict=True))
                 bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
-                if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+                if bid is None or (uses is None and sandbox is not None and "allow-scripts" not in sandbox.split()):
                     continue
                 marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
             except ChannelError as error:
@@ -352,15 +352,18 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
         waiting.extend(entry.get("childFrames", []))
         frame = entry["frame"]["id"]
         try:
-            found = (await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame}))["nodes"]
-            if found and frame != tab.channel.main_frame:
-                inside[await _owner(tab, frame)] = found[0]
+            calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
+            if frame != tab.channel.main_frame:
+                calls.append(("DOM.getFrameOwner", {"frameId": frame}))
+            found, *owner = await tab.channel.send_all(*calls)
+            if found["nodes"] and owner:
+                inside[owner[0]["backendNodeId"]] = found["nodes"][0]
         except ChannelError as error:
             if frame == tab.channel.main_frame:
                 raise
             _require_gone(error)
             continue
-        trees.append(found)
+        trees.append(found["nodes"])
     nodes = [node for frame_nodes in trees for node in frame_nodes]
     for node in nodes:
         root = inside.get(node.get("backendDOMNodeId", 0))

@@ -170,6 +170,14 @@ def newest_run(runs_dir: Path) -> RunFolder | None:
     return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
 
 
+def require_newest(command: str) -> Path:
+    """Return the newest run folder below runs/, for a command that names none. Raises UsageError."""
+    newest = newest_run(Path("runs"))
+    if newest is None:
+        raise UsageError(f"no run folder below runs/; name one: webrl {command} RUN")
+    return newest.path
+
+
 def require_run(path: Path) -> RunFolder:
     """Return the run folder of that path.
 

@@ -24,7 +24,9 @@ from websockets.sync.client import connect
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.snapshot import describe
+from webrl_serve.openenv.app import HttpSessions, make_app
 from webrl_serve.openenv.client import RemotePool
 from webrl_serve.openenv.hub import AtCapacity, Hub, ServerOptions
 from webrl_serve.openenv.messages import as_json, encode
@@ -322,6 +324,29 @@ def test_a_first_reset_that_fails_keeps_no_place(servers):
             failed = httpx.post(f"{url}/reset", json=slow, timeout=60)
             assert failed.status_code == 500, failed.text
         assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, timeout=60).status_code == 200
+
+
+def test_clients_whose_first_resets_come_at_once_have_an_episode_each():
+    """Four clients a place are remembered, however many more begin before the first of them has its place."""
+
+    async def play():
+        config = RolloutConfig(num_workers=1, envs_per_worker=1)
+        async with EnvPool(config) as pool:
+            hub = Hub(pool, config, 1, ServerOptions(idle_timeout_s=0.05, screenshots="none"))
+            sessions = HttpSessions(hub)
+            transport = httpx.ASGITransport(make_app(hub, sessions))
+
+            async def state_after_reset():
+                async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as caller:
+                    answer = await caller.post("/reset", json={})
+                    return answer.status_code, (await caller.get("/state")).status_code
+
+            try:
+                return await asyncio.gather(*(state_after_reset() for _ in range(6)))
+            finally:
+                await sessions.close()
+
+    assert asyncio.run(play()) == [(200, 200)] * 6
 
 
 def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers):

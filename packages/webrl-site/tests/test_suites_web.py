@@ -271,11 +271,17 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
 
 
 @pytest.mark.browser
-def test_the_log_in_follows_a_redirect_within_the_site(site):
+def test_a_check_follows_redirects_within_the_site_and_gives_up_where_they_have_no_end(site):
     score, _ = end(site, [{"http": "/moved", "path": "$.notes[0].id"}])
     assert score.reward == 1.0, score.note
     score, _ = end(site, [{"http": "/moved"}])  # it could as well be the log-in page
     assert (score.reward, "leads to" in score.note) == (0.0, True)
+    for check in ({"http": "/round"}, {"http": "/round", "path": "$.a"}):
+        site.asked.clear()
+        score, _ = end(site, [check])
+        assert score.reward is None, score
+        assert f"it leads to {site.url}/round after more than 20 redirects" in score.note
+        assert site.asked.count("GET /round") == 21
 
 
 @pytest.mark.browser

@@ -33,6 +33,15 @@
     return null;
   };
 
+  // At once, where a page has itself scrolled smoothly.
+  const bringIntoView = (element) => {
+    const smooth = [];
+    for (let each = element; each; each = api.parentOf(each)) {
+      if (getComputedStyle(each).scrollBehavior === 'smooth') smooth.push(each);
+    }
+    api.withStyle(smooth, 'scroll-behavior', 'auto', () => element.scrollIntoViewIfNeeded(true));
+  };
+
   const topmost = (root, point) => {
     const hit = root.elementFromPoint(...point);
     return hit?.shadowRoot && hit.shadowRoot !== root ? topmost(hit.shadowRoot, point) ?? hit : hit;
@@ -115,7 +124,7 @@
     const name = area.closest('map')?.name;
     const image = [...document.images].find((each) => name && each.useMap === `#${name}` && usable(each));
     if (!image) return null;
-    image.scrollIntoViewIfNeeded(true);
+    bringIntoView(image);
     const box = image.getBoundingClientRect();
     const STEPS = 24;
     const places = Array.from({ length: STEPS ** 2 }, (_, at) => [
@@ -174,7 +183,7 @@
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element && !isVisible(element) && !inLabel(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
-    element.scrollIntoViewIfNeeded(true);
+    bringIntoView(element);
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
     const point = centre(quads ? quads.map(corners) : element.getClientRects());
@@ -187,7 +196,7 @@
   };
 
   // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a
-  // field takes no text: 'set'. False if this is not the common case.
+  // field takes no text: 'set', or the field's type if that is none of its values. False if this is not the common case.
   api.selectField = (bid, value) => {
     const element = find(bid);
     if (!element || !usable(element) || element.readOnly) return false;
@@ -200,9 +209,15 @@
       element.selectionStart = 0;
       element.selectionEnd = element.value.length;
     } else if (value && element instanceof HTMLInputElement && SET.has(element.type)) {
+      const was = element.value;
       element.focus();
       element.value = value.trim();
-      if (element.value !== value.trim()) return false;
+      // A slider goes as far as it can, and a time may be written in another way.
+      const isValue = { color: element.value !== '#000000' || value.trim() === element.value, range: !Number.isNaN(Number(value)) };
+      if (!(isValue[element.type] ?? element.value !== '')) {
+        element.value = was;
+        return element.type;
+      }
       changed(element);
       return 'set';
     } else {

@@ -184,7 +184,9 @@
   };
 
   const writeState = (element) => {
-    if (element.value !== undefined) element.setAttribute('value', element.value);
+    // A date of which a part is missing would be gone.
+    const isUnfinished = element.validity?.badInput;
+    if (element.value !== undefined && !isUnfinished) element.setAttribute('value', element.value);
     if (element.checked === true) element.setAttribute('checked', '');
     else if (element.checked !== undefined) element.removeAttribute('checked');
   };
@@ -194,6 +196,26 @@
   api.find = (bid) => {
     const element = document.querySelector(`[bid="${CSS.escape(bid)}"]`) ?? marked.get(bid);
     return element?.isConnected && element.getAttribute('bid') === bid ? element : null;
+  };
+
+  // Does something while elements have a style that the page does not set.
+  api.withStyle = (elements, name, value, act) => {
+    const styles = elements.map((element) => element.getAttribute('style'));
+    for (const element of elements) element.style.setProperty(name, value, 'important');
+    act();
+    elements.forEach((element, at) => {
+      if (styles[at] === null) element.removeAttribute('style');
+      else element.setAttribute('style', styles[at]);
+    });
+  };
+
+  // Chromium before 138 crashes where its tree is asked for while a picker is open: 119 with one of a date or color, 126 with
+  // a list as well. The picker of an element that is not drawn closes; its focus would be taken later.
+  const CRASHES = /Chrome\/1([0-2]\d|3[0-7])\./.test(navigator.userAgent);
+  const PICKS = /^(select-one|color|date|datetime-local|month|time|week)$/;
+  const closePicker = (element) => {
+    api.withStyle([element], 'display', 'none', () => element.getBoundingClientRect());
+    element.getBoundingClientRect();
   };
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
@@ -214,9 +236,11 @@
     const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
+    if (CRASHES && intoAria) elements.filter((each) => each.matches(':focus') && PICKS.test(each.type)).forEach(closePicker);
     if (api.every) api.learn(elements);
     findPages();
     cover();
+    if (api.every && intoAria) draw(elements);
     api.uses = findUses(elements);
     const unseen = api.every && intoAria ? reveal(elements) : 0;
     for (const element of revealed) element.removeAttribute('aria-hidden');
@@ -234,6 +258,13 @@
   // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
   // drawn, but off the window or behind something.
   let revealed = [];
+  // What is drawn only once it is scrolled to has no tree before (`content-visibility`): [element, its own style].
+  let skipped = [];
+  const draw = (elements) => {
+    skipped = elements.filter((element) => getComputedStyle(element).contentVisibility === 'auto').map((element) =>
+      [element, element.style.getPropertyValue('content-visibility'), element.hasAttribute('style')]);
+    for (const [element] of skipped) element.style.setProperty('content-visibility', 'visible', 'important');
+  };
   const isOnTop = (element) => {
     const box = element.getBoundingClientRect();
     const hit = box.width && box.height
@@ -242,7 +273,13 @@
   };
   const cover = () => {
     for (const element of revealed) if (!element.hasAttribute('aria-hidden')) element.ariaHidden = 'true';
+    for (const [element, style, hasStyle] of skipped) {
+      if (style) element.style.setProperty('content-visibility', style);
+      else element.style.removeProperty('content-visibility');
+      if (!hasStyle && !element.getAttribute('style')) element.removeAttribute('style');
+    }
     revealed = [];
+    skipped = [];
   };
   const reveal = (elements) => {
     let unseen = 0;

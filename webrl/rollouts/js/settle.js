@@ -271,6 +271,22 @@
 
   // Elements with a role that no attribute says.
   const internals = new WeakMap();
+  // Shadow trees that a page has closed are open to us alone.
+  const closed = new WeakSet();
+  const { attachShadow } = Element.prototype;
+  const { get: shadowOf, ...shadow } = Object.getOwnPropertyDescriptor(Element.prototype, 'shadowRoot');
+  Element.prototype.attachShadow = function (options) {
+    const isClosed = options?.mode === 'closed';
+    const root = apply(attachShadow, this, [isClosed ? { ...options, mode: 'open' } : options]);
+    if (isClosed) {
+      closed.add(this);
+      Object.defineProperty(root, 'mode', { value: 'closed' });
+    }
+    return root;
+  };
+  Object.defineProperty(Element.prototype, 'shadowRoot', { ...shadow, get() {
+    return closed.has(this) ? null : apply(shadowOf, this, []);
+  } });
   const { attachInternals } = HTMLElement.prototype;
   if (attachInternals) HTMLElement.prototype.attachInternals = function () {
     const found = attachInternals.call(this);
@@ -281,7 +297,6 @@
   // What is known of elements here alone; each by its place among those that `allElements` of mark.js finds.
   const { querySelectorAll: findInDocument } = Document.prototype;
   const { querySelectorAll: findInShadow } = DocumentFragment.prototype;
-  const { get: shadowOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'shadowRoot');
   const isField = (element) => element.localName === 'input' || element.localName === 'textarea';
   const hasKeyHandler = (field) => (field.onkeydown ?? field.onkeypress ?? field.onkeyup ?? null) !== null;
   const facts = () => {

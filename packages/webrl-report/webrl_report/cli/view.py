@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from webrl.errors import UsageError
 from webrl.net import is_loopback
 
 _PORT = 8765
@@ -32,15 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from webrl.runs.folder import newest_run
+    from webrl.runs.folder import require_newest
     from webrl_report.view.app import serve
 
-    runs = args.runs
-    if not runs:
-        newest = newest_run(Path("runs"))
-        if newest is None:
-            raise UsageError("no run folder below runs/; name one: webrl view RUN")
-        runs = [newest.path]
+    runs = args.runs or [require_newest("view")]
     if not is_loopback(args.host):
         print(f"webrl: --host {args.host}: what is shown, and the token, cross the network unencrypted", flush=True)
     serve(runs, args.host, args.port, lambda url: print(f"open {url}\nCtrl-C ends it", flush=True))

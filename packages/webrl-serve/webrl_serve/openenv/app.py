@@ -250,13 +250,13 @@ class HttpSessions:
             if known not in self._hub.active and not known.lock.locked():
                 del self._sessions[old]
         key, session = secrets.token_urlsafe(16), Session(self._hub, min(NEW_IDLE_S, self._idle_s))
-        self._sessions[key] = session
         try:
             # Nobody returns to an episode without its cookie: a client that has gone gets no place.
             page = await unless_gone(request.receive, session.reset(options, PATIENCE_S))
-        except Exception:
+        except BaseException:
             await session.park()  # the next attempt comes as another client
             raise
+        self._sessions[key] = session
         if COOKIE not in request.cookies:
             self._shared, self._has_no_cookies = key, False
         response = await _respond(page)

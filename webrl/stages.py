@@ -123,7 +123,6 @@ def filter_generated(context: Context) -> Counts:
         folder,
         known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
         critic=context.previous.critic if context.phase else None,
-        actor=context.actor,
     )
 
 

@@ -68,7 +68,6 @@ def test_the_dry_run_names_every_extra_that_is_missing(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("extra", "settings", "wanted_by", "fix"),
     [
-        ("vllm", ["sft.probe_tasks=4", "rollout.engine.kind=vllm"], "rollout.engine.kind=vllm", VLLM),
         ("deepspeed", ["sft.engine=zero2"], "sft.engine=zero2", DEEPSPEED),
         ("torchao", ["sft.float8=true"], "sft.float8=true", "pip install torchao"),
     ],

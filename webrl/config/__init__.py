@@ -576,8 +576,7 @@ class SftConfig(HeldOut):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
-    probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
+    watch_every: int = Field(0, ge=0, description="optimizer steps between validations; 0: at the end")
 
 
 class OrmConfig(HeldOut):

@@ -159,15 +159,6 @@ def test_any_mapping_is_a_config_or_a_usage_error(data):
         assert all(line.startswith(("c.yaml: ", "and ")) for line in str(error).splitlines())
 
 
-def test_a_config_comes_back_from_its_file(tmp_path):
-    import yaml
-
-    config = load_config(None, ["actor.lr=3e-7", "name=x", "rollout.urls=[http://a:1]", "filter.max_tasks=3"])
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
-    assert load_config(path) == config
-
-
 TAGS = st.sampled_from(
     ("html", "body", "div", "a", "select", "option", "script", "style", "svg", "table", "tr", "td", "p", "x-y")
 )

@@ -78,13 +78,6 @@ def status(path: Path) -> list[tuple[str, str]]:
         known = [f"{duration(max(0.0, seconds - spent))} {what}" for seconds, what in left if seconds is not None]
         unknown = "not known before a phase like this one has finished"
         rows.append(("left", f"about {', '.join(known)}" if known else unknown))
-    peaks = [(m["peak_mib"], stage, phase) for stage in NAMES for phase, m in _markers(run, stage)]
-    if peaks:
-        most, stage, phase = max(peaks)
-        rows.append(("memory", f"{most / 1024:.1f} GiB at its peak ({stage}, phase {phase})"))
-    trained = [m["counts"].get(f"{name}_peak_gib") for _, m in _markers(run, "train") for name in ("critic", "actor")]
-    if on_gpu := [peak for peak in trained if isinstance(peak, int | float)]:
-        rows.append(("training", f"{max(on_gpu):.1f} GiB at its peak, on the GPU where there is one"))
     return rows
 
 

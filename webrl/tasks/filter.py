@@ -21,7 +21,7 @@ from webrl.types import Record, Task
 NUM_BINS = 20
 """Bins of the difficulty histogram over [0, 1]."""
 NUM_EXAMPLES = 5
-"""Kept and dropped examples of each filter that go into the report."""
+"""Dropped examples of each filter that go into the report."""
 
 Drop = tuple[str, str] | None
 """(reason, detail) of a drop, or None for a task that stays."""
@@ -52,10 +52,8 @@ class StageCount(Record):
     """Tasks that reached it."""
     num_kept: int
     """Tasks that it kept."""
-    kept_examples: tuple[str, ...]
-    """A few instructions that it kept."""
     dropped_examples: tuple[str, ...]
-    """A few that it dropped, each with its detail."""
+    """A few instructions that it dropped, each with its detail."""
     note: str = ""
     """Why it was skipped, or ""."""
 
@@ -98,7 +96,6 @@ class FilterReport:
                 name,
                 len(self.kept),
                 len(kept),
-                tuple(task.instruction or "" for task in kept[:NUM_EXAMPLES]),
                 tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
                 note,
             )

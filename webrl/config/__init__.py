@@ -204,9 +204,6 @@ class EngineConfig(ServerConfig):
     weight_update: Literal["auto", "restart"] = Field(
         "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
     )
-    verify_weights: bool = Field(
-        True, description="after new weights, hold a few of vLLM's log-probs against the trainer's"
-    )
     keep_running: bool = Field(
         True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
     )

@@ -95,8 +95,7 @@ def build_task(instruction: str | None, site: str = "miniwob.click-button", seed
 
 def build_failure(instruction: str, site: str = "miniwob.click-button", seed: int = 0, page: str = PAGE) -> Failure:
     """A failure that clicked the wrong button."""
-    actions = ("click('14') # button 'Next page'",)
-    return Failure(build_task(instruction, site, seed), page, actions, page)
+    return Failure(build_task(instruction, site, seed), page)
 
 
 def build_failures(number: int = 3, site: str = "miniwob.click-button") -> FailureSet:

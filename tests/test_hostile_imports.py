@@ -6,17 +6,16 @@ import io
 import json
 import os
 import pickle
-import resource
 import zipfile
 
 import pytest
+import torch
 
 import webrl.runs.store
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
-from webrl.interop.released import read_released
+from webrl.interop.released import load_restricted, read_released
 from webrl.interop.vab import read_vab, write_vab
 from webrl.rollouts.collect import screenshot_saver
 from webrl.runs.disk import file_name
@@ -32,18 +31,6 @@ def archive(path, data_pkl, *, members=(), compression=zipfile.ZIP_STORED):
         for name, data in members:
             file.writestr(name, data)
     return path
-
-
-def tensor_pickle(size, stride, offset=0):
-    """What torch.save writes for one tensor over storage "0"."""
-    numbers = [
-        b"K" + bytes([n]) if n < 256 else b"\x8a\x08" + n.to_bytes(8, "little") for n in (offset, *size, *stride)
-    ]
-    num = len(size)
-    sizes = b"(" + b"".join(numbers[1 : 1 + num]) + b"t"
-    strides = b"(" + b"".join(numbers[1 + num :]) + b"t"
-    storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
-    return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers[0] + sizes + strides + b"tR."
 
 
 def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
@@ -67,29 +54,6 @@ def test_members_that_share_their_bytes_are_refused(tmp_path):
         load_restricted(path)
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "offset"),
-    [((100,), (1,), 0), ((2,), (1,), 7), ((2,), (2**40,), 0), ((2**40,), (1,), 0), ((2**31, 2**31), (1, 1), 0)],
-)
-def test_a_tensor_that_reaches_outside_of_its_data_is_refused(tmp_path, size, stride, offset):
-    whole = archive(tmp_path / "a.pt", tensor_pickle((2, 4), (4, 1)), members=[("x/data/0", bytes(32))])
-    assert load_restricted(whole).shape == (2, 4)
-    for data in (bytes(32), b""):
-        path = archive(tmp_path / "b.pt", tensor_pickle(size, stride, offset), members=[("x/data/0", data)])
-        with pytest.raises(DataError, match=r"b.pt: damaged file"):
-            load_restricted(path)
-
-
-def test_a_high_memo_number_takes_no_memory_and_functions_take_no_attributes(tmp_path):
-    (tmp_path / "memo.pkl").write_bytes(b"\x80\x02K\x05r\xff\xff\xff\x7f.")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert load_restricted(tmp_path / "memo.pkl") == 5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
-    (tmp_path / "state.pkl").write_bytes(b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__N\x85s\x86b.")
-    with pytest.raises(DataError, match=r"state.pkl: damaged file .*attributes for a function"):
-        load_restricted(tmp_path / "state.pkl")
-
-
 def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path):
     page = "Round 0\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\npage"
     prompt = page + "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
@@ -108,9 +72,9 @@ def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path
         3,
         [[]],
     ]
-    (tmp_path / "x.pkl").write_bytes(pickle.dumps([[good], *bad], 2))
+    torch.save([[good], *bad], tmp_path / "x.pt")
     with ProblemLog(tmp_path / "problems.txt") as problems:
-        (read,) = list(read_released(tmp_path / "x.pkl", problems))
+        (read,) = list(read_released(tmp_path / "x.pt", problems))
     assert read[0].steps[0].observation == "page"
     assert problems.counts == {"bad_trajectory": len(bad)}
     assert max(map(len, (tmp_path / "problems.txt").read_text().splitlines())) < 400

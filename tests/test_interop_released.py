@@ -1,7 +1,6 @@
 """Released experience files: read exactly, and never run."""
 
 import collections
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +56,7 @@ class Evil:
 
 def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
     data = {
-        "list": [1, 2.5, None, True, "ü", b"bytes", (1, 2), {3}, frozenset({4})],
+        "list": [1, 2.5, None, True, "ü", b"bytes", (1, 2), {3}],
         "ordered": collections.OrderedDict(a=1),
         "numpy": [np.float64(0.5), np.float32(0.25), np.int64(7), np.bool_(True)],
     }
@@ -72,8 +71,6 @@ def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
     read = loaded.pop("tensors")
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(tensors, read, strict=True))
     assert loaded == data
-    (tmp_path / "x.pkl").write_bytes(pickle.dumps(data, protocol=4))
-    assert load_restricted(tmp_path / "x.pkl") == data
 
 
 @pytest.mark.parametrize(
@@ -87,16 +84,11 @@ def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
         (Path("x"), "pathlib"),
     ],
 )
-@pytest.mark.parametrize("container", ["zip", "pickle"])
-def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypatch, payload, name, container):
+def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypatch, payload, name):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "evil.pt"
-    if container == "zip":
-        torch.save([make_items(), payload], path)
-    else:
-        path.write_bytes(pickle.dumps([make_items(), payload]))
+    torch.save([make_items(), payload], tmp_path / "evil.pt")
     with pytest.raises(DataError, match=f"evil.pt: refused: the pickle asks for .*{name}"):
-        load_restricted(path)
+        load_restricted(tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
 
 
@@ -104,7 +96,8 @@ def test_damaged_and_missing_files_are_clear_errors(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         load_restricted(tmp_path / "none.pt")
     path = tmp_path / "x.pt"
-    path.write_bytes(pickle.dumps([1, 2, 3])[:-3])
+    torch.save([1, 2, 3], path)
+    path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(DataError, match="damaged file"):
         load_restricted(path)
     path.write_text("a text file")
@@ -158,7 +151,7 @@ def test_convert_writes_trajectories_and_labels(tmp_path):
 
 def test_the_converter_command_refuses_code_with_exit_code_1(tmp_path):
     path = tmp_path / "evil.pt"
-    path.write_bytes(pickle.dumps(Evil(eval, "1")))
+    torch.save(Evil(eval, "1"), path)
     command = [sys.executable, "scripts/convert_experience.py", str(path), str(tmp_path / "out")]
     result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     assert result.returncode == 1

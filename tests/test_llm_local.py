@@ -137,23 +137,6 @@ def test_bad_prompts_are_policy_errors_and_do_not_stop_the_engine(folder):
     assert run(folder, try_bad).ids
 
 
-def test_a_lora_folder_is_merged_into_its_base(folder, tmp_path):
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_pretrained(folder)
-    peft = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
-    peft.save_pretrained(tmp_path / "lora")
-    prompt = prompts(1)[0]
-    got = run(tmp_path / "lora", lambda m: m.choice_logprobs(prompt, [7, 8]))
-    with torch.no_grad():
-        expected = peft(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)[[7, 8]].tolist()
-    assert got == pytest.approx(expected, abs=1e-4)
-    assert got != pytest.approx([score(folder, prompt, [t])[0] for t in (7, 8)], abs=1e-3)
-
-
 def test_policy_stores_what_the_model_saw_and_sampled(folder):
     config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900, "prompt": "brief"})
     history = (Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element"),)
@@ -196,11 +179,6 @@ def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message)
         (tmp_path / name).unlink()
     with pytest.raises(ModelError, match=message):
         run(tmp_path, lambda m: m.close())
-
-
-def test_an_absent_model_folder_is_a_clear_error():
-    with pytest.raises(ModelError, match="does not exist"):
-        run("runs/nothing/actor", lambda m: m.close())
 
 
 def test_a_folder_that_is_not_below_a_model_is_not_looked_for_on_the_hub(folder, monkeypatch):

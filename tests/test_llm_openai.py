@@ -200,11 +200,6 @@ def test_bad_urls_are_clear_errors(folder, urls, message):
         asyncio.run(main())
 
 
-def test_a_server_s_address_without_http_is_refused_with_the_config():
-    with pytest.raises(ValueError, match="http://host:port"):
-        EngineConfig(kind="openai", urls=("localhost:8000",))
-
-
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_requests_in_flight_when_a_server_asks_for_max_completion_tokens_are_asked_again(in_flight):
     arrived = 0

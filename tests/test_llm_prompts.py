@@ -1,7 +1,5 @@
 """Prompt texts byte for byte, and what gives way when they are too long."""
 
-import shutil
-
 import pytest
 from llm_builders import PAGE, build_tokenizer, save_tiny_model
 
@@ -68,27 +66,6 @@ def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_pa
     config.write_text(config.read_text().replace('"brief"', '"of 2030"'))
     with pytest.raises(ModelError, match=r"webrl_prompt='of 2030' is no prompt of this version; set models\.prompt"):
         build(load_tokenizer(str(tmp_path / "examples")))
-
-
-@pytest.mark.parametrize(
-    ("folder", "beside"),
-    [
-        ("run/phase_03/actor", None),
-        ("run/sft", "run/sft_report/report.json"),
-        ("agent", "agent/config.yaml"),
-        ("adapted", "adapted/lora/state.safetensors"),
-        ("grpo", "grpo/report.json"),
-    ],
-)
-def test_folders_that_earlier_versions_trained_keep_the_prompt_they_know(tmp_path, folder, beside):
-    path = save_tiny_model(tmp_path / folder)
-    if beside:
-        (tmp_path / beside).parent.mkdir(exist_ok=True)
-        (tmp_path / beside).touch()
-    assert prompt_of(load_tokenizer(str(path))) == "brief"
-    shutil.move(path, tmp_path / "moved")
-    known = "brief" if f"{folder}/" in str(beside) else "examples"
-    assert prompt_of(load_tokenizer(str(tmp_path / "moved"))) == known
 
 
 def test_with_history_last_the_next_step_shares_what_is_left_of_its_page(tokenizer):

@@ -93,16 +93,13 @@ def test_a_template_without_system_role_gets_the_system_text_before_the_first_me
     assert tokenizer.decode(ids).endswith("<start_of_turn>user\nAct.\n\nGoal: x<end_of_turn>\n<start_of_turn>model\n")
 
 
-def test_a_template_that_never_heard_of_the_system_text_gets_it_too():
+@pytest.mark.parametrize(("role", "operator", "shown"), [("user", "==", "Act.\n\nx"), ("system", "!=", "x")])
+def test_the_system_text_is_added_unless_a_template_leaves_it_out_on_purpose(role, operator, shown):
     tokenizer = build_tokenizer()
-    tokenizer.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
-    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == "Act.\n\nx"
-
-
-def test_a_template_that_leaves_the_system_text_out_on_purpose_may():
-    tokenizer = build_tokenizer()
-    tokenizer.chat_template = "{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}{% endfor %}"
-    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == "x"
+    tokenizer.chat_template = (
+        f"{{% for m in messages if m['role'] {operator} '{role}' %}}{{{{ m['content'] }}}}{{% endfor %}}"
+    )
+    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == shown
 
 
 def test_the_demo_s_prompts_are_the_short_ones_that_its_models_have_learnt():

@@ -15,9 +15,9 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
-from webrl.llm.servers.vllm_fleet import gpu_memory, keep_servers
+from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.llm.verify import verify_logprobs
-from webrl.runs.machine import visible_gpus
+from webrl.runs.machine import query_gpus, visible_gpus
 
 PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -25,7 +25,7 @@ EXTRA = ("--max-num-seqs", "8")
 
 
 def scorer(folder, dtype="float32"):
-    return lambda samples: [score(folder, prompt, action, dtype) for prompt, action, _ in samples]
+    return lambda samples: [score(folder, prompt, action, dtype) for prompt, action in samples]
 
 
 def run(folder, use, dtype="float32", **engine):
@@ -138,7 +138,7 @@ def test_sleeping_servers_leave_the_gpu_to_others(tmp_path):
     folder = save_tiny_model(tmp_path / "model", hidden=256)
 
     def free():
-        return sum(free for free, _ in gpu_memory(visible_gpus()))
+        return sum(int(free) for (free,) in query_gpus("memory.free", visible_gpus()))
 
     async def use(model):
         pid, awake = leader(model), free()

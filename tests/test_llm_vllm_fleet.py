@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import sys
 import textwrap
 
@@ -159,19 +158,6 @@ def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
         asyncio.run(work())
     assert not fleets[0].alive
     assert vllm.seen() == ["start", "/sleep"]
-
-
-def test_too_little_gpu_memory_is_seen_before_a_server_starts(vllm, models, tmp_path, monkeypatch):
-    driver = tmp_path / "bin" / "nvidia-smi"
-    driver.parent.mkdir()
-    driver.write_text("#!/bin/sh\necho 30720, 81920\n")
-    driver.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{driver.parent}{os.pathsep}{os.environ['PATH']}")
-    wanted = r"30.0 of 80.0 GiB free.*wants 68.0 \(engine.gpu_memory_utilization=0.85\).*utilization=0.35"
-    with pytest.raises(ModelError, match=wanted):
-        vllm.use(models[0])
-    assert vllm.seen() == []
-    vllm.use(models[0], gpu_memory_utilization=0.35)
 
 
 def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models):

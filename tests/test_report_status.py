@@ -43,7 +43,6 @@ def test_a_finished_run_says_so_and_is_the_newest_where_none_is_named(
         "state     finished",
         "phase 0   8/30 = 26.7 % [14.2, 44.4] of held-out seeds",
         "phase 1   10/30 = 33.3 % [19.2, 51.2] of held-out seeds",
-        "memory    2.0 GiB at its peak (train, phase 1)",
     ]
 
 

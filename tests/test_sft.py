@@ -127,21 +127,12 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     base = save_tiny_model(tmp_path / "base")
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(16)])
     paths = TrainingPaths((tmp_path,), str(base), tmp_path / "out")
-    probed = []
-
-    def probe(model: Path, episodes: Path) -> dict[str, float]:
-        probed.append((model / "config.json").is_file())
-        episodes.parent.mkdir(exist_ok=True)
-        episodes.touch()
-        return {"probe_successes": 1.0, "probe_episodes": 2.0}
-
-    report = train_start(config_for(base, probe_tasks=2), paths, probe)
+    report = train_start(config_for(base), paths)
     assert (report["examples"], report["heldout"]) == (12, 4)
     lines = read_metrics(paths.report / "metrics.jsonl", "sft")
     looks = [line for line in lines if "val_loss" in line]
     assert [line["step"] for line in looks] == [2, 4, 6]
     assert looks[-1]["val_loss"] < looks[0]["val_loss"]
-    assert probed == [True] * 3
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     tokenizer = load_tokenizer(str(paths.out))
     ((_, action, _),) = encode(

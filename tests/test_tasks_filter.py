@@ -44,7 +44,7 @@ def named(*instructions, site="shopping", **fields):
     ],
 )
 def test_both_edges_of_the_critic_s_band_are_kept(value, reason):
-    verdict = outside_band("value", value, 0.05, 0.75)
+    verdict = outside_band(value, 0.05, 0.75)
     assert (verdict[0] if verdict else None) == reason
     report = run(named("Open the cart"), values=lambda left: [value])
     assert report.counts == ({reason: 1} if reason else {})
@@ -80,16 +80,15 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         "List all shoes": 0.5,
         "Find a red hat": 0.75,
     }
-    # Two instructions of one site would be too alike for a looser rule; here only true duplicates go.
     report = run(
         tasks,
         known=named("Open the cart!", seed=7),
         heldout=heldout,
-        config=CONFIG.model_copy(update={"max_per_site": 1}),
+        config=CONFIG.model_copy(update={"max_tasks": 1}),
         judge=judge,
         values=lambda left: [values[task.instruction] for task in left],
     )
-    assert [task.instruction for task in report.kept] == ["List all shoes"]
+    assert [task.instruction for task in report.kept] == ["Find a red hat"]
     assert report.counts == {
         "malformed": 1,
         "exact_duplicate": 2,
@@ -98,7 +97,7 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         "infeasible": 1,
         "value_low": 1,
         "value_high": 1,
-        "site_balance": 1,
+        "budget": 1,
     }
     assert [stage.name for stage in report.stages] == [
         "malformed",
@@ -106,7 +105,7 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         "leakage",
         "feasibility",
         "critic",
-        "site_balance",
+        "budget",
     ]
     assert [stage.num_kept for stage in report.stages] == [9, 6, 5, 4, 2, 1]
     assert seen == [

@@ -47,8 +47,6 @@ def test_failures_are_what_the_outcome_model_judged_zero_in_the_newest_judged_ph
     assert failure.task.task_id == "failed"
     assert failure.task.instruction == 'Click on the "no" button.'
     assert failure.page == "[13] button 'ok'"
-    assert failure.actions == ("click('13') # button 'ok'",)
-    assert failure.final_page == "after"
     assert not found.from_seeds
 
 

@@ -44,12 +44,6 @@ def test_an_instruction_that_looks_like_decoration_is_kept_whole(line):
     assert malformed_reason(line) is None
 
 
-def test_ten_thousand_instructions_are_cut_to_what_was_asked_and_counted():
-    found, counts = parse_instructions("\n".join(f"{i}. Do thing number {i}" for i in range(10_000)), 10)
-    assert len(found) == 10
-    assert counts == {"surplus": 9990}
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [("", "empty_answer"), (" \n\n", "empty_answer"), ("I'm sorry, I cannot help with that.", "refusal")],

@@ -14,11 +14,10 @@ from webrl.cli import main
 from webrl.config import RunConfig, SftConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
-from webrl.llm import open_model, open_policy
+from webrl.llm import open_policy
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Message, Sampling, Turn
+from webrl.llm.interface import Message, Turn
 from webrl.llm.pictures import Picture, sha256, shrink
-from webrl.llm.verify import verify_logprobs
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
@@ -26,7 +25,7 @@ from webrl.replay.score import ScoreCache
 from webrl.training import train_sft
 from webrl.training.models import PackedActor, load_actor
 from webrl.training.packing import Example, Item, make_item, pack
-from webrl.training.scoring import score_actions, score_samples, score_targets
+from webrl.training.scoring import score_actions, score_targets
 from webrl.types import StepRecord
 
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
@@ -294,24 +293,3 @@ def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, 
     actor.lm.forward = lambda logits_to_keep, **given: own(**given)
     with pytest.raises(TrainingError, match=r"returns logits of \d+ positions instead of \d+: it cannot be"):
         actor(**actor.inputs(row))
-
-
-def test_the_weights_of_a_model_that_sees_are_verified_with_an_image(folder, tmp_path):
-    build_vlm("idefics3", tmp_path / "other", seed=1)
-    config = seeing_config(folder, tmp_path)
-
-    async def check(reference: Path):
-        async with open_model(str(folder), config.rollout.engine, config.models, sees=True) as model:
-            with pytest.raises(ModelError, match="opened with vision: each prompt needs its image"):
-                await model.generate((1, 2), Sampling())
-
-            def score(samples):
-                lengths = [len(prompt) for prompt, _, image in samples if image]
-                assert 150 < max(lengths) <= 200, "one prompt is as long as the run's own"
-                return score_samples(samples, reference, torch.float32)
-
-            return await verify_logprobs(model, score, 1e-3, prompt_tokens=200)
-
-    assert asyncio.run(check(folder)).max_difference < 1e-4
-    with pytest.raises(ModelError, match="differ from the trainer's"):
-        asyncio.run(check(tmp_path / "other"))

@@ -123,7 +123,6 @@ def filter_generated(context: Context) -> Counts:
         folder,
         known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
         critic=context.previous.critic if context.phase else None,
-        actor=context.actor,
     )
 
 
@@ -434,10 +433,8 @@ def copy_model(name: str, target: Path, *, sees: bool = False) -> Counts:
 
 async def _verify(opened: LanguageModel, actor: str, config: RunConfig) -> None:
     """Refuse a server that answers with other weights than the trainer has; once after each change of weights."""
-    if config.rollout.engine.kind != "vllm" or not config.rollout.engine.verify_weights:
-        return
     model = cast("VllmModel", opened)
-    if model.fleet.is_verified:
+    if config.rollout.engine.kind != "vllm" or model.fleet.is_verified:
         return
     import torch
 

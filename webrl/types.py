@@ -123,8 +123,7 @@ class Lineage(Record):
     """
 
     strategy: str
-    """`in_breadth` (paper), `hindsight`, `decomposition`, `exploration` (from a page alone), or `seed` for an
-    instruction that was there before."""
+    """`in_breadth` (paper), `exploration` (from a page alone), or `seed` for an instruction that was there before."""
     parent_ids: tuple[str, ...] = ()
     """Task ids of the failures that seeded the prompt."""
     model: str = ""

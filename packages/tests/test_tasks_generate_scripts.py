@@ -59,10 +59,9 @@ def test_gen_task_writes_filtered_instructions_for_the_pages_of_the_file(tmp_pat
 
 
 @pytest.mark.webarena
-def test_gen_task_leaves_out_what_webarena_lite_asks_and_uses_all_strategies(tmp_path, monkeypatch):
+def test_gen_task_leaves_out_what_webarena_lite_asks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    did = {"actions": ["click('13')"], "final_page": "the issue is closed"}
-    lines = [{"task": f"Close issue number {i}", "web": "gitlab", **did} for i in range(3)]
+    lines = [{"task": f"Close issue number {i}", "web": "gitlab"} for i in range(3)]
     (tmp_path / "failures.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     asked = next(instruction_of(task) for task in load_suite("webarena_lite") if task.site == "gitlab")
 
@@ -71,14 +70,18 @@ def test_gen_task_leaves_out_what_webarena_lite_asks_and_uses_all_strategies(tmp
             return "YES"
         return asked if number == 1 else f"Rename the project of user number {number}"
 
-    strategies = {"in_breadth": 1, "hindsight": 1, "decomposition": 1}
-    options = ["--num_tasks", "9", "--setting", f"generate.strategies={json.dumps(strategies)}"]
-    options += ["--setting", "generate.tasks_per_prompt=1", "--setting", "generate.engine.max_batch=1"]
+    options = [
+        "--num_tasks",
+        "9",
+        "--setting",
+        "generate.tasks_per_prompt=1",
+        "--setting",
+        "generate.engine.max_batch=1",
+    ]
     with serving(ChatServer(answer)) as url:
         assert script("gen_task").main(["--failures", "failures.jsonl", "--base_url", url, *options]) == 0
     tasks = read_instructions(tmp_path / "generated.jsonl")
     assert asked not in {task.instruction for task in tasks}
-    assert {task.lineage.strategy for task in tasks} == set(strategies)
     assert {task.lineage.model for task in tasks} == {"writer"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import shlex
@@ -13,16 +12,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from webrl.config.extras import openenv_conflict
 from webrl.errors import UsageError, WebRLError
 from webrl.runs.machine import query_gpus
-from webrl.types import Record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"default: all of {', '.join(CHECKS)}")
     parser.add_argument("--sites", action="store_true", help="check the WebArena sites instead (reachable, log-in)")
     parser.add_argument("--config", metavar="CONFIG", help="with --sites: where they are (default: WA_* variables)")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -40,14 +36,11 @@ def main(args: argparse.Namespace) -> int:
     if args.sites and args.checks:
         raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
     checks = _site_checks(args.config) if args.sites else run_checks(args.checks)
-    if args.json:
-        print(json.dumps([check.to_json() for check in checks], indent=2))
-    else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
-            if check.fix:
-                print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
+        if check.fix:
+            print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
     return int(any(check.state == MISSING for check in checks))
 
 
@@ -76,11 +69,10 @@ DEMO_MEMORY_GIB = 3
 DEMO_DISK_GIB = 2
 
 
-@dataclass(frozen=True)
-class Check(Record):
+class Check(NamedTuple):
     """One finding.
 
-    Example: `Check(name="vllm", state="optional", detail="not installed", fix="pip install 'webrl[vllm]'")`
+    Example: `Check("vllm", "optional", "not installed", "pip install 'webrl[vllm]'")`
     """
 
     name: str
@@ -128,39 +120,11 @@ def check_tasks() -> Check:
     return Check("tasks", OK, f"{pages} MiniWoB++ pages ({root})")
 
 
-def check_models() -> Check:
-    """Check the tiny starting checkpoints: the current folder's, else those that ship with webrl."""
-    from webrl.config import ModelsConfig
-
-    models = ModelsConfig()
-    names = (models.actor, models.orm, models.generator)
-    if lacking := [path for path in names if not (Path(path) / "config.json").is_file()]:
-        fix = "remove the folder, or run elsewhere: webrl has its own"
-        return Check("models", WARNING, f"{', '.join(lacking)}: no model there", fix)
-    return Check("models", OK, str(Path(models.actor).resolve().parent))
-
-
-def check_orm_prompt() -> Check:
-    """Check the released outcome model's system text, where the paper's configs look for it."""
-    from webrl.reward.system_text import DEFAULT_PATH, RELEASED_SHA256, describe, is_released, system_text
-
-    fix = "webrl orm-prompt CLONE, with a clone of github.com/THUDM/WebRL"
-    if not DEFAULT_PATH.exists():
-        return Check("orm-prompt", OPTIONAL, f"{DEFAULT_PATH} is missing; the released outcome model needs it", fix)
-    try:
-        known = is_released(system_text(DEFAULT_PATH))
-    except WebRLError as error:
-        return Check("orm-prompt", WARNING, str(error), fix)
-    if not known:
-        return Check("orm-prompt", WARNING, f"{describe(DEFAULT_PATH)} (SHA-256 {RELEASED_SHA256[:12]}…)", fix)
-    return Check("orm-prompt", OK, describe(DEFAULT_PATH))
-
-
 def check_torch() -> Check:
     """Check that torch imports."""
-    found = _try_import("torch", "import torch; print(f'{torch.__version__}, {torch.get_num_threads()} CPU threads')")
+    works, said = _try("import torch; print(f'{torch.__version__}, {torch.get_num_threads()} CPU threads')")
     fix = "make setup" if _in_clone() else f"{_pip()} install torch"
-    return found if found.state == OK else replace(found, fix=fix)
+    return Check("torch", OK, said) if works else Check("torch", MISSING, said, fix)
 
 
 def check_gpu() -> Check:
@@ -168,11 +132,11 @@ def check_gpu() -> Check:
     gpus = [f"{name}, {mib} MiB" for name, mib in query_gpus("name,memory.total")]
     if not gpus:
         return Check("gpu", OPTIONAL, "no NVIDIA GPU; the demo runs on the CPU")
-    found = _try_import("torch.cuda", "import torch; assert torch.cuda.is_available(); print(torch.version.cuda)")
-    if found.state != OK:
+    works, said = _try("import torch; assert torch.cuda.is_available(); print(torch.version.cuda)")
+    if not works:
         fix = f"{_pip()} install --force-reinstall --no-deps torch=={metadata.version('torch').partition('+')[0]}"
         return Check("gpu", WARNING, f"{len(gpus)} x {gpus[0]}, but this torch cannot use it", fix)
-    return Check("gpu", OK, f"{len(gpus)} x {gpus[0]}, CUDA {found.detail}")
+    return Check("gpu", OK, f"{len(gpus)} x {gpus[0]}, CUDA {said}")
 
 
 def check_extra(name: str) -> Check:
@@ -184,20 +148,12 @@ def check_extra(name: str) -> Check:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Check(name, OPTIONAL, "not installed", fix)
-    found = _try_import(name, f"import {name}; print({name}.__version__)")
-    if found.state != OK:
-        if "torchvision" in found.detail:
-            fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
-        return Check(name, WARNING, f"{version} does not import: {found.detail}", fix)
-    return Check(name, OK, version)
-
-
-def check_openenv() -> Check:
-    """Check that one package owns the module `openenv`, not two."""
-    if conflict := openenv_conflict():
-        detail, _, fix = conflict.partition(": ")
-        return Check("openenv", WARNING, detail, fix)
-    return Check("openenv", OK, "at most one of openenv and openenv-core is installed")
+    works, said = _try(f"import {name}")
+    if works:
+        return Check(name, OK, version)
+    if "torchvision" in said:
+        fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
+    return Check(name, WARNING, f"{version} does not import: {said}", fix)
 
 
 def check_memory() -> Check:
@@ -210,22 +166,17 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
-    """Check how much room there is where run folders are written."""
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    detail, fix = f"{free:.1f} GiB free in {Path.cwd()}", f"free {DEMO_DISK_GIB} GiB, or set runs_dir= to another disk"
-    return Check("disk", WARNING, detail, fix) if free < DEMO_DISK_GIB else Check("disk", OK, detail)
-
-
-def check_writing() -> Check:
-    """Check that the folder for run folders can be written."""
-    runs = Path("runs")
-    folder = runs if runs.is_dir() else Path()
+    """Check how much room there is where run folders are written, and that they can be."""
+    folder = Path("runs") if Path("runs").is_dir() else Path.cwd()
     try:
-        with tempfile.NamedTemporaryFile(dir=folder):
-            return Check("writing", OK, str(runs.resolve()))
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        detail = f"cannot write in {folder.resolve()}: {error.strerror or error}"
-        return Check("writing", MISSING, detail, "change its permissions, or set runs_dir= to a folder of yours")
+        fix = "change its permissions, or set runs_dir= to a folder of yours"
+        return Check("disk", MISSING, f"cannot write in {folder.resolve()}: {error.strerror or error}", fix)
+    free = shutil.disk_usage(folder).free / 2**30
+    detail = f"{free:.1f} GiB free in {folder.resolve()}"
+    fix = f"free {DEMO_DISK_GIB} GiB, or set runs_dir= to another disk"
+    return Check("disk", WARNING, detail, fix) if free < DEMO_DISK_GIB else Check("disk", OK, detail)
 
 
 def _in_clone() -> bool:
@@ -238,31 +189,27 @@ def _pip() -> str:
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
-def _try_import(name: str, code: str) -> Check:
-    """Import in a process of its own: a broken native library must not end the doctor."""
+def _try(code: str) -> tuple[bool, str]:
+    """Run code in a process of its own, since a broken native library must not end the doctor: (works, last line)."""
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     except subprocess.TimeoutExpired:
-        return Check(name, MISSING, "import took more than 180 s")
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return Check(name, OK if done.returncode == 0 else MISSING, lines[-1] if lines else f"exit code {done.returncode}")
+        return False, "import took more than 180 s"
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    return not done.returncode, lines[-1] if lines else f"exit code {done.returncode}"
 
 
 CHECKS: dict[str, Callable[[], Check]] = {
     "python": lambda: Check("python", OK, f"{platform.python_version()} ({sys.executable})"),
     "browser": check_browser,
     "tasks": check_tasks,
-    "models": check_models,
-    "orm-prompt": check_orm_prompt,
     "torch": check_torch,
     "gpu": check_gpu,
     "deepspeed": lambda: check_extra("deepspeed"),
     "vllm": lambda: check_extra("vllm"),
     "ray": lambda: check_extra("ray"),
-    "openenv": check_openenv,
     "memory": check_memory,
     "disk": check_disk,
-    "writing": check_writing,
 }
 """Every check by name, in the order of the table."""
 

@@ -1,4 +1,4 @@
-"""`webrl sft`: options, defaults, the probe in the browser, and the lines at the end."""
+"""`webrl sft`: options, defaults, and the lines at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         UsageError: no `--data`, and no demonstrations recorded for this run; or options that have not been tried with
             screenshots.
-        ExtraMissing: a package that the training or its probe wants is not there.
+        ExtraMissing: a package that the training wants is not there.
         ModelError: the base model cannot be loaded, or cannot read what it is to be shown.
     """
     config = resolve_config(args, prefer_newest=False)
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
     sees, untried = config.rollout.image_size is not None, config.sft.untried_with_screenshots
     if not args.dry_run:
-        check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
+        check_extras(config, ("sft",))
         check_sight(config, paths.init)
     check_model(paths.init, sees=sees)
     if args.dry_run:
@@ -59,22 +59,8 @@ def main(args: argparse.Namespace) -> int:
     from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output
 
-    def probe(model: Path, episodes: Path) -> dict[str, float]:
-        """Play `sft.probe_tasks` held-out tasks in the browser, with the evaluation's temperature."""
-        from webrl.evaluate import success_rate
-        from webrl.runs.store import read_records
-        from webrl.stages import play
-        from webrl.suites import eval_tasks
-        from webrl.types import Trajectory
-
-        tasks = eval_tasks(config)
-        tasks = tasks[:: max(1, len(tasks) // config.sft.probe_tasks)][: config.sft.probe_tasks]  # of all task types
-        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature[0])
-        rate = success_rate(read_records(episodes, Trajectory))
-        return {"probe_successes": float(rate.successes), "probe_episodes": float(rate.episodes)}
-
     with joined(pick_device(config.models.device), hold_output(paths.out)):
-        report = train_start(config, paths, probe)
+        report = train_start(config, paths)
     if report:  # of the main process
         print("\n".join([*describe(report), f"report {paths.report / 'report.json'}"]))
     return 0
@@ -93,10 +79,4 @@ def describe(report: dict[str, object]) -> list[str]:
     lines.append(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
     if "sft_val_loss" in losses:
         lines.append(f"validation loss {losses['sft_val_loss']:.4f}")
-    if "sft_probe_episodes" in losses:
-        from webrl.evaluate import rate_of
-        from webrl.reports.run import rate_text
-
-        rate = rate_of(int(losses["sft_probe_successes"]), int(losses["sft_probe_episodes"]))
-        lines.append(f"probe {rate_text(rate.to_json())}")
     return lines

@@ -204,9 +204,6 @@ class EngineConfig(ServerConfig):
     weight_update: Literal["auto", "restart"] = Field(
         "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
     )
-    verify_weights: bool = Field(
-        True, description="after new weights, hold a few of vLLM's log-probs against the trainer's"
-    )
     keep_running: bool = Field(
         True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
     )
@@ -242,9 +239,6 @@ class GenerateConfig(SamplingConfig):
         "that sites which never succeed get few",
     )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
-    strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], Annotated[float, Field(ge=0)]] = Field(
-        {"in_breadth": 1.0}, description="strategy: weight"
-    )
     tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
     engine: EngineConfig = EngineConfig()
 
@@ -253,13 +247,6 @@ class GenerateConfig(SamplingConfig):
     def _failures_lead_to_new_tasks(cls, value: float) -> float:
         if not value:
             raise ValueError("must be greater than 0: greedy answers to the same failures are the same instructions")
-        return value
-
-    @field_validator("strategies")
-    @classmethod
-    def _one_is_used(cls, value: dict[str, float]) -> dict[str, float]:
-        if not any(value.values()):
-            raise ValueError("one weight at least must be above 0, such as {in_breadth: 1}")
         return value
 
 
@@ -273,18 +260,13 @@ class FilterConfig(Section):
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
-    num_trials: int = Field(0, ge=0, description="rollouts of each task for the success band; 0: no such band")
-    success_low: Fraction = Field(0.0, description="success rate of the trials, lower edge (kept)")
-    success_high: Fraction = Field(1.0, description="success rate of the trials, upper edge (kept)")
-    max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
     max_tasks: int | None = Field(
         None, ge=1, description="at most this many kept in all, evenly over those that pass; none: all"
     )
 
     @model_validator(mode="after")
-    def _bands_are_ordered(self) -> Self:
+    def _band_is_ordered(self) -> Self:
         self._check_order("value_low", "value_high")
-        self._check_order("success_low", "success_high")
         return self
 
 
@@ -591,8 +573,7 @@ class SftConfig(HeldOut):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
-    probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
+    watch_every: int = Field(0, ge=0, description="optimizer steps between validations; 0: at the end")
 
 
 class OrmConfig(HeldOut):

@@ -6,15 +6,13 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
     from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
-Probe = Callable[[Path, Path], dict[str, float]]
-"""(model folder, file for the episodes) -> metrics; `probe_successes` and `probe_episodes` are drawn."""
 
 
-def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = None) -> dict[str, Any]:
+def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     """Train π_0; like every training, it resumes and runs on many processes.
 
     Returns:
@@ -49,28 +45,19 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
     from webrl.training import train_sft
 
     examples, held, account = _read(config, paths)
-    looks = paths.report / "probes"
-
-    def look(folder: Path) -> dict[str, float]:
-        assert probe is not None
-        number = len(list(looks.glob("*.jsonl")))
-        return probe(folder, looks / f"{number:03d}.jsonl")
-
     metrics = paths.report / "metrics.jsonl"
-    with keep_servers():  # from probe to probe
-        losses = train_sft(
-            examples,
-            paths.init,
-            paths.out,
-            config.sft,
-            seed=config.seed,
-            metrics_path=metrics,
-            device=config.models.device,
-            heldout=held,
-            probe=look if probe and config.sft.probe_tasks else None,
-            watch_every=config.sft.watch_every,
-            prompt=config.models.prompt,
-        )
+    losses = train_sft(
+        examples,
+        paths.init,
+        paths.out,
+        config.sft,
+        seed=config.seed,
+        metrics_path=metrics,
+        device=config.models.device,
+        heldout=held,
+        watch_every=config.sft.watch_every,
+        prompt=config.models.prompt,
+    )
     if not is_main():
         return {}
     report = account | {"losses": losses} | run_info(config)

@@ -1,28 +1,74 @@
 """Experience files of the released WebRL (`webarena_lite_sft.pt`, `<output>.pt`), read without running their code.
 
-They are pickles, read by `webrl.interop.pickles`. Content: a list of trajectories, each a list of
-items `observation` (the policy prompt), `next_observation`, `task`, `reward`, `done`, `action`, `trajectory_reward`.
+They are pickles. Content: a list of trajectories, each a list of items `observation` (the policy prompt),
+`next_observation`, `task`, `reward`, `done`, `action`, `trajectory_reward`.
 """
 
 from __future__ import annotations
 
+import pickle
+import re
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
-from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.turns import without_end
 from webrl.runs.disk import make_folder
-from webrl.runs.store import write_records
+from webrl.runs.store import open_input, write_records
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
 _ASSISTANT = "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
+
+
+def load_restricted(path: Path) -> Any:
+    """Content of a `torch.save` file, read by torch's loader of weights alone: containers, strings, numbers, tensors.
+
+    It takes no more than a small multiple of the file's size: archives must be uncompressed, as torch writes them.
+
+    Raises:
+        DataError: missing or damaged file, a compressed archive, or a pickle that asks for any other global (which is
+            named).
+    """
+    import numpy as np
+    import torch
+
+    scalar: Any = np._core.multiarray.scalar  # type: ignore[attr-defined]
+    kinds: list[Any] = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "u1", "?")]
+    admitted = [(scalar, "numpy.core.multiarray.scalar"), scalar, np.dtype, *kinds]
+    try:
+        with open_input(path) as file:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+            packed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)
+            if packed:
+                raise DataError(
+                    f"{path}: refused: {packed.filename!r:.80} is compressed ({packed.compress_size} bytes for "
+                    f"{packed.file_size}), which torch.save never does; unpack it and check where it comes from"
+                )
+            total, size = sum(member.file_size for member in members), path.stat().st_size
+            if total > size:  # members that overlap, or sizes that are not true
+                raise DataError(f"{path}: refused: its members claim {total} bytes, the file has {size}")
+            file.seek(0)
+            with torch.serialization.safe_globals(admitted):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle can raise nearly anything while it is taken apart
+        asked = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if asked:
+            name = asked[1] if "." in asked[1] else f"builtins.{asked[1]}"
+            raise DataError(
+                f"{path}: refused: the pickle asks for {name}, which is code; only plain containers, strings, "
+                "numbers and tensors are read. Do not load this file with anything less strict"
+            ) from None
+        raise DataError(f"{path}: damaged file ({type(error).__name__}: {str(error)[:200]})") from None
 
 
 def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:

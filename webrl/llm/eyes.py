@@ -18,7 +18,7 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import base_of, config_of, first_line, mark_tokenizer
+from webrl.llm.loading import base_of, config_of, first_line
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
 
@@ -82,7 +82,7 @@ class Eyes:
             )
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
-        self.tokenizer: Any = mark_tokenizer(self.processor.tokenizer, name)
+        self.tokenizer: Any = self.processor.tokenizer
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(
@@ -146,23 +146,6 @@ class Eyes:
                 f"{look.num_tokens}"
             )
         return ids
-
-    def fold(self, ids: Sequence[int], look: Look) -> list[int]:
-        """Fold a prompt (`encode`) to one placeholder for its picture, for servers that expand it themselves.
-
-        Raises:
-            ModelError: the prompt does not contain the picture's tokens as they are written alone.
-        """
-        written = list(self.tokenizer(look.text, add_special_tokens=False)["input_ids"])
-        first = [next((i for i, t in enumerate(row) if t in self.picture_ids), 0) for row in (ids, written)]
-        start = first[0] - first[1]
-        if start < 0 or list(ids[start : start + len(written)]) != written:
-            raise ModelError(
-                f"a prompt of model {self.name!r} has its picture's tokens otherwise than they are written alone: it "
-                "cannot be sent to vLLM"
-            )
-        placeholder = self.tokenizer.convert_tokens_to_ids(self._placeholder)
-        return [*ids[:start], placeholder, *ids[start + len(written) :]]
 
     def inputs(self, ids: Tensor, pngs: Sequence[bytes]) -> dict[str, Tensor]:
         """Return what the model takes besides token ids and mask.

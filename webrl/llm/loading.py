@@ -55,14 +55,14 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it next to the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
-    key = f"{tokenizer_digest(folder)} {unmarked_prompt(folder)}" if folder else name
+    key = tokenizer_digest(folder) if folder else name
     tokenizer = _tokenizers.pop(key, None)
     if tokenizer is None:
         from transformers import AutoTokenizer
 
         try:
             with spent_on("model files"):
-                tokenizer = mark_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False), name)
+                tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
             raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
     _tokenizers[key] = tokenizer
@@ -427,21 +427,6 @@ def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
     if name not in ("brief", "examples"):
         raise ModelError(f"tokenizer_config.json: {_KEY}={name!r:.80} is no prompt of this version; set models.prompt")
     return cast("PromptName", name)
-
-
-def mark_tokenizer(tokenizer: Any, name: str) -> Any:
-    """The tokenizer of the model `name`, with the prompt of a folder that an earlier version has trained."""
-    tokenizer.init_kwargs.setdefault(_KEY, unmarked_prompt(Path(name).expanduser()))
-    return tokenizer
-
-
-def unmarked_prompt(folder: Path) -> PromptName:
-    """`brief` for the folders that versions without this mark have written, which knew no other prompt."""
-    report = folder.with_name(f"{folder.name}_report") / "report.json"  # webrl sft
-    # A training with adapters, webrl push, webrl grpo, the shipped models.
-    ours = ("lora/state.safetensors", "config.yaml", "report.json", "recipe.json")
-    in_phase = re.fullmatch(r"phase_\d+", folder.absolute().parent.name)
-    return "brief" if in_phase or report.is_file() or any((folder / file).is_file() for file in ours) else "examples"
 
 
 def mark_folder(folder: Path, asked: str) -> None:

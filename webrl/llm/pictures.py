@@ -31,8 +31,6 @@ class Picture:
     """The PNG."""
     sha256: str
     """Of the file when it was shown."""
-    png: bytes | None = None
-    """The bytes, where they are in no file."""
 
     @classmethod
     def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
@@ -49,8 +47,6 @@ class Picture:
         Raises:
             DataError: the file is missing, or a different one.
         """
-        if self.png is not None:
-            return self.png
         try:
             png = self.path.read_bytes()
         except OSError as error:

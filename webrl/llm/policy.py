@@ -150,16 +150,16 @@ async def open_model(
         from webrl.llm.local.model import LocalModel
 
         model = LocalModel(name, engine, models, eyes=Eyes(name) if sees else None)
+    elif sees:
+        raise ModelError(f"engine.kind={engine.kind}: not yet with screenshots; take transformers")
     elif engine.kind == "openai":
-        if sees:
-            raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")
         from webrl.llm.servers.openai import OpenAIModel
 
         model = await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
     else:
         from webrl.llm.servers.vllm import VllmModel
 
-        model = await VllmModel.start(name, engine, models, sees=sees)
+        model = await VllmModel.start(name, engine, models)
     try:
         yield model
     finally:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from webrl.errors import ModelError
-from webrl.llm.interface import LanguageModel, Message, Sampling
-from webrl.llm.prompts import cut_tail, fit_prompt
+from webrl.llm.interface import LanguageModel, Sampling
 from webrl.llm.tokens import encode_plain
 
 logger = logging.getLogger(__name__)
 
-Sample = tuple[tuple[int, ...], tuple[int, ...], bytes | None]
-"""(prompt ids, action ids, image of the prompt)."""
+Sample = tuple[tuple[int, ...], tuple[int, ...]]
+"""(prompt ids, action ids)."""
 ReferenceLogprobs = Callable[[Sequence[Sample]], Sequence[Sequence[float]]]
 """The trainer's log-probabilities of the action ids, one list a sample."""
 
@@ -65,36 +62,13 @@ async def verify_logprobs(
     """
     text = " ".join(_PROMPTS)
     long = " ".join([text] * (prompt_tokens // len(text.split()) + 1))
-    eyes: Any = model.eyes
-    image: bytes | None = None
-    if eyes is None:
-        prompts = [tuple(encode_plain(model.tokenizer, short)) for short in _PROMPTS] * _SEEDS
-        if prompt_tokens:
-            prompts.append(tuple(encode_plain(model.tokenizer, long)[:prompt_tokens]))
-    else:
-        from PIL import Image
-
-        # edges and colours, so that a vision tower with other weights shows
-        picture = Image.new("RGB", (96, 64), (200, 30, 30))
-        picture.paste((255, 255, 255), (24, 8, 48, 32))
-        out = io.BytesIO()
-        picture.save(out, format="PNG")
-        image = out.getvalue()
-        look = eyes.look(image)
-
-        def encode(_start: int, shown: str) -> Any:
-            return eyes.encode([Message("user", shown)], look)
-
-        prompts = [tuple(encode(0, short)) for short in _PROMPTS] * _SEEDS
-        if prompt_tokens:
-            prompts.append(fit_prompt(eyes.tokenizer, encode, long, 0, prompt_tokens, cut_tail).ids)
+    prompts = [encode_plain(model.tokenizer, short) for short in _PROMPTS] * _SEEDS
+    if prompt_tokens:
+        prompts.append(encode_plain(model.tokenizer, long)[:prompt_tokens])
     answers = await asyncio.gather(
-        *(
-            model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n), image)
-            for n, prompt in enumerate(prompts)
-        )
+        *(model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n)) for n, prompt in enumerate(prompts))
     )
-    samples: list[Sample] = [(answer.prompt_ids, answer.ids, image) for answer in answers]
+    samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
     async with asleep():
         references = await asyncio.to_thread(reference_logprobs, samples)
     differences = [

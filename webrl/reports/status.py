@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from webrl.config import RunConfig
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
@@ -19,14 +17,11 @@ from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
 from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run, seconds_left, usual_seconds
 from webrl.runs.lock import who_works_in
-from webrl.runs.machine import usage
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.suites import by_suite
 from webrl.types import Trajectory
 
-_SAMPLE_S = 1.0
-"""How long cores are measured."""
 NAMES = tuple(spec.name for spec in STAGES)
 
 
@@ -72,9 +67,6 @@ def status(path: Path) -> list[tuple[str, str]]:
             parts.append(f"took {duration(usual[1])} in phase {usual[0]}")
         rows += [("phase", f"{folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
         rows += _progress(folder, stage, since, config)
-        if holder and holder[2] is not None:
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is another user's
-                rows += usage(holder[2], _SAMPLE_S).items()
     for phase, marker in _markers(run, "eval"):
         for name, rate in named_rates(marker["counts"]).items():
             if name.endswith("held-out seeds") and (text := rate_text(rate)):
@@ -86,13 +78,6 @@ def status(path: Path) -> list[tuple[str, str]]:
         known = [f"{duration(max(0.0, seconds - spent))} {what}" for seconds, what in left if seconds is not None]
         unknown = "not known before a phase like this one has finished"
         rows.append(("left", f"about {', '.join(known)}" if known else unknown))
-    peaks = [(m["peak_mib"], stage, phase) for stage in NAMES for phase, m in _markers(run, stage)]
-    if peaks:
-        most, stage, phase = max(peaks)
-        rows.append(("memory", f"{most / 1024:.1f} GiB at its peak ({stage}, phase {phase})"))
-    trained = [m["counts"].get(f"{name}_peak_gib") for _, m in _markers(run, "train") for name in ("critic", "actor")]
-    if on_gpu := [peak for peak in trained if isinstance(peak, int | float)]:
-        rows.append(("training", f"{max(on_gpu):.1f} GiB at its peak, on the GPU where there is one"))
     return rows
 
 

@@ -99,10 +99,10 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
         yield
 
 
-def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
+def who_works_in(run_dir: Path) -> tuple[str, float] | None:
     """Return which process is using a run folder; None if no process is.
 
-    That is command, process, host and time in words, when the work began (epoch), and on this machine the process id.
+    That is command, process, host and time in words, and when the work began (epoch).
     """
     folder = run_dir / ".lock"
     record = _read_holder(folder)
@@ -114,9 +114,8 @@ def who_works_in(run_dir: Path) -> tuple[str, float, int | None] | None:
         # another machine's process cannot be checked, but its lock can
         with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
             return None
-    since, pid = record.get("since"), record.get("pid")
-    began = float(since) if isinstance(since, int | float) else 0.0
-    return _describe(record), began, pid if is_here and isinstance(pid, int) else None
+    since = record.get("since")
+    return _describe(record), float(since) if isinstance(since, int | float) else 0.0
 
 
 def _read_holder(folder: Path) -> dict[str, Any]:

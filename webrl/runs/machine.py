@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from itertools import takewhile
-from time import sleep
 from typing import Any
 
 import psutil
@@ -71,27 +70,6 @@ def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
             mib += getattr(info, "pss", info.rss) / 2**20
             seconds[process.pid] = times.user + times.system
     return mib, seconds
-
-
-def usage(pid: int, interval_s: float) -> dict[str, str]:
-    """Return in words what a process and all that it started take of this machine: `cores` with the memory, and `gpu`.
-
-    Raises as `measure`.
-    """
-    _, before = measure(pid)
-    sleep(interval_s)
-    mib, after = measure(pid)
-    cores = sum(after[each] - before[each] for each in before.keys() & after.keys()) / interval_s
-    texts = {"cores": f"{cores:.1f} of {os.cpu_count() or 1} cores, {mib / 1024:.1f} GiB"}
-    gpus = visible_gpus()
-    table = query_gpus("utilization.gpu,memory.used,memory.total", gpus) if gpus else []
-    # what is no number is of a part of a divided GPU
-    known = [[*map(float, row)] for row in table if all(value.replace(".", "", 1).isdecimal() for value in row)]
-    if known:
-        work, used, there = (sum(column) for column in zip(*known, strict=True))
-        many = f"{len(known)} GPUs" if len(known) > 1 else "GPU"
-        texts["gpu"] = f"{many} {work / len(known):.0f} % at work, {used / 1024:.1f} of {there / 1024:.1f} GiB"
-    return texts
 
 
 _LONGEST_PAUSE_S = 8.0

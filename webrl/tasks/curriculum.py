@@ -7,7 +7,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +24,7 @@ from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import held_out, proposing, seed_tasks
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
-from webrl.tasks.filter import Dropped, Rates, filter_tasks, leaks
+from webrl.tasks.filter import Dropped, filter_tasks, leaks
 from webrl.tasks.generate import (
     GenerationReport,
     GenerationRequest,
@@ -134,14 +133,11 @@ def write_answers(
     return {"num_generated": len(report.tasks)} | {k: v for k, v in report.to_json().items() if k != "tasks"}
 
 
-def select(
-    config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None, actor: str | None = None
-) -> dict[str, Any]:
+def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None) -> dict[str, Any]:
     """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason.
 
     Args:
         critic: model of the band; None skips the band.
-        actor: model that plays the trials of the success band (`filter.num_trials`); None skips that band.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
@@ -152,10 +148,6 @@ def select(
     """
     tasks = list(read_records(folder.generated, Task))
     texts = {page.task_id: page.text for page in read_records(folder.pages, Page)}
-
-    rates: Rates | None = None
-    if actor and config.filter.num_trials:
-        rates = partial(success_rates, config, actor=actor, folder=folder.path, phase=folder.phase)
 
     async def judge(left: Sequence[Task]) -> Feasibility:
         pages, cache = [texts.get(task.task_id, "") for task in left], folder.path / "feasibility_cache.jsonl"
@@ -170,7 +162,6 @@ def select(
             config=config.filter,
             judge=judge,
             values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
-            success_rates=rates,
         )
     )
     write_records(folder.dropped, report.dropped)
@@ -303,35 +294,3 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
     values = prompt_values(prompts, critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]
-
-
-async def success_rates(
-    config: RunConfig, tasks: Sequence[Task], *, actor: str, folder: Path, phase: int
-) -> list[float | None]:
-    """Return each task's share of `filter.num_trials` rollouts judged successful; None where none were judged.
-
-    Rollouts and labels stay in `folder` (`trials.jsonl`, `trial_labels.jsonl`): an interrupted call resumes from
-    there. The environment's own reward is not used.
-
-    Raises:
-        WebRLError: browser, model or judge are unusable.
-    """
-    from webrl.llm import open_policy
-    from webrl.reward.labels import read_labels
-    from webrl.reward.stage import judge_all
-    from webrl.rollouts.collect import collect
-    from webrl.suites import open_sites
-
-    trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
-    repeated = [task for task in tasks for _ in range(config.filter.num_trials)]
-    async with open_sites(config, tasks), open_policy(actor, config) as policy:
-        await collect(repeated, config, policy, trials, phase=phase, prefix=f"k{phase:02d}")
-    await judge_all(config, read_records(trials, Trajectory), labels, len(repeated))
-    judged = read_labels(labels)
-    rewards: dict[str, list[int]] = defaultdict(list)
-    for trajectory in read_records(trials, Trajectory):
-        label = judged.get(trajectory.trajectory_id)
-        if label is not None and label.reward is not None:
-            rewards[trajectory.task.task_id].append(label.reward)
-    found = [rewards.get(task.task_id) for task in tasks]
-    return [sum(outcomes) / len(outcomes) if outcomes else None for outcomes in found]

@@ -1,8 +1,8 @@
 """What went wrong last time: the seeds of new instructions.
 
 Two sources: a run folder (phases that have both trajectories and labels), or JSONL lines with `task` and `web` (the
-released code's instruction file) and optionally `page`, `seed`, `actions`, `final_page`, `start_url`, `task_id`. A
-failure is a trajectory that the outcome model judged 0; an unjudged one is neither failed nor done.
+released code's instruction file) and optionally `page`, `seed`, `start_url`, `task_id`. A failure is a trajectory that
+the outcome model judged 0; an unjudged one is neither failed nor done.
 
 Each site brings the failures of the newest phase that attempted it. With those of the newest phase alone (paper), a
 site that a filter once emptied never comes back: 25 task types were 9 after one phase and 4 after four.
@@ -20,7 +20,6 @@ from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
-from webrl.tasks.prompts import describe_actions
 from webrl.types import Label, Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -29,20 +28,15 @@ _OF_TASK = ("task_id", "seed", "start_url", "lineage")
 
 @dataclass(frozen=True)
 class Failure(Record):
-    """One attempted task with what the agent did and saw.
+    """One attempted task with what the agent saw.
 
-    Example: `Failure(task=Task(…, instruction='Click on the "ok" button.'), page="[12] button 'ok'",
-    actions=("click('13') # button 'no'",), final_page="…")`
+    Example: `Failure(task=Task(…, instruction='Click on the "ok" button.'), page="[12] button 'ok'")`
     """
 
     task: Task
     """The task; its `instruction` is what the agent was given."""
     page: str = ""
     """The initial page, or "" if it is not known."""
-    actions: tuple[str, ...] = ()
-    """Lines of `prompts.describe_actions`; empty if not known."""
-    final_page: str = ""
-    """The page after the last action, or ""."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +112,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
             rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
             now = [
                 (
-                    Failure(
-                        task=replace(t.task, instruction=t.instruction),
-                        page=t.steps[0].observation,
-                        actions=tuple(describe_actions(t.steps)),
-                        final_page=t.final_observation,
-                    ),
+                    Failure(replace(t.task, instruction=t.instruction), t.steps[0].observation),
                     rewards.get(t.trajectory_id),
                 )
                 for t in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
@@ -152,8 +141,7 @@ def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
     for number, data in read_lines(path, problems.append):
         try:
             task = task_of_line(data, f"{path.stem}-{number}")
-            fields = {key: data[key] for key in ("page", "actions", "final_page") if key in data}
-            failure = Failure.from_json({"task": task.to_json(), **fields})
+            failure = Failure.from_json({"task": task.to_json(), "page": data.get("page", "")})
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
             continue

@@ -2,8 +2,7 @@
 
 Filters run in this order, cheap ones first, each on what the ones before it kept: malformed, exact and near
 duplicates of anything attempted, leakage of the evaluation sets, feasibility (a language model with per-site rules),
-the critic's band, success rate of k rollouts where there are any, site balance, budget. Every drop has a reason and a
-detail.
+the critic's band, budget. Every drop has a reason and a detail.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from webrl.types import Record, Task
 NUM_BINS = 20
 """Bins of the difficulty histogram over [0, 1]."""
 NUM_EXAMPLES = 5
-"""Kept and dropped examples of each filter that go into the report."""
+"""Dropped examples of each filter that go into the report."""
 
 Drop = tuple[str, str] | None
 """(reason, detail) of a drop, or None for a task that stays."""
 Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
 Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
-Rates = Callable[[Sequence[Task]], Awaitable[Sequence[float | None]]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Dropped(Record):
     """The task."""
     reason: str
     """Filter: `malformed`, `exact_duplicate`, `near_duplicate`, `leakage`, `infeasible`, `value_low`, `value_high`,
-    `success_low`, `success_high`, `site_balance`, `budget`."""
+    `budget`."""
     detail: str
     """What exactly was wrong: the instruction that it repeats, the critic's value, the judge's answer."""
 
@@ -54,10 +52,8 @@ class StageCount(Record):
     """Tasks that reached it."""
     num_kept: int
     """Tasks that it kept."""
-    kept_examples: tuple[str, ...]
-    """A few instructions that it kept."""
     dropped_examples: tuple[str, ...]
-    """A few that it dropped, each with its detail."""
+    """A few instructions that it dropped, each with its detail."""
     note: str = ""
     """Why it was skipped, or ""."""
 
@@ -100,7 +96,6 @@ class FilterReport:
                 name,
                 len(self.kept),
                 len(kept),
-                tuple(task.instruction or "" for task in kept[:NUM_EXAMPLES]),
                 tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
                 note,
             )
@@ -117,7 +112,6 @@ async def filter_tasks(
     config: FilterConfig,
     judge: Judge | None = None,
     values: Numbers | None = None,
-    success_rates: Rates | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
@@ -128,10 +122,9 @@ async def filter_tasks(
         values: gives the critic's value at the real initial observation of each task that is left; band
             [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,
             and is counted in the filter's note.
-        success_rates: finds out the success rate of k rollouts of each task that is left.
 
     Raises:
-        ValueError: values or rates do not match the tasks in number, or one is not a number in [0, 1].
+        ValueError: values do not match the tasks in number, or one is not a number in [0, 1].
     """
     run = FilterReport(list(tasks))
     malformed = [malformed_reason(task.instruction or "") for task in run.kept]
@@ -157,39 +150,28 @@ async def filter_tasks(
     else:
         numbers = values(run.kept)
         run.values = {task.task_id: n for task, n in zip(run.kept, numbers, strict=True) if n is not None}
-        drops = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
-        run.apply("critic", drops, _unknown(numbers, "initial page unknown"))
-    if success_rates is not None:
-        rates = await success_rates(run.kept)
-        drops = [outside_band("success", n, config.success_low, config.success_high) for n in rates]
-        run.apply("success", drops, _unknown(rates, "no trial was judged"))
-    if config.max_per_site is not None:
-        seen: Counter[str] = Counter()
-        drops = []
-        for task in run.kept:
-            seen[task.site] += 1
-            is_over = seen[task.site] > config.max_per_site
-            drops.append(("site_balance", f"more than {config.max_per_site} of {task.site}") if is_over else None)
-        run.apply("site_balance", drops)
+        drops = [outside_band(n, config.value_low, config.value_high) for n in numbers]
+        unknown = numbers.count(None)
+        run.apply("critic", drops, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
     if config.max_tasks is not None:
         run.apply("budget", _over_budget([task.site for task in run.kept], config.max_tasks))
     return run
 
 
-def outside_band(name: str, number: float | None, low: float, high: float) -> Drop:
-    """Drop a number outside [low, high]; both edges are kept, and so is None (not known).
+def outside_band(value: float | None, low: float, high: float) -> Drop:
+    """Drop a critic's value outside [low, high]; both edges are kept, and so is None (not known).
 
     Raises:
         ValueError: not a number in [0, 1].
     """
-    if number is None:
+    if value is None:
         return None
-    if not 0.0 <= number <= 1.0:
-        raise ValueError(f"{name} {number!r} is not in [0, 1]: is the critic trained, and its output a probability?")
-    if number < low:
-        return f"{name}_low", f"{name} {number:.4g} < {low:g}"
-    if number > high:
-        return f"{name}_high", f"{name} {number:.4g} > {high:g}"
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"value {value!r} is not in [0, 1]: is the critic trained, and its output a probability?")
+    if value < low:
+        return "value_low", f"value {value:.4g} < {low:g}"
+    if value > high:
+        return "value_high", f"value {value:.4g} > {high:g}"
     return None
 
 
@@ -207,11 +189,6 @@ def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
             kept.add(first)
     drop = ("budget", f"{num} passed, {max_tasks} are wanted")
     return [None if i in kept else drop for i in range(num)]
-
-
-def _unknown(numbers: Sequence[float | None], why: str) -> str:
-    unknown = sum(n is None for n in numbers)
-    return f"not applied to {unknown} tasks: {why}" if unknown else ""
 
 
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:

@@ -1,11 +1,8 @@
 """The generation stage: failed instructions in, new instructions with their lineage out (arXiv 2411.02337 §3.1).
 
-`plan_requests` decides what to ask (site, strategy, seeds), the caller gives each planned request that needs one an
-initial state (`GenerationRequest.at`), and `generate_tasks` asks the model. Strategies:
-
-- `in_breadth` (paper): new and more varied instructions of the same domain as some failed ones;
-- `hindsight`: the instruction that a failed trajectory did accomplish, at that trajectory's own initial state;
-- `decomposition`: a sub-goal of a failed instruction, at its own initial state.
+`plan_requests` decides what to ask (site, seeds), the caller gives each planned request that needs one an initial state
+(`GenerationRequest.at`), and `generate_tasks` asks the model. The paper's strategy is `in_breadth`: new and more varied
+instructions of the same domain as some failed ones.
 
 Where seeds make pages (MiniWoB), each prompt requests one instruction for the page that it shows; elsewhere
 one prompt requests many, as in the paper.
@@ -30,7 +27,7 @@ from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.parsing import parse_instructions
-from webrl.tasks.prompts import ChatPrompt, attempt_prompt, in_breadth_prompt
+from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt
 from webrl.types import Lineage, Record, Task
 
 logger = logging.getLogger(__name__)
@@ -45,11 +42,11 @@ class GenerationRequest:
     """
 
     strategy: str
-    """`in_breadth`, `hindsight`, `decomposition`; `exploration`: from a page alone, without a failure."""
+    """`in_breadth`; `exploration`: from a page alone, without a failure."""
     site: str
     """Site of seeds and target."""
     failures: tuple[Failure, ...]
-    """Seeds; exactly one for hindsight and decomposition, none for exploration."""
+    """Seeds; none for exploration."""
     target: Task | None = None
     """Its site, seed, start_url and extra become the new tasks'; None: not chosen yet."""
     page: str = ""
@@ -63,12 +60,8 @@ class GenerationRequest:
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
         """Return the prompt for the model; `rules` are the site's."""
-        if self.strategy in ("in_breadth", "exploration"):
-            instructions = [failure.task.instruction or "" for failure in self.failures]
-            return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
-        failure = self.failures[0]
-        page = failure.page if self.strategy == "decomposition" else failure.final_page or failure.page
-        return attempt_prompt(self.strategy, self.site, failure.task.instruction or "", failure.actions, page, rules)
+        instructions = [failure.task.instruction or "" for failure in self.failures]
+        return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
 
 
 @dataclass(frozen=True)
@@ -85,8 +78,6 @@ class GenerationReport(Record):
     """Prompts without an answer after all retries."""
     answer_problems: dict[str, int] = field(default_factory=dict)
     """What `parsing.parse_instructions` counts, summed."""
-    by_strategy: dict[str, int] = field(default_factory=dict)
-    """Tasks of each strategy."""
     by_site: dict[str, int] = field(default_factory=dict)
     """Tasks of each site."""
     prompt_tokens: int = 0
@@ -104,7 +95,7 @@ class GenerationReport(Record):
 def plan_requests(
     failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: Callable[[str], bool]
 ) -> list[GenerationRequest]:
-    """Share `config.num_tasks` among the sites by `config.shares`, and draw strategies and seeds.
+    """Share `config.num_tasks` among the sites by `config.shares`, and draw seeds.
 
     Args:
         per_page: of a site: one request per task, its target left open; else up to `tasks_per_prompt` tasks a
@@ -114,21 +105,8 @@ def plan_requests(
     shares = split_evenly(config.num_tasks, failures.shares(config.shares))
     requests: list[GenerationRequest] = []
     for site, group in by_site.items():
-        weights = {name: weight for name, weight in config.strategies.items() if weight > 0}
-        if not weights or not any(failure.actions for failure in group):
-            weights = {"in_breadth": 1.0}
-        names, chances = list(weights), list(weights.values())
-        strategies = Counter(rng.choices(names, chances)[0] for _ in range(shares[site]))
-        for strategy in ("hindsight", "decomposition"):
-            usable = [failure for failure in group if failure.actions]
-            for number in range(strategies[strategy]):
-                # Every failure serves once before any serves twice.
-                if number % len(usable) == 0:
-                    rng.shuffle(usable)
-                failure = usable[number % len(usable)]
-                requests.append(GenerationRequest(strategy, site, (failure,), failure.task, failure.page))
         open_target = per_page(site)
-        for size in _prompt_sizes(strategies["in_breadth"], 1 if open_target else config.tasks_per_prompt):
+        for size in _prompt_sizes(shares[site], 1 if open_target else config.tasks_per_prompt):
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
@@ -205,7 +183,6 @@ async def generate_tasks(
         num_cached=replies.num_cached,
         num_failed=len(requests) - len(answers),
         answer_problems=dict(problems),
-        by_strategy=dict(Counter(task.lineage.strategy for task in tasks)),
         by_site=dict(Counter(task.site for task in tasks)),
         prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         completion_tokens=sum(answer.completion_tokens for answer in answers),

@@ -7,7 +7,7 @@ What the phase calls (imported on first use, so that `import webrl.training` cos
     score_values(records, critic_dir, config: RunConfig) -> list[StepRecord]           # value, next_value
     train_actor(records | path, init_dir, out_dir, config: RunConfig, *, seed, metrics_path) -> dict
     train_sft(examples, init_dir, out_dir, optim: OptimConfig, *, seed, metrics_path, name="sft", device="auto",
-        heldout=(), probe=None, watch_every=0)
+        heldout=(), watch_every=0)
         -> dict                                        # examples: (prompt_ids, action_ids[, picture]); SFT and the ORM
     prompt_values(prompts, critic_dir, config: RunConfig) -> list[float]              # the task filter's V(s_0)
     load_critic(folder) -> PackedCritic                                               # webrl.training.critic

@@ -21,5 +21,5 @@ class TrainingPaths:
 
     @property
     def report(self) -> Path:
-        """Folder next to the model: report.json, a plot, metrics.jsonl, problems.txt, probes/."""
+        """Folder next to the model: report.json, a plot, metrics.jsonl, problems.txt."""
         return self.out.with_name(self.out.name + "_report")

@@ -18,7 +18,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
-from webrl.llm.pictures import Picture, sha256
+from webrl.llm.pictures import Picture
 from webrl.llm.products import use_products
 from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
@@ -71,13 +71,9 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 def score_samples(
     samples: Sequence[Sample], model_dir: str | Path, dtype: torch.dtype, device: str = "cpu"
 ) -> list[list[float]]:
-    """Return the log-probabilities of the samples' actions; all samples have an image, or none."""
-    items = [
-        Item((*prompt, *action), len(action), Picture(Path("(in memory)"), sha256(image), image) if image else None)
-        for prompt, action, image in samples
-    ]
-    sees = any(item.picture for item in items)
-    model = _ready(load_actor(model_dir, dtype, sees=sees), device)
+    """Return the log-probabilities of the samples' actions."""
+    items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
+    model = _ready(load_actor(model_dir, dtype), device)
     return [s.tolist() for s in score_targets(model, items, CPU_ROW_TOKENS, device)]
 
 

@@ -183,7 +183,6 @@ def train_sft(
     name: str = "sft",
     device: str = "auto",
     heldout: Sequence[Example | tuple[Sequence[int], Sequence[int]]] = (),
-    probe: Callable[[Path], dict[str, float]] | None = None,
     watch_every: int = 0,
     prompt: str = "auto",
 ) -> dict[str, Any]:
@@ -192,7 +191,6 @@ def train_sft(
     Args:
         examples: made with the tokenizer of `init_dir`; all of them have pictures, or none.
         heldout: of the same kind, for the validation loss.
-        probe: see `Watch`.
         watch_every: optimizer steps between looks; 0: at the end only.
         prompt: `models.prompt` that the examples were made with.
     """
@@ -213,7 +211,7 @@ def train_sft(
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
     held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
-    watch = Watch(watch_every or sys.maxsize, held, probe)
+    watch = Watch(watch_every or sys.maxsize, held)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -222,7 +220,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        loss=loss, save=save, watch=watch if heldout or probe else None,
+        loss=loss, save=save, watch=watch if heldout else None,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 

@@ -234,7 +234,7 @@ class ServedCopy:
     def _score(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return the log-probabilities of the actions under the copy."""
         scores = []
-        for prompt, action, _ in samples:
+        for prompt, action in samples:
             ids = torch.tensor([[*prompt, *action]])
             logits = self._copy.module(input_ids=ids).logits[0, len(prompt) - 1 : -1]
             chosen = logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])

@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 _NUM_TOP_LOGPROBS = 20
 _TOKEN_PREFIX = "token_id:"
-_NO_LOGPROB = -9999.0
-"""What vLLM's `/inference/v1/generate` writes for one that is not a number."""
 
 
 class OpenAIModel:
@@ -91,7 +89,7 @@ class OpenAIModel:
         return cls(name, pool, served_name, tokenizer, takes_ids, thinking)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
-        """Continue token ids (`LanguageModel.generate`); an image goes through `VllmModel`."""
+        """Continue token ids (`LanguageModel.generate`)."""
         refuse_image(self.name, image)
         self._need_ids()
         prompt = list(prompt_ids)
@@ -264,28 +262,6 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
     return list(ids), logprobs, "length" if choice.get("finish_reason") == "length" else "stop"
-
-
-def parse_seen(answer: Any, prompt: Sequence[int], name: str) -> tuple[list[int], list[float]]:
-    """(ids, log-probs) of what vLLM's `/inference/v1/generate` continues a prompt with a picture by.
-
-    Raises:
-        ModelError: it is not this prompt that it continued.
-    """
-    with _wanted("token ids or log-probs", answer):
-        continued, choice = answer["prompt_token_ids"], _choice(answer)
-        content = choice["logprobs"]["content"]
-        ids, logprobs = list(choice["token_ids"]), [float(each["logprob"]) for each in content]
-        if not ids or ids != [each["token_id"] for each in content] or min(logprobs) <= _NO_LOGPROB:
-            raise ValueError(f"{len(ids)} token ids with log-probs of {str(content)[:100]}")
-        same = [a == b for a, b in zip(continued, prompt, strict=False)]
-    if not all(same) or len(continued) != len(prompt):
-        raise ModelError(
-            f"vLLM continued another prompt than model {name!r} is trained on: {len(continued)} tokens for "
-            f"{len(prompt)}, and they part at {([*same, False]).index(False)}; its processor writes the screenshot "
-            "otherwise. Give vLLM's environment this one's transformers, or set rollout.engine.kind=transformers"
-        )
-    return ids, logprobs
 
 
 def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:

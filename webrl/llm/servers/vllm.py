@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
-from webrl.llm.loading import config_of, load_tokenizer, model_fingerprint
-from webrl.llm.servers.openai import OpenAIModel, parse_seen, sampling_options
-from webrl.llm.servers.vllm_command import VISION_OPTIONS, Weights
+from webrl.llm.loading import load_tokenizer, model_fingerprint
+from webrl.llm.servers.openai import OpenAIModel
+from webrl.llm.servers.vllm_command import Weights
 from webrl.llm.servers.vllm_fleet import Fleet, borrow, give_back
-from webrl.llm.tokens import completion_of
-from webrl.llm.turns import end_token_ids
-from webrl.runs.clock import spent_on
 from webrl.runs.machine import free_gpu_cache
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from webrl.llm.eyes import Eyes
-
 _WATCH_S = 1.0
-PROVEN = frozenset(("idefics3",))
-"""Model types whose log-probabilities from vLLM, with images, are the trainer's (docs/eyes.md says how far)."""
-_VISION_PATH = "/../inference/v1/generate"
-"""Next to `/v1`, not below it."""
 
 
 class VllmModel:
     """`LanguageModel` over a `Fleet`. After `load_weights`, check with `verify_logprobs`."""
 
-    def __init__(
-        self, name: str, fleet: Fleet, engine: EngineConfig, models: ModelsConfig, eyes: Eyes | None = None
-    ) -> None:
-        self.name, self.eyes = name, eyes
+    def __init__(self, name: str, fleet: Fleet, engine: EngineConfig, models: ModelsConfig) -> None:
+        self.name, self.eyes = name, None
         self.fingerprint = model_fingerprint(name)
-        self.tokenizer: Any = eyes.tokenizer if eyes else load_tokenizer(name)
+        self.tokenizer: Any = load_tokenizer(name)
         self.fleet = fleet
         self._engine = engine
         self._models = models
@@ -53,29 +40,15 @@ class VllmModel:
         self._failure: ModelError | PolicyError | None = None
 
     @classmethod
-    async def start(cls, name: str, engine: EngineConfig, models: ModelsConfig, *, sees: bool = False) -> VllmModel:
+    async def start(cls, name: str, engine: EngineConfig, models: ModelsConfig) -> VllmModel:
         """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy.
 
         Raises:
-            ModelError: no vLLM, unusable folder, too few GPUs, a server that does not start (its log is quoted), or a
-                vision-language model that cannot see or whose family has not been proven.
+            ModelError: no vLLM, unusable folder, too few GPUs, or a server that does not start (its log is quoted).
         """
-        eyes = None
-        if sees:
-            from webrl.llm.eyes import Eyes
-
-            family = config_of(name).model_type
-            if family not in PROVEN:
-                raise ModelError(
-                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been "
-                    f"checked against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
-                    "rollout.engine.kind=transformers"
-                )
-            eyes = Eyes(name)
-            engine = engine.model_copy(update={"extra_args": (*VISION_OPTIONS, *engine.extra_args)})
         fleet = await borrow(name, engine, models)
         try:
-            model = cls(name, fleet, engine, models, eyes)
+            model = cls(name, fleet, engine, models)
             await model._open()
         except BaseException:
             await fleet.stop()
@@ -83,49 +56,16 @@ class VllmModel:
         return model
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
-        """Continue token ids (`LanguageModel.generate`).
-
-        With vision the servers receive the prompt with one placeholder, and the image; they insert the image's tokens
-        there with the model's own processor. An answer counts only if the prompt that it continues is, token for
-        token, the one that is saved and trained on. What ends an answer is as in `LocalModel`.
-
-        Raises:
-            ModelError: an image for a text model or none for one that sees, or servers whose image tokens differ
-                from the trainer's processor.
-        """
-        if self.eyes is None:
-            return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
-        png = self.eyes.needed(image)
-        prompt, end_ids = list(prompt_ids), end_token_ids(self.name, self.tokenizer)
-        body = {
-            "token_ids": self.eyes.fold(prompt, self.eyes.look(png)),
-            "content_parts": [{"type": "image_url", "url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}],
-            "sampling_params": sampling_options(sampling)
-            | {"logprobs": 1, "detokenize": False, "stop_token_ids": sorted({*end_ids, *self.eyes.picture_ids})},
-            "return_token_ids": True,
-        }
-
-        def ask(client: OpenAIModel) -> Any:
-            named = body | {"model": client.served_name}
-            return client.ask(_VISION_PATH, named, lambda answer: parse_seen(answer, prompt, self.name))
-
-        with spent_on("sampling"):
-            ids, logprobs = await self.ask(ask)
-        return completion_of(self.tokenizer, prompt, ids, logprobs, end_ids)
+        """Continue token ids (`LanguageModel.generate`)."""
+        return await self.ask(lambda client: client.generate(prompt_ids, sampling, image))
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
-        self._refuse_blind()
         return await self.ask(lambda client: client.chat(messages, sampling))
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
-        self._refuse_blind()
         return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
-
-    def _refuse_blind(self) -> None:
-        if self.eyes:
-            self.eyes.needed(None)
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is pending."""

@@ -18,8 +18,6 @@ from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
-VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
-"""For a server of a vision model: its route for token ids with pictures, and room for one in each prompt."""
 NO_SLEEP = "--no-enable-sleep-mode"
 """In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
 _PLUGIN = "webrl_vllm_plugin"
@@ -57,8 +55,6 @@ class Weights:
         rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
         whole = config_of(base or name)
         config: dict[str, Any] = whole.get_text_config().to_dict()
-        if vision := getattr(whole, "vision_config", None):
-            config["vision_config"] = vision.to_dict()
         for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
             config.pop(key, None)
         shape = json.dumps(config, sort_keys=True)

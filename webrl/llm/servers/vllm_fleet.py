@@ -38,7 +38,6 @@ from webrl.llm.loading import model_folder
 from webrl.llm.servers.vllm_command import (
     NO_SLEEP,
     SERVED_NAME,
-    VISION_OPTIONS,
     Weights,
     can_reload,
     find_python,
@@ -47,7 +46,7 @@ from webrl.llm.servers.vllm_command import (
     server_environment,
 )
 from webrl.runs.clock import spent_on
-from webrl.runs.machine import free_gpu_cache, free_port, query_gpus
+from webrl.runs.machine import free_gpu_cache, free_port
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +172,6 @@ _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--
 """What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
-_MIB_PER_GIB = 1024
-_SLACK_MIB = 512
-"""The driver counts a little differently from CUDA; in between, vLLM's own check decides."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available memory for the cache blocks", re.I)
 
 
@@ -229,10 +225,8 @@ class Fleet:
         """Start all servers and wait until they are healthy.
 
         Raises:
-            ModelError: one did not start (the end of its log is quoted), or the GPUs have no room for it.
+            ModelError: one did not start (the end of its log is quoted).
         """
-        for gpus in self._groups:
-            check_room(gpus, self.engine, self.weights.base)
         self.servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
         self._num_restarts = [0] * len(self._groups)
         for server in self.servers:
@@ -382,42 +376,12 @@ class Fleet:
             await asyncio.sleep(1.0)
         else:
             raise ModelError(f"the prefix cache of {weights.base} could not be reset")
-        if VISION_OPTIONS[0] in self.engine.extra_args:  # what the old weights saw in a picture is kept apart
-            await self._post_all("/reset_encoder_cache", None)
 
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
         """POST to every server; returns the texts of the answers. Raises ModelError if one did not answer 200."""
         timeout_s = self.engine.start_timeout_s
         posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self.servers]
         return await asyncio.gather(*posts)
-
-
-def check_room(gpus: Sequence[str], engine: EngineConfig, model: str) -> None:
-    """Refuse to start a server where its share of the GPUs is taken, e.g. by a trainer in this process.
-
-    Raises:
-        ModelError: how much there is, how much is wanted, and which option to change.
-    """
-    for gpu, (free, total) in zip(gpus, gpu_memory(gpus), strict=False):
-        wanted = engine.gpu_memory_utilization * total
-        if free + _SLACK_MIB < wanted:
-            share = int(free / total * 20) / 20
-            advice = f"lower it (rollout.engine.gpu_memory_utilization={share:g}), or " if share > 0 else ""
-            raise ModelError(
-                f"GPU {gpu} has {free / _MIB_PER_GIB:.1f} of {total / _MIB_PER_GIB:.1f} GiB free, and the vLLM server "
-                f"of {model} wants {wanted / _MIB_PER_GIB:.1f} (engine.gpu_memory_utilization="
-                f"{engine.gpu_memory_utilization:g}); {advice}end what else runs on this GPU"
-            )
-
-
-def gpu_memory(gpus: Sequence[str]) -> list[tuple[int, int]]:
-    """(free, total) MiB of each GPU; nothing where the driver does not tell."""
-    if not gpus:
-        return []
-    try:
-        return [(int(free), int(total)) for free, total in query_gpus("memory.free,memory.total", gpus)]
-    except ValueError:  # [N/A]
-        return []
 
 
 _idle: ContextVar[list[Fleet] | None] = ContextVar("idle_servers", default=None)

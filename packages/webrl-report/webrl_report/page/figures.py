@@ -13,7 +13,7 @@ from webrl_report.plots import clean_axes, margins, new_figure, save_figure
 
 
 def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw training and validation loss, and the probe's success, by optimizer step, as PNG."""
+    """Draw training and validation loss by optimizer step, as PNG."""
     if not lines:
         return
     figure = new_figure(7.2, 4.2)
@@ -25,17 +25,6 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set(xlabel="optimizer step", ylabel="negative log-likelihood a token")
     axes.set_ylim(bottom=0)
     clean_axes(axes)
-    counts = [
-        (x["step"], int(x["probe_successes"]), int(x["probe_episodes"])) for x in lines if x.get("probe_episodes")
-    ]
-    if counts:
-        right = axes.twinx()
-        bars = margins([(won / num, *wilson_interval(won, num)) for _, won, num in counts])
-        right.errorbar(
-            [step for step, _, _ in counts], [won / num for _, won, num in counts], yerr=bars, fmt="s-", capsize=4,
-            color="#c2621b", label="held-out success, 95 % interval",
-        )  # fmt: skip
-        right.set(ylabel="success", ylim=(0, 1))
     figure.legend(loc="outside upper left", frameon=False, ncols=3)
     save_figure(figure, path)
 

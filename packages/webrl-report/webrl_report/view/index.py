@@ -27,9 +27,9 @@ R = TypeVar("R", bound=Record)
 
 HAND_LABELS = "hand_labels.jsonl"
 """Labels set by hand, in the run folder: JSONL of `JudgedExample`, for `webrl train-orm --data`."""
-EPISODES = {"trajectories.jsonl": "rollout", "trials.jsonl": "trial", "eval.jsonl": "eval"}
+EPISODES = {"trajectories.jsonl": "rollout", "eval.jsonl": "eval"}
 """Files of trajectories, and their kind."""
-_LABELS = dict(zip(EPISODES, ("labels.jsonl", "trial_labels.jsonl", "eval_labels.jsonl"), strict=True))
+_LABELS = dict(zip(EPISODES, ("labels.jsonl", "eval_labels.jsonl"), strict=True))
 _SCORED = ("train_scored.jsonl", "train_filter.jsonl", "train.jsonl")
 """The same steps, in the order of how much is known of them."""
 _CHECKED_BYTES = 256
@@ -58,7 +58,7 @@ class File:
     name: str
     """Path relative to the run folder: `phase_01/trajectories.jsonl`."""
     kind: str
-    """`rollout`, `eval` or `trial` (trajectories), `labels`, `steps` or `hand`."""
+    """`rollout` or `eval` (trajectories), `labels`, `steps` or `hand`."""
     path: Path
     entries: dict[Any, Any]
     """By kind: line -> `Row`; trajectory -> `Label`, or success by hand; step -> (phase, byte offset, bytes)."""

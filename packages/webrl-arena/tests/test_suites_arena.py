@@ -51,6 +51,10 @@ def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     assert len(TEMPLATES) >= 24
     assert len({template.key for template in TEMPLATES}) == len(TEMPLATES)
     assert BY_TYPE.keys() == {template.key for template in TEMPLATES}
+    experts = yaml.safe_load((ROOT / "packages/webrl-arena/webrl_arena/experts.yaml").read_text())
+    del experts["macros"]
+    assert {f"arena.{site}.{name}" for site, names in experts.items() for name in names} == BY_TYPE.keys()
+    assert all(template.script for template in TEMPLATES)
     training = seed_tasks(_config(num_seed_tasks=600))
     assert len({task.instruction for task in training}) >= 500
     heldout = eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))

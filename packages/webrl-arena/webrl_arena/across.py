@@ -1,24 +1,20 @@
 """Tasks across the staff's sites: information from mail, forum and tracker is used on another site.
 
-First what draws their entities and success, then the table: each template's name, its draw, and how it is done.
+First what draws their entities and success, then the table: each template's name and its draw.
 """
 
 from __future__ import annotations
 
 import random
 
-from webrl_arena.dashboard import FIND_ORDER, in_status, set_status
-from webrl_arena.forum import open_topic, post, replied, start_topic, talks, written
-from webrl_arena.mail import archived, pick, reply, sent, ticked, write
-from webrl_arena.script import below, beside, click, noting
+from webrl_arena.dashboard import in_status
+from webrl_arena.forum import replied, talks, written
+from webrl_arena.mail import archived, pick, sent
 from webrl_arena.templates import Entities, Instance, Template, finds_all
-from webrl_arena.tracker import find_ticket, new_ticket, reported
+from webrl_arena.tracker import reported
 from webrl_arena.world.content import STAFF_EMAIL, load_words
 from webrl_arena.world.forum import ANNOUNCEMENTS
 from webrl_arena.world.tracker import tracker
-
-_CANCEL, _TOTAL = (load_words("mail").requests[kind][0] for kind in ("cancel", "total"))
-"""Subjects with the order's `{number}`."""
 
 
 def _cancel(e: Entities, rng: random.Random) -> Instance:
@@ -62,64 +58,10 @@ def _announce_milestone(e: Entities, rng: random.Random) -> Instance:
 
 
 ACROSS: tuple[Template, ...] = (
-    Template(
-        "mail+shop_admin",
-        "cancel-order",
-        _cancel,
-        [*ticked(_CANCEL, "Archive"), click("Dashboard"), *FIND_ORDER, *set_status("Cancelled")],
-    ),
-    Template(
-        "mail+shop_admin",
-        "answer-total",
-        _total,
-        [
-            click("Dashboard"),
-            *FIND_ORDER,
-            noting(below("Order Total"), click("Return to site")),
-            click("Mail"),
-            *reply(_TOTAL, "{note}"),
-        ],
-        held_out=True,
-    ),
-    Template(
-        "mail+tracker",
-        "report-fault",
-        _fault,
-        [*ticked("{mail}", "Archive"), click("Tracker"), *new_ticket("{mail}", "{component}")],
-    ),
-    Template(
-        "tracker+mail",
-        "tell-milestone",
-        _tell_milestone,
-        [
-            *find_ticket("{ticket}"),
-            noting(beside("Milestone:"), click("MAIL")),
-            *write("{address}", "{name}", "{note}"),
-        ],
-        held_out=True,
-    ),
-    Template(
-        "forum+tracker",
-        "ticket-of-topic",
-        _ticket_of_topic,
-        [
-            *open_topic("{topic}"),
-            click("Post reply"),
-            *post("{text}"),
-            click("Shop", "link"),
-            click("Tracker"),
-            *new_ticket("{topic}", "{component}"),
-        ],
-    ),
-    Template(
-        "tracker+forum",
-        "announce-milestone",
-        _announce_milestone,
-        [
-            *find_ticket("{ticket}"),
-            noting(beside("Milestone:"), click("FORUM")),
-            *start_topic(ANNOUNCEMENTS, "{name}", "{note}"),
-        ],
-        held_out=True,
-    ),
+    Template("mail+shop_admin", "cancel-order", _cancel),
+    Template("mail+shop_admin", "answer-total", _total, held_out=True),
+    Template("mail+tracker", "report-fault", _fault),
+    Template("tracker+mail", "tell-milestone", _tell_milestone, held_out=True),
+    Template("forum+tracker", "ticket-of-topic", _ticket_of_topic),
+    Template("tracker+forum", "announce-milestone", _announce_milestone, held_out=True),
 )

@@ -1,7 +1,7 @@
 """Tasks of the forum, alone and together with the shop: customers read, write and vote, the staff moderate.
 
-First what several tasks share and what draws their entities and success, then the table: each template's name, its
-draw, and how it is done.
+First what several tasks share and what draws their entities and success, then the table: each template's name and its
+draw. `experts.yaml` says how it is done.
 """
 
 from __future__ import annotations
@@ -10,25 +10,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from webrl.suites.miniwob.experts.page import Element, Page
-from webrl_arena.script import (
-    Read,
-    Slots,
-    Step,
-    beside,
-    click,
-    click_after,
-    click_on,
-    fill,
-    first,
-    matched,
-    noting,
-    number_in,
-    say,
-    select,
-    text_below,
-)
-from webrl_arena.storefront import OWN_ORDER, in_basket, open_product, search_for_kind
+from webrl_arena.storefront import in_basket, search_for_kind
 from webrl_arena.templates import (
     Draw,
     Entities,
@@ -44,7 +26,7 @@ from webrl_arena.templates import (
     quoted,
     rows,
 )
-from webrl_arena.world.content import STAFF_EMAIL, catalogue, load_words, shelves
+from webrl_arena.world.content import STAFF_EMAIL, load_words
 from webrl_arena.world.forum import ANNOUNCEMENTS, ORDERS, SWAP, Topic, forum
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
@@ -103,67 +85,6 @@ def written(row: str) -> Eval:
 def replied(topic: Topic, login: str, text: str) -> Eval:
     """Require one new post, in a topic, and no other."""
     return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
-
-
-def open_topic(topic: str) -> list[Step]:
-    """Search for a topic, and open it."""
-    return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
-
-
-def post(text: str) -> list[Step]:
-    """Write in the form of a post, and send it."""
-    return [fill("Message", text), click("Submit", "button")]
-
-
-def start_topic(board: str, subject: str, text: str) -> list[Step]:
-    """Start a topic, from the list of boards."""
-    return [click(board, "link"), click("New topic"), fill("Subject", subject), *post(text)]
-
-
-def _writers(page: Page) -> list[Element]:
-    """Return the link to each post's writer, in order."""
-    starts = [i for i, e in enumerate(page.elements) if e.role == "StaticText" and e.name == "By:"]
-    found = (first(page.elements[i:], "link") for i in starts)
-    return [link for link in found if link]
-
-
-def _writer(place: int) -> Read:
-    return lambda page, _: found[place].name if (found := _writers(page)) else None
-
-
-def _open_writer(page: Page, _: Slots) -> str | None:
-    return click_on(next(iter(_writers(page)), None))
-
-
-def _recommended(page: Page, slots: Slots) -> str | None:
-    finishes = sorted({finish for shelf in shelves() for finish in shelf.finishes}, key=len, reverse=True)
-    link = next((link for link in _writers(page) if link.name == slots["customer"]), None)
-    if link is None:
-        return None
-    texts = [e.name for e in page.elements[page.elements.index(link) :] if e.role == "StaticText"]
-    return next((finish for finish in finishes if finish in texts[1]), None)  # the first is the date
-
-
-def _moderate(entry: str, *steps: Step) -> list[Step]:
-    return [*_OPEN, click("Moderate", "button"), click(entry, "link"), *steps, _SURE]
-
-
-def _decide(decision: str) -> list[Step]:
-    return [click("Moderation queue"), click("Re: {topic}", "link"), click(decision), _SURE]
-
-
-def _answer_with(read: Read) -> list[Step]:
-    look_up = [click("Shop", "link"), *open_product("{product}"), noting(read, click("Forum", "link"))]
-    return [*look_up, *_OPEN, click("Post reply"), *post("{note}")]
-
-
-def _product_asked_about(page: Page, _: Slots) -> str | None:
-    found = [p.title for p in catalogue().products if any(p.title in text for text in page.texts())]
-    return max(found, key=len, default=None)
-
-
-_OPEN = open_topic("{topic}")
-_SURE = click("Yes, I'm sure", "button")
 
 
 def _finish(e: Entities, rng: random.Random) -> Instance:
@@ -258,64 +179,37 @@ def _basket(e: Entities, rng: random.Random) -> Instance:
 _task = partial(Template, "forum")
 _held = partial(_task, held_out=True)
 FORUM: tuple[Template, ...] = (
-    _task("author", _of_talk(lambda t: is_answered(t.posts[0].author)), [*_OPEN, say(_writer(0))]),
-    _held("last-author", _of_talk(lambda t: is_answered(t.posts[-1].author)), [*_OPEN, say(_writer(-1))]),
-    _task(
-        "num-replies",
-        _of_talk(lambda t: is_answered(str(len(t.posts) - 1))),
-        [*_OPEN, say(lambda page, _: str(len(_writers(page)) - 1))],
-    ),
-    _task("finish", _finish, [*_OPEN, say(_recommended)]),
+    _task("author", _of_talk(lambda t: is_answered(t.posts[0].author))),
+    _held("last-author", _of_talk(lambda t: is_answered(t.posts[-1].author))),
+    _task("num-replies", _of_talk(lambda t: is_answered(str(len(t.posts) - 1)))),
+    _task("finish", _finish),
     _held(
         "num-posts",
         _of_talk(
             lambda t: is_answered(str(sum(p.email == t.posts[0].email for each in forum().topics for p in each.shown)))
         ),
-        [*_OPEN, _open_writer, say(matched(r"^(\d+)$", "heading"))],
     ),
-    _task("open-topic", _of_talk(lambda t: leads_to(t.path)), _OPEN),
-    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile")), [*_OPEN, _open_writer]),
-    _task(
-        "search", search_for_kind("/forum/search/"), [fill("Search", "{words}", "searchbox"), click("Search", "button")]
-    ),
-    _task("new-topic", _new_topic, start_topic("{board}", "{name}", "{text}")),
-    _held("announce", _announce, start_topic(ANNOUNCEMENTS, "{name}", "{text}")),
-    _task("reply", _reply, [*_OPEN, click("Post reply"), *post("{text}")]),
-    _task("edit", _edit, [*_OPEN, click("Edit"), *post("{text}")]),
-    _held("delete", _delete, [*_OPEN, click("Delete"), _SURE]),
-    _task("subscribe", _subscribe, [*_OPEN, click("Subscribe"), _SURE]),
-    _held("unsubscribe", _unsubscribe, [*_OPEN, click("Unsubscribe"), _SURE]),
-    _task("vote", _vote, [*_OPEN, click("{option}", "radio"), click("Submit", "button")]),
-    _task(
-        "signature",
-        _signature,
-        [
-            click_after("Shop", None, "link"),  # to one's own profile
-            click("Edit profile"),
-            fill("Signature (optional)", "{text}"),
-            click("Submit", "button"),
-        ],
-    ),
-    _task("lock", partial(_marked, "t.status = 1"), _moderate("Lock topic")),
-    _task("sticky", partial(_marked, "t.type = 1"), _moderate("Change to sticky topic")),
-    _held("move", _move, _moderate("Move topic", select("Select a destination forum", "{board}"))),
-    _task("approve", partial(_judge_waiting, True), _decide("Approve")),
-    _held("disapprove", partial(_judge_waiting, False), _decide("Disapprove")),
-    Template("forum+shop", "answer-price", partial(_answer, "price"), _answer_with(beside("Price (incl. tax)"))),
-    Template("forum+shop", "answer-weight", partial(_answer, "weight"), _answer_with(beside("Weight"))),
-    Template(
-        "forum+shop",
-        "answer-stock",
-        partial(_answer, "stock"),
-        _answer_with(number_in(beside("Availability"))),
-        held_out=True,
-    ),
-    Template(
-        "forum+shop",
-        "basket-of-topic",
-        _basket,
-        [*_OPEN, noting(_product_asked_about, click("Shop", "link")), *open_product("{note}"), click("Add to basket")],
-    ),
+    _task("open-topic", _of_talk(lambda t: leads_to(t.path))),
+    _held("open-member", _of_talk(lambda t: is_titled(f"{t.posts[0].author} profile"))),
+    _task("search", search_for_kind("/forum/search/")),
+    _task("new-topic", _new_topic),
+    _held("announce", _announce),
+    _task("reply", _reply),
+    _task("edit", _edit),
+    _held("delete", _delete),
+    _task("subscribe", _subscribe),
+    _held("unsubscribe", _unsubscribe),
+    _task("vote", _vote),
+    _task("signature", _signature),
+    _task("lock", partial(_marked, "t.status = 1")),
+    _task("sticky", partial(_marked, "t.type = 1")),
+    _held("move", _move),
+    _task("approve", partial(_judge_waiting, True)),
+    _held("disapprove", partial(_judge_waiting, False)),
+    Template("forum+shop", "answer-price", partial(_answer, "price")),
+    Template("forum+shop", "answer-weight", partial(_answer, "weight")),
+    Template("forum+shop", "answer-stock", partial(_answer, "stock"), held_out=True),
+    Template("forum+shop", "basket-of-topic", _basket),
     Template(
         "shop+forum",
         "report-order",
@@ -325,7 +219,6 @@ FORUM: tuple[Template, ...] = (
             lambda o: written(f"{ORDERS} / {o.number} / {o.email} / {o.status}"),
             lambda o: o.email,
         ),
-        [*OWN_ORDER, noting(text_below("Status"), click("Forum", "link")), *start_topic(ORDERS, "{number}", "{note}")],
         held_out=True,
     ),
 )

@@ -2,7 +2,7 @@
 
 API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`, `finds`,
 `rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
-The words are in `world/data/instructions.yaml`.
+The words are in `world/data/instructions.yaml`, the experts' scripts in `experts.yaml`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from webrl.suites.miniwob.experts.goal import DONE
 from webrl.suites.miniwob.experts.page import read_page
-from webrl_arena.script import Script, notes_in
+from webrl_arena.script import Script, notes_in, script_of
 from webrl_arena.world.content import Customer, Order, Product, load_words
 from webrl_arena.world.forum import Topic
 from webrl_arena.world.mail import Conversation
@@ -88,8 +88,6 @@ class Template:
     `forum+shop`, it begins at the first."""
     name: str
     draw: Draw
-    script: Script
-    """How it is done."""
     held_out: bool = False
     """Never trained on."""
 
@@ -97,6 +95,11 @@ class Template:
     def key(self) -> str:
         """The task type: `arena.shop.price`."""
         return f"arena.{self.site}.{self.name}"
+
+    @property
+    def script(self) -> Script:
+        """How it is done."""
+        return script_of(self.site, self.name)
 
     @cached_property
     def wordings(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 
 from webrl_site.locks import holder
 from webrl_site.sites import SiteError
-from webrl_webarena.login import FORMS, mint_state
+from webrl_webarena.login import FORMS, check_login
 from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, Sites, find_sites
 
@@ -124,7 +124,7 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
         if name in FORMS and browser is not None:
             if name not in sites.accounts:
                 raise SiteError(f"no log-in: set rollout.webarena.accounts.{name}")
-            await mint_state(name, url, sites.accounts[name], browser)
+            await check_login(name, url, sites.accounts[name], config, browser)
     except httpx.HTTPError as error:
         problem = f"does not answer ({type(error).__name__}: {error}); start it, or correct WA_{name.upper()}"
         return SiteCheck(name, url, False, version, problem, held_by)

@@ -19,7 +19,7 @@ from webrl_webarena.check import SiteCheck, check_sites, reset_sites
 from webrl_webarena.judge import AnswerJudge
 from webrl_webarena.login import LoginStore, check_login
 from webrl_webarena.settings import Account
-from webrl_webarena.sites import ACCOUNTS, find_sites
+from webrl_webarena.sites import find_sites
 
 pytestmark = pytest.mark.browser
 SITES = ["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]
@@ -93,7 +93,7 @@ def test_a_refused_password_and_a_site_that_drops_connections_are_told_apart(wor
                 await check_login("reddit", url, Account(username="me", password="x"), config, browser)
             world.reddit.fault = "drop"
             with pytest.raises(SiteError, match=r"reddit at .*log-in at .* failed"):
-                await check_login("reddit", url, ACCOUNTS["reddit"], config, browser)
+                await check_login("reddit", url, find_sites(config).accounts["reddit"], config, browser)
 
     browsers.run(run())
 

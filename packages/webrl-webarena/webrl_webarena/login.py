@@ -12,43 +12,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webrl_site.login import Logins, State, mint
 from webrl_site.settings import FormLogin, WebConfig, WebLogin
 from webrl_site.sites import SiteError
 from webrl_webarena.settings import Account, WebArenaConfig
-from webrl_webarena.sites import Sites
+from webrl_webarena.sites import Sites, known_sites
 
 if TYPE_CHECKING:
     from webrl.rollouts.browser import Browser
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A site's log-in form, by the labels that its users see (BrowserGym's `ui_login` uses the same)."""
-
-    path: str
-    """Where it is, below the base URL."""
-    user: str
-    """Label of the user name's field."""
-    submit: str
-    """Name of the button."""
-    proof_path: str
-    """A page that only a logged-in user sees; `{user}` is the user name."""
-    proof_text: str | None = None
-    """Text on it; without one, not being sent elsewhere is the proof."""
-
-
-FORMS: dict[str, Form] = {
-    "shopping": Form("/customer/account/login/", "Email", "Sign In", "/wishlist/"),
-    "shopping_admin": Form("", "Username", "Sign in", "/dashboard", "Dashboard"),
-    "reddit": Form("/login", "Username", "Log in", "/user/{user}/account", "Delete"),
-    "gitlab": Form("/users/sign_in", "Username or email", "Sign in", "/-/profile"),
-}
 
 
 class LoginStore:
@@ -68,7 +43,7 @@ class LoginStore:
         cookies: dict[tuple[str, str, str], dict[str, Any]] = {}
         origins: list[Any] = []
         for name, url in urls.items():
-            if name not in FORMS:
+            if "form" not in known_sites()[name]:
                 continue
             if name not in self._accounts:
                 raise SiteError(f"no log-in for {name}: set rollout.webarena.accounts.{name}")
@@ -110,16 +85,16 @@ def _where(name: str) -> str:
 
 def _site(name: str, url: str, account: Account, config: WebArenaConfig) -> WebConfig:
     """Return the site as one of one's own, whose address `find_sites` has checked."""
-    form = FORMS[name]
+    form = known_sites()[name]["form"]
     login = WebLogin(
         form=FormLogin(
-            url=url + form.path,
-            fields={form.user: account.username},
+            url=url + form["path"],
+            fields={form["user"]: account.username},
             secrets={"Password": account.password},
-            submit=form.submit,
+            submit=form["submit"],
         ),
-        proof_url=url + form.proof_path.format(user=account.username),
-        proof_text=form.proof_text,
+        proof_url=url + form["proof_path"].format(user=account.username),
+        proof_text=form.get("proof_text"),
         check_s=config.login_check_s,
     )
     return WebConfig.model_construct(name=name, start_urls=(url,), login=login, state_dir=config.state_dir / "logins")

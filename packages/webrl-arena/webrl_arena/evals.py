@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence, Sized
-from functools import partial
+from functools import cache
+from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
+
+import yaml
 
 from webrl_arena.world.content import Product, catalogue
 from webrl_arena.world.forum import Board, Topic, forum
@@ -26,8 +29,24 @@ def measured(checks: str | Sequence[str], chosen: SimpleNamespace) -> Eval:
         evals = [measured(check, chosen) for check in checks]
         return _eval("database", database=[query for each in evals for query in each["database"]])
     name, _, given = checks.partition(" ")
-    made: Eval = _CHECKS[name](*(_filled(part, chosen) for part in given.split(" | ")))
-    return made
+    arguments = [_filled(part, chosen) for part in given.split(" | ")]
+    return _CHECKS[name](*arguments) if name in _CHECKS else _asks(_queries()[name], *arguments)
+
+
+@cache
+def _queries() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = yaml.safe_load(
+        files("webrl_arena").joinpath("queries.yaml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _asks(check: dict[str, str], *given: str) -> Eval:
+    """Make a check of `queries.yaml`."""
+    texts = {f"q{i}": quoted(text) for i, text in enumerate(given)}
+    if "from" in check:
+        return rows(check["columns"], check["from"].format(*given, **texts), given[1:])
+    return finds(check["query"].format(*given, **texts), check["finds"].format(*given), check.get("site", "shop"))
 
 
 def _filled(part: str, chosen: SimpleNamespace) -> Any:
@@ -124,69 +143,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_QUERIES: dict[str, tuple[str, str, str]] = {
-    "in_status": ("shop", "SELECT status FROM order_order WHERE number = {q0}", "{1}"),
-    "noted": (
-        "shop",
-        """SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id
-        WHERE o.number = {q0} ORDER BY n.id DESC""",
-        "{1}",
-    ),
-    "renamed": ("shop", "SELECT title FROM catalogue_product WHERE upc = {q0}", "{1}"),
-    "hidden": ("shop", "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public", "{0}"),
-    "rejected": (
-        "shop",
-        """SELECT group_concat(u.email || ' ' || p.upc) FROM reviews_productreview r
-        JOIN auth_user u ON u.id = r.user_id JOIN catalogue_product p ON p.id = r.product_id WHERE r.status = 2""",
-        "{0}",
-    ),
-    "deactivated": ("shop", "SELECT group_concat(email) FROM auth_user WHERE NOT is_active", "{0}"),
-    "category": (
-        "shop",
-        """SELECT parent.name FROM catalogue_category c JOIN catalogue_category parent
-        ON parent.depth = c.depth - 1 AND parent.path = substr(c.path, 1, length(parent.path))
-        WHERE c.name = {q0}""",
-        "{1}",
-    ),
-    "reviewed": (
-        "shop",
-        """SELECT p.upc || ' ' || r.score || ' ' || r.title || ' ' || r.body FROM reviews_productreview r
-        JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON u.id = r.user_id
-        WHERE u.email = {q0} ORDER BY r.id DESC""",
-        "{1}",
-    ),
-    "wished_at_all": (
-        "shop",
-        """SELECT group_concat(u.email || ' ' || p.upc) FROM wishlists_line l
-        JOIN wishlists_wishlist w ON w.id = l.wishlist_id JOIN auth_user u ON u.id = w.owner_id
-        JOIN catalogue_product p ON p.id = l.product_id""",
-        "{0}",
-    ),
-    "edited": ("shop", "SELECT content FROM forum_conversation_post WHERE id = {0}", "{1}"),
-    "signed": (
-        "shop",
-        """SELECT p.signature FROM forum_member_forumprofile p JOIN auth_user u ON u.id = p.user_id
-        WHERE u.email = {q0}""",
-        "{1}",
-    ),
-    "ticket_has": ("tracker", "SELECT {1} FROM ticket WHERE id = {0}", "{2}"),
-    "is_closed": ("tracker", "SELECT status || ' ' || resolution FROM ticket WHERE id = {0}", "closed {1}"),
-    "commented": (
-        "tracker",
-        """SELECT newvalue FROM ticket_change WHERE ticket = {0} AND field = 'comment'
-        AND author = {q1} ORDER BY time DESC""",
-        "{2}",
-    ),
-    "owned": ("tracker", "SELECT owner FROM component WHERE name = {q0}", "{1}"),
-}
-"""Checks that are one query: site, query and what it finds; of the arguments, `{q0}` is the first as an SQL text."""
-
-
-def _asks(site: str, query: str, equals: str, *given: str) -> Eval:
-    texts = {f"q{i}": quoted(text) for i, text in enumerate(given)}
-    return finds(query.format(*given, **texts), equals.format(*given), site)
-
-
 def made(name: str, table: str, site: str = "shop") -> Eval:
     """Require one row of a table that has this name."""
     return finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1, site)
@@ -197,37 +153,6 @@ def stock_record(upc: str, column: str, value: Any) -> Eval:
     query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
         WHERE p.upc = {quoted(upc)}"""
     return finds(query, value if isinstance(value, int) else float(value))
-
-
-def in_basket(login: str, *lines: str) -> Eval:
-    """Require exactly these lines (`QUANTITY UPC`) in a customer's basket."""
-    tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
-        JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
-        WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
-    return rows("l.quantity || ' ' || p.upc", tables, lines)
-
-
-def wished(login: str, upc: str) -> Eval:
-    """Require one product on a customer's wish lists."""
-    tables = f"""wishlists_line l JOIN wishlists_wishlist w ON w.id = l.wishlist_id
-        JOIN auth_user u ON u.id = w.owner_id JOIN catalogue_product p ON p.id = l.product_id
-        WHERE u.email = {quoted(login)}"""
-    return rows("p.upc", tables, [upc])
-
-
-def alerted(login: str, upc: str) -> Eval:
-    """Require one product of which a customer wants to hear when it is in stock."""
-    tables = f"""customer_productalert a JOIN auth_user u ON u.id = a.user_id
-    JOIN catalogue_product p ON p.id = a.product_id WHERE u.email = {quoted(login)}"""
-    return rows("p.upc", tables, [upc])
-
-
-def voted_helpful(login: str, row: str) -> Eval:
-    """Require one vote of a customer, as `DELTA UPC TITLE` of the review."""
-    tables = f"""reviews_vote v JOIN reviews_productreview r ON r.id = v.review_id
-        JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON u.id = v.user_id
-        WHERE u.email = {quoted(login)}"""
-    return rows("v.delta || ' ' || p.upc || ' ' || r.title", tables, [row])
 
 
 def has_address(login: str, *wanted: str) -> Eval:
@@ -287,11 +212,6 @@ def voted(login: str, vote: str) -> Eval:
         JOIN forum_polls_topicpoll p ON p.id = o.poll_id JOIN {_TOPIC} t ON t.id = p.topic_id
         JOIN auth_user u ON u.id = v.voter_id WHERE u.email = {quoted(login)}"""
     return rows("t.subject || ' ' || o.text", tables, {*before, vote})
-
-
-def marked(condition: str, subject: str) -> Eval:
-    """Require that a condition holds of one topic, and of no other."""
-    return rows("t.subject", f"{_TOPIC} t WHERE {condition}", {subject})
 
 
 def moved(topic: Topic, board: Board) -> Eval:
@@ -355,12 +275,12 @@ def _folder(found: Conversation, name: str) -> set[int]:
     return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
 
 
-_CHECKS: dict[str, Callable[..., Eval]] = {name: partial(_asks, *query) for name, query in _QUERIES.items()} | {
+_CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
         *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
-        *(shows, is_titled, lists, made, stock_record, in_basket, wished, alerted, voted_helpful, has_address, written),
-        *(replied, deleted, approved, disapproved, subscribed, voted, marked, moved, reported, moved_to_aisle, sent),
-        *(archived, put_in_trash, unread),
+        *(shows, is_titled, lists, made, stock_record, has_address, written, replied, deleted, approved, disapproved),
+        *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
     )
 }
+"""Those that are more than a query of `queries.yaml`."""

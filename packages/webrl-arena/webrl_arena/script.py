@@ -47,7 +47,7 @@ def _experts() -> dict[str, Any]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a script, those of a macro in place of its call."""
+    """Yield the lines of a script, and those of a macro where it is called."""
     for line in text.splitlines():
         verb, _, given = line.partition(" ")
         if macro := _experts()["macros"].get(verb):

@@ -2,7 +2,7 @@
 
 API: `Logins(config).state(browser)` is the state that an episode starts with, None without a log-in; `forget` after a
 reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so that all workers share it.
-`await mint(browser, config)` makes one anew.
+`await mint(browser, config)` logs in and returns a new one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Logins:
 
 
 async def mint(browser: Browser, config: WebConfig, where: str = WHERE) -> State:
-    """Log in anew, by the command or the form, and see that it works.
+    """Log in by the command or the form, and see that it works.
 
     Args:
         where: what an error says is to be checked.

@@ -1,7 +1,7 @@
 """Log-ins as storage states, through each site's own form (`webrl_site.login`): minted once, again when they expire.
 
 API: `await LoginStore(config, sites).state(urls, browser)` gives a Playwright storage state that is logged in to all
-sites of an episode; `await check_login(name, url, account, config, browser)` tries one anew.
+sites of an episode; `await check_login(name, url, account, config, browser)` tries one now.
 
 Sites at one host name that use the same cookie (two PHP shops on two ports) overwrite each other's session, in every
 browser; `state` warns.

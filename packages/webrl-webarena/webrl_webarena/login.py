@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_FORM_TIMEOUT_S = 30.0
+
 
 class LoginStore:
     """Minted states, kept on disk so that all workers of a run share them."""
@@ -96,5 +98,6 @@ def _site(name: str, url: str, account: Account, config: WebArenaConfig) -> WebC
         proof_url=url + form["proof_path"].format(user=account.username),
         proof_text=form.get("proof_text"),
         check_s=config.login_check_s,
+        timeout_s=_FORM_TIMEOUT_S,
     )
     return WebConfig.model_construct(name=name, start_urls=(url,), login=login, state_dir=config.state_dir / "logins")

@@ -38,7 +38,7 @@ from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.types import Task  # noqa: E402
 from webrl_arena.settings import ArenaConfig  # noqa: E402
-from webrl_arena.tasks import TEMPLATES  # noqa: E402
+from webrl_arena.templates import all_templates  # noqa: E402
 from webrl_arena.world import running  # noqa: E402
 from webrl_arena.world.client import Arena  # noqa: E402
 from webrl_arena.world.content import catalogue  # noqa: E402
@@ -124,13 +124,13 @@ async def measure_experts(folder: Path) -> dict[str, float]:
     """Shares of the templates that their experts solve, and those that do nothing."""
     config = RolloutConfig(arena=ArenaConfig(folder=folder), step_timeout_s=120)
     async with Browser() as browser:
-        proofs = await prove(TEMPLATES, browser, config)
+        proofs = await prove(all_templates(), browser, config)
     for key, proof in proofs.items():
         if not proof.holds:
             print(f"{key}: {proof}")
     return {
-        "solved_by_experts": sum(proof.expert == 1 for proof in proofs.values()) / len(TEMPLATES),
-        "solved_by_idle": sum(proof.idle == 1 for proof in proofs.values()) / len(TEMPLATES),
+        "solved_by_experts": sum(proof.expert == 1 for proof in proofs.values()) / len(all_templates()),
+        "solved_by_idle": sum(proof.idle == 1 for proof in proofs.values()) / len(all_templates()),
     }
 
 

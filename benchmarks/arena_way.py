@@ -29,8 +29,7 @@ from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 from webrl_arena.script import notes_in
-from webrl_arena.tasks import BY_TYPE
-from webrl_arena.templates import WAIT
+from webrl_arena.templates import WAIT, by_type
 
 SAY = "send_msg_to_user"
 SPLITS = {"eval": "trained templates", "eval_heldout": "held-out templates"}
@@ -46,7 +45,7 @@ def follow(episode: Trajectory) -> tuple[int, int, str]:
     Raises:
         DataError: the instruction is none of the template's.
     """
-    template = BY_TYPE[episode.task.site]
+    template = by_type()[episode.task.site]
     if template.read(episode.instruction) is None:
         raise DataError(f"{episode.trajectory_id}: {episode.instruction!r:.200} is none of {episode.task.site}'s")
     length = len(template.script)
@@ -103,7 +102,7 @@ def main() -> None:
     for path in files:
         try:
             read = read_records(path, Trajectory)
-            episodes = [e for e in read if e.task.site in BY_TYPE and e.task.split in SPLITS]
+            episodes = [e for e in read if e.task.site in by_type() and e.task.split in SPLITS]
             counts = {split: count(e for e in episodes if e.task.split == split) for split in SPLITS}
         except WebRLError as error:
             sys.exit(f"arena_way: {error}")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from webrl.cli import build_parser, summaries
 from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
-from webrl_arena.tasks import TEMPLATES
+from webrl_arena.templates import all_templates
 
 _COMMANDS_HEAD = """# Commands
 
@@ -75,9 +75,9 @@ def arena_page() -> str:
     """Every task template of the arena as Markdown."""
     lines = [
         f"| `{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''} | {template.wordings[0]} |"
-        for template in TEMPLATES
+        for template in all_templates()
     ]
-    return _ARENA_HEAD.format(num=len(TEMPLATES)) + "\n".join(lines) + "\n"
+    return _ARENA_HEAD.format(num=len(all_templates())) + "\n".join(lines) + "\n"
 
 
 def command_help(name: str) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ import words
 
 from webrl.cli import STAGES, command_names
 from webrl.config import describe_options
-from webrl_arena.tasks import TEMPLATES
+from webrl_arena.templates import all_templates
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
@@ -60,8 +60,8 @@ def test_every_command_has_its_help_and_leads_to_its_options():
 
 def test_the_page_of_arena_tasks_lists_every_template():
     page = docs_reference.arena_page()
-    assert f"The {len(TEMPLATES)} task templates" in page
-    for template in TEMPLATES:
+    assert f"The {len(all_templates())} task templates" in page
+    for template in all_templates():
         name = f"`{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''}"
         assert f"| {name} | {template.wordings[0]} |" in page
 

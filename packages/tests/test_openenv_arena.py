@@ -9,7 +9,8 @@ from openenv_builders import client, run_script, server
 
 from webrl.cli import main
 from webrl_arena.settings import ArenaConfig
-from webrl_arena.tasks import BY_TYPE, find_task
+from webrl_arena.tasks import find_task
+from webrl_arena.templates import by_type
 from webrl_arena.world import running
 from webrl_grpo.play import Player
 from webrl_grpo.settings import load_settings
@@ -39,7 +40,7 @@ def shop_server(arena):
 
 def solve(env, task, name, seed):
     """Play a task's expert; every step's answer, the reset's first."""
-    expert, worked = BY_TYPE[task.site], []
+    expert, worked = by_type()[task.site], []
     seen = [env.reset(task_name=name, seed=seed)]
     assert seen[0].observation["goal"] == task.instruction
     while not seen[-1].done:

@@ -1,91 +1,27 @@
-"""What the arena's shop sells: enough, all different, and the same on every machine."""
+"""What the arena's sites hold: the same on every machine and in every version, with an evaluation of its own."""
 
 import hashlib
-import os
-import re
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 
-from webrl_arena.world.content import STATUSES, catalogue, for_evaluation, load_words
+from webrl_arena.world.content import catalogue, for_evaluation, load_words
 from webrl_arena.world.forum import forum
 from webrl_arena.world.mail import mail
 from webrl_arena.world.tracker import tracker
 
-_DIGEST = """import hashlib
-from webrl_arena.world.content import catalogue
-from webrl_arena.world.forum import forum
-from webrl_arena.world.mail import mail
-from webrl_arena.world.tracker import tracker
-made = catalogue({0}), forum({0}), mail({0}), tracker({0})
-print(hashlib.sha256(repr(made).encode()).hexdigest())"""
 
-
-def test_there_is_enough_to_look_for_and_no_two_things_share_a_name() -> None:
-    content = catalogue()
-    assert len(content.products) >= 500
-    assert len(content.customers) >= 150
-    assert len(content.orders) >= 300
-    for values in (
-        [product.title for product in content.products],
-        [product.upc for product in content.products],
-        [product.sku for product in content.products],
-        [product.slug for product in content.products],
-        [customer.email for customer in content.customers],
-        [customer.name for customer in content.customers],
-        [order.number for order in content.orders],
-    ):
-        assert len(set(values)) == len(values)
-    assert [product.pk for product in content.products] == list(range(1, len(content.products) + 1))
-    assert {order.status for order in content.orders} == set(STATUSES)
-    assert any(product.stock == 0 for product in content.products)
-    assert sum(len(product.reviews) for product in content.products) > 1000
-
-
-def test_all_that_refers_to_something_refers_to_something_that_is_there() -> None:
-    content = catalogue()
-    emails = {customer.email: customer.name for customer in content.customers}
-    upcs = {product.upc: product for product in content.products}
-    for product in content.products:
-        assert product.category in content.categories
-        assert len({review.email for review in product.reviews}) == len(product.reviews)  # the shop allows one each
-        assert all(emails[review.email] == review.author and 1 <= review.score <= 5 for review in product.reviews)
-    for order in content.orders:
-        assert emails[order.email] == order.customer
-        assert all((upcs[line.upc].title, upcs[line.upc].price) == (line.title, line.price) for line in order.lines)
-        assert order.total == sum(line.quantity * line.price for line in order.lines) + order.shipping
-    assert [order.date for order in content.orders] == sorted(order.date for order in content.orders)
-
-
-def test_a_product_code_is_a_valid_ean() -> None:
-    for product in catalogue().products:
-        digits = [int(digit) for digit in product.upc]
-        assert len(digits) == 13
-        assert (sum(digits[::2]) + 3 * sum(digits[1::2])) % 10 == 0
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_another_process_with_another_hash_seed_makes_the_same_content(seed: int) -> None:
-    made = subprocess.run(
-        [sys.executable, "-c", _DIGEST.format(seed)],
-        env={**os.environ, "PYTHONHASHSEED": "12345"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    here = catalogue(seed), forum(seed), mail(seed), tracker(seed)
-    assert made.stdout.strip() == hashlib.sha256(repr(here).encode()).hexdigest()
-
-
-def test_another_seed_makes_another_shop() -> None:
-    assert catalogue(1) != catalogue(0)
-
-
-def test_slugs_and_mail_addresses_are_plain() -> None:
-    content = catalogue()
-    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", product.slug) for product in content.products)
-    assert all(re.fullmatch(r"[a-z]+\.[a-z]+@example\.com", customer.email) for customer in content.customers)
+@pytest.mark.parametrize(
+    ("make", "digest"),
+    [
+        (catalogue, "a76515b3c6fb5455"),
+        (forum, "eb78ba197c811e28"),
+        (mail, "303ab17532593e2c"),
+        (tracker, "f8c11ad88c408b41"),
+    ],
+)
+def test_the_content_is_that_of_published_scores(make: Callable[[int], object], digest: str) -> None:
+    assert hashlib.sha256(repr((make(0), make(7))).encode()).hexdigest()[:16] == digest
 
 
 def test_the_forum_has_topics_enough_which_all_differ_and_keep_the_evaluation_s_people_to_themselves() -> None:

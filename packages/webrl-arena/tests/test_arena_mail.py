@@ -1,40 +1,16 @@
 """The arena's mail: real Postman pages beside the shop, on the same accounts and in the same sessions."""
 
 import html
-from collections import Counter
 
 import pytest
 from arena_server import Visitor
 
 from webrl_arena.world.client import Arena
-from webrl_arena.world.content import STAFF_EMAIL, catalogue, for_evaluation, load_words
-from webrl_arena.world.mail import FIRST_PK, Conversation, mail
+from webrl_arena.world.content import STAFF_EMAIL, catalogue
+from webrl_arena.world.mail import Conversation, mail
 from webrl_site.checks import first_value
 
 MAIL, CUSTOMERS = mail(), {customer.email: customer for customer in catalogue().customers}
-
-
-def test_mailboxes_hold_enough_and_each_conversation_is_of_one_side() -> None:
-    letters = list(MAIL.letters)
-    assert len(letters) >= 400
-    assert [letter.pk for letter in letters] == list(range(FIRST_PK, MAIL.last_pk + 1))
-    assert MAIL.last_pk < 9000  # what a session adds has four digits, too
-    assert len({each.subject for each in MAIL.conversations}) == len(MAIL.conversations)
-    sides = {email: for_evaluation(i) for i, email in enumerate(CUSTOMERS)}
-    orders = Counter(each.order.number for each in MAIL.conversations if each.order)
-    assert set(orders.values()) == {1}
-    for each in MAIL.conversations:
-        people = {email for letter in each.letters for email in (letter.sender, letter.recipient)}
-        assert len(people) == 2
-        assert {sides[email] for email in people - {STAFF_EMAIL}} == {each.evaluation}
-        assert each.order is None or each.order.email in people
-        assert len(f"Re: {each.subject}".split()) <= 5
-        assert each.value in each.letters[0].text
-        assert each.kind != "cancel" or (each.order and each.order.status in ("Pending", "Being processed"))
-        dates = [letter.date for letter in each.letters]
-        assert dates == sorted(set(dates))
-    kinds = Counter((each.kind, each.evaluation) for each in MAIL.conversations)
-    assert min(kinds[kind, side] for kind in load_words("mail").requests for side in (True, False)) >= 4
 
 
 @pytest.mark.arena

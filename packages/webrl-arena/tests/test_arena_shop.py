@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from arena_server import Visitor
-from browsers import run, shared_browser
 from PIL import Image
 
 from webrl.errors import UsageError
@@ -217,36 +216,6 @@ def test_writers_at_once_see_only_what_they_wrote(arena: Arena) -> None:
     for visitor in visitors:
         arena.drop(visitor.session)
         visitor.http.close()
-
-
-@pytest.mark.browser
-def test_a_real_browser_shops_to_the_end(arena: Arena) -> None:
-    """Each address that the pages load is the arena's own; an order is placed by clicks, and stands in the database."""
-    product = IN_STOCK[0]
-
-    async def shop() -> tuple[list[str], Session]:
-        session = arena.open(f"customer:{CUSTOMERS[0].email}")
-        async with shared_browser() as browser, await browser.new_context() as context:
-            context.set_default_timeout(120_000)
-            page = await context.new_page()
-            asked: list[str] = []
-            page.on("request", lambda request: asked.append(request.url))
-            await page.goto(session.enter_url)
-            await page.goto(arena.state.url + _path(product))
-            await page.get_by_role("button", name="Add to basket").first.click()
-            await page.goto(f"{arena.state.url}/checkout/")
-            await page.get_by_role("button", name="Ship to your default shipping address").click()
-            await page.get_by_role("link", name="Continue").click()
-            await page.get_by_role("button", name="Place order").click()
-            await page.wait_for_url("**/checkout/thank-you/")
-            return asked, session
-
-    asked, session = run(shop())
-    assert {httpx.URL(url).host for url in asked if not url.startswith("data:")} == {"127.0.0.1"}
-    query = "SELECT l.upc, o.status FROM order_line l JOIN order_order o ON l.order_id = o.id WHERE o.id > ?"
-    lines = _rows(session, query, len(catalogue().orders))
-    assert lines == [(product.upc, "Pending")]
-    arena.drop(session)
 
 
 def _path(product: Product) -> str:

@@ -25,8 +25,8 @@ from webrl.tasks.feasibility import load_rules
 from webrl.tasks.filter import leaks
 from webrl_arena.scoring import End, score, string_match, url_match
 from webrl_arena.task_files import read_task_file
-from webrl_arena.tasks import BY_TYPE, TEMPLATES, draw, entities
-from webrl_arena.templates import MAX_WAITS, WAIT
+from webrl_arena.tasks import draw, entities
+from webrl_arena.templates import MAX_WAITS, WAIT, all_templates, by_type
 from webrl_arena.world.content import catalogue
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,31 +43,35 @@ def _config(**settings) -> RunConfig:
 
 
 def _all(split: str, held_out: bool, count: int) -> list[dict]:
-    return [task for t in TEMPLATES if t.held_out == held_out for task in draw(t, split, count)]
+    return [task for t in all_templates() if t.held_out == held_out for task in draw(t, split, count)]
 
 
 @pytest.mark.quick
 def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
-    assert len(TEMPLATES) >= 24
-    assert len({template.key for template in TEMPLATES}) == len(TEMPLATES)
-    assert BY_TYPE.keys() == {template.key for template in TEMPLATES}
+    assert len(all_templates()) >= 24
+    assert len({template.key for template in all_templates()}) == len(all_templates())
+    assert by_type().keys() == {template.key for template in all_templates()}
+    experts = yaml.safe_load((ROOT / "packages/webrl-arena/webrl_arena/experts.yaml").read_text())
+    del experts["macros"]
+    assert {f"arena.{site}.{name}" for site, names in experts.items() for name in names} == by_type().keys()
+    assert all(template.script for template in all_templates())
     training = seed_tasks(_config(num_seed_tasks=600))
     assert len({task.instruction for task in training}) >= 500
     heldout = eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))
     assert sum(task.split == "eval" for task in heldout) >= 150
     assert sum(task.split == "eval_heldout" for task in heldout) >= 150
-    by_key = {template.key: template for template in TEMPLATES}
+    by_key = {template.key: template for template in all_templates()}
     for task in (*training, *heldout):
         assert by_key[task.site].read(task.instruction), task.instruction
         assert suite_of(task).__class__.__name__ == "ArenaSuite"
-    for template in TEMPLATES:
+    for template in all_templates():
         for task in draw(template, "train", 12):
             assert template.read(task["intent"]) == task["instantiation_dict"]
 
 
 def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
-    train = [task for template in TEMPLATES for task in draw(template, "train", 60)]
-    evaluation = [task for template in TEMPLATES for task in draw(template, "eval", 60)]
+    train = [task for template in all_templates() for task in draw(template, "train", 60)]
+    evaluation = [task for template in all_templates() for task in draw(template, "eval", 60)]
     for slot in _NAMING:
         named = [{t["instantiation_dict"].get(slot) for t in tasks} - {None} for tasks in (train, evaluation)]
         assert named[0], slot
@@ -76,7 +80,7 @@ def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
     assert not titles & {str((t["eval"]["reference_answers"] or {}).get("exact_match")) for t in train}
     mine, theirs = entities("train"), entities("eval")
     assert {p.upc for p in mine.products} | {p.upc for p in theirs.products} == {p.upc for p in catalogue().products}
-    held = {template.key for template in TEMPLATES if template.held_out}
+    held = {template.key for template in all_templates() if template.held_out}
     assert not held & {task.site for task in seed_tasks(_config(num_seed_tasks=600))}
     assert held == {t.site for t in eval_tasks(_config(num_heldout_tasks=1000)) if t.split == "eval_heldout"}
     assert not held & {task.site for task in expert_tasks(_config(), 3)}
@@ -86,7 +90,7 @@ def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
 
 def test_the_page_counts_the_templates_and_the_config_requests_the_whole_evaluation():
     page = (ROOT / "docs" / "arena.md").read_text()
-    assert f"{len(TEMPLATES)} templates" in page
+    assert f"{len(all_templates())} templates" in page
     tasks = yaml.safe_load((ROOT / "configs" / "arena.yaml").read_text())["tasks"]
     counted = Counter(t.split for t in eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000)))
     assert counted == {"eval": tasks["num_eval_tasks"], "eval_heldout": tasks["num_heldout_tasks"]}
@@ -94,7 +98,7 @@ def test_the_page_counts_the_templates_and_the_config_requests_the_whole_evaluat
 
 def test_the_feasibility_check_has_rules_for_each_site_of_every_template():
     patterns = [pattern for pattern in load_rules() if pattern != "all"]
-    for template in TEMPLATES:
+    for template in all_templates():
         found = [pattern for pattern in patterns if fnmatchcase(template.key, pattern)]
         assert len(found) == len(template.site.split("+")), (template.key, found)
 
@@ -140,7 +144,7 @@ def test_what_a_generator_writes_in_the_words_of_an_evaluation_is_dropped_whatev
     shop = [task for task in held if task.site.startswith("arena.shop.")]
     known = next(task for task in shop if task.split == "eval" and task.site != seed.site)
     unseen = next(task for task in shop if task.split == "eval_heldout")
-    template = next(template for template in TEMPLATES if template.key == unseen.site)
+    template = next(template for template in all_templates() if template.key == unseen.site)
     (other,) = draw(template, "train", 1)
     written = (known.instruction, unseen.instruction, other["intent"], "Put the cheapest tea pot into my basket.")
     tasks = [replace(seed, task_id=f"g{i}", instruction=text) for i, text in enumerate(written)]
@@ -345,7 +349,7 @@ def test_without_an_arena_a_stage_stops_before_its_first_episode(tmp_path, capsy
 
 
 def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_further_in_its_script():
-    expert = BY_TYPE["arena.forum.open-topic"]
+    expert = by_type()["arena.forum.open-topic"]
     instruction = next(iter(draw(expert, "eval", 1)))["intent"]
     empty, page = "RootWebArea ''", "RootWebArea ''\n\t[3] searchbox 'Search'\n\t[4] button 'Search'"
     assert expert.plan(instruction, empty, []) == WAIT
@@ -358,7 +362,7 @@ def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_furt
 
 
 def test_an_expert_types_no_note_that_nobody_has_written_down():
-    expert = BY_TYPE["arena.forum+shop.answer-price"]
+    expert = by_type()["arena.forum+shop.answer-price"]
     instruction = next(iter(draw(expert, "train", 1)))["intent"]
     page = "RootWebArea ''\n\t[3] textbox 'Message'\n\t[4] button 'Submit'"
     noted = "# Note: $12.50\nclick('9')"

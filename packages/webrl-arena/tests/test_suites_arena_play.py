@@ -21,7 +21,8 @@ from webrl.suites import eval_tasks, open_sites, seed_tasks
 from webrl.types import Label, Status, Trajectory
 from webrl_arena.env import ArenaEnv
 from webrl_arena.task_files import as_task
-from webrl_arena.tasks import TEMPLATES, draw
+from webrl_arena.tasks import draw
+from webrl_arena.templates import all_templates
 from webrl_arena.world import running
 from webrl_arena.world.client import Arena
 
@@ -40,7 +41,7 @@ def config(arena):
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["shop", "shop_admin", "forum", "tracker", "mail"])
 def test_experts_solve_every_template_and_idle_half_done_and_wrong_ones_none(config, site):
-    templates = [template for template in TEMPLATES if template.site.rpartition("+")[2] == site]
+    templates = [template for template in all_templates() if template.site.rpartition("+")[2] == site]
 
     async def work():
         async with shared_browser() as browser:
@@ -52,7 +53,7 @@ def test_experts_solve_every_template_and_idle_half_done_and_wrong_ones_none(con
 
 
 def test_two_episodes_do_not_see_each_other_and_leave_nothing(config):
-    template = next(template for template in TEMPLATES if template.name == "deactivate")
+    template = next(template for template in all_templates() if template.name == "deactivate")
     first, second = (as_task(entry, "", "eval") for entry in draw(template, "eval", 2))
     box = Arena.running(config.rollout.arena.folder)
 
@@ -96,7 +97,7 @@ _LEFT = """async () => ({
 
 
 def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
-    template = next(template for template in TEMPLATES if template.name == "deactivate")
+    template = next(template for template in all_templates() if template.name == "deactivate")
     task = as_task(*draw(template, "eval", 1), "", "eval")
 
     async def begin(env, picture):
@@ -180,7 +181,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
     num_sessions = running.num_sessions(folder)  # other tests of this process have left some
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
     sites = "tasks.train_sites=[arena.shop.open-category,arena.tracker+shop_admin.price-request]"
-    assert len(expert_tasks(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
+    assert len(expert_tasks(config, 2)) == 2 * sum(not template.held_out for template in all_templates())
     assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
     assert "2/2 solved" in capsys.readouterr().out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]

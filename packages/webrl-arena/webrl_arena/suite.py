@@ -18,7 +18,7 @@ from webrl.types import Task, Trajectory
 from webrl_arena import tasks as arena_tasks
 from webrl_arena.env import ArenaEnv
 from webrl_arena.scoring import CHECK_TIMEOUT_S
-from webrl_arena.tasks import BY_TYPE, TEMPLATES
+from webrl_arena.templates import all_templates, by_type
 from webrl_arena.world.client import Arena, ArenaError
 from webrl_arena.world.running import template_path
 from webrl_arena.world.sites import starts_at_a_site
@@ -123,10 +123,10 @@ class ArenaSuite(Suite):
         return extra | {arena_tasks.KEY: kept} if arena_tasks.KEY in extra else extra
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
-        return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
+        return config.tasks.train_sites or [template.key for template in all_templates() if not template.held_out]
 
     def expert(self, task_type: str) -> Expert | None:
-        return BY_TYPE.get(task_type)
+        return by_type().get(task_type)
 
 
 async def _try_evaluations(tasks: Sequence[Task], arena: Arena) -> None:

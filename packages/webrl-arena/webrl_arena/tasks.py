@@ -25,23 +25,16 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.suites import in_turn
 from webrl.types import Task
-from webrl_arena.across import ACROSS
-from webrl_arena.dashboard import DASHBOARD
-from webrl_arena.forum import FORUM
-from webrl_arena.mail import MAIL
+from webrl_arena.draws import Entities
 from webrl_arena.settings import ArenaConfig
-from webrl_arena.storefront import STOREFRONT
 from webrl_arena.task_files import PREFIX, as_task, read_task_file
-from webrl_arena.templates import Entities, Template
-from webrl_arena.tracker import TRACKER
+from webrl_arena.templates import Template, all_templates, by_type
 from webrl_arena.world.content import Product, catalogue, for_evaluation, load_words
 from webrl_arena.world.forum import forum
 from webrl_arena.world.mail import mail
 from webrl_arena.world.tracker import tracker
 
 Split = Literal["train", "eval"]
-TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER, *MAIL, *ACROSS)
-BY_TYPE = {template.key: template for template in TEMPLATES}
 KEY = "arena"
 """Of a task's `extra`."""
 NUM_EVAL_TASKS = 8
@@ -74,9 +67,9 @@ def sites_of(task: Task) -> list[str]:
 
 def reads_as(task: Task) -> str:
     """Return the type whose wording matches a task's instruction, trained types first; "" if none does."""
-    there = [template for template in TEMPLATES if template.site == task.site.split(".")[1]]
+    there = [template for template in all_templates() if template.site == task.site.split(".")[1]]
     fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
-    return min(fitting, key=lambda key: (BY_TYPE[key].held_out, key), default="")
+    return min(fitting, key=lambda key: (by_type()[key].held_out, key), default="")
 
 
 @cache
@@ -174,12 +167,12 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
     Raises:
         DataError: there is none of that name, or the template is held out and no id is named.
     """
-    if template := BY_TYPE.get(name):
+    if template := by_type().get(name):
         if template.held_out:
             raise DataError(f"task type {name!r} is held out of training; its tasks have ids: {name}-eval-0-0, …")
         return as_task(draw(template, "train", 1, seed)[0], f"task {name!r}", "train")
     found = _ID.fullmatch(name)
-    if found and (template := BY_TYPE.get(found[1])):
+    if found and (template := by_type().get(found[1])):
         split: Split = "train" if found[2] == "train" else "eval"
         number = int(found[4])
         entries = draw(template, split, number + 1, found[3])
@@ -189,7 +182,7 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
     for task in (*_from_files(config.train_files, "train"), *_from_files(config.eval_files, "eval")):
         if task.task_id == name:
             return task
-    nearest = difflib.get_close_matches(name, BY_TYPE, n=1, cutoff=0)
+    nearest = difflib.get_close_matches(name, by_type(), n=1, cutoff=0)
     raise DataError(f"the arena has no task {name!r}; the nearest type is {nearest[0]!r}")
 
 
@@ -216,10 +209,10 @@ def _from_files(paths: Sequence[Path], split: str) -> list[Task]:
 
 def _chosen(names: Sequence[str], *, held_out: bool) -> tuple[Template, ...]:
     for name in names:
-        if name not in BY_TYPE:
-            nearest = difflib.get_close_matches(name, BY_TYPE, n=1, cutoff=0)
+        if name not in by_type():
+            nearest = difflib.get_close_matches(name, by_type(), n=1, cutoff=0)
             raise UsageError(f"unknown task type {name!r} of the arena; the nearest is {nearest[0]!r}")
-        if BY_TYPE[name].held_out != held_out:
+        if by_type()[name].held_out != held_out:
             where = "tasks.heldout_sites" if not held_out else "tasks.train_sites"
             raise UsageError(f"task type {name!r} belongs into {where}")
-    return tuple(BY_TYPE[name] for name in names) or tuple(t for t in TEMPLATES if t.held_out == held_out)
+    return tuple(by_type()[name] for name in names) or tuple(t for t in all_templates() if t.held_out == held_out)

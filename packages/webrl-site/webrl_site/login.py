@@ -2,7 +2,7 @@
 
 API: `Logins(config).state(browser)` is the state that an episode starts with, None without a log-in; `forget` after a
 reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so that all workers share it.
-`await fill_form(browser, form, config)` mints one through the site's form.
+`await mint(browser, config)` logs in and returns a new one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
+WHERE = "rollout.web.login"
 _ANSWER_S = 30.0
 _QUIET_S = 5.0
 """Longest wait for a page, which may never finish loading (a long poll)."""
@@ -53,8 +54,9 @@ _ACT_S = 10.0
 class Logins:
     """See the module docstring."""
 
-    def __init__(self, config: WebConfig) -> None:
+    def __init__(self, config: WebConfig, where: str = WHERE) -> None:
         self._config = config
+        self._where = where
         self._checked = -1e9
 
     async def state(self, browser: Browser) -> State | None:
@@ -88,20 +90,32 @@ class Logins:
             kept = _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
             if kept is None or not (fresh or await _holds(browser, self._config, kept)):
                 logger.info("logging in to %s", self._config.name)
-                if login.command:
-                    out = await run_command(login.command, login.timeout_s, "rollout.web.login.command")
-                    kept = _parse(out, "what rollout.web.login.command printed")
-                else:
-                    assert login.form is not None
-                    kept = await fill_form(browser, login.form, self._config)
-                if not await _holds(browser, self._config, kept):
-                    raise SiteError(
-                        f"the log-in does not work: {login.proof_url} does not show it; check rollout.web.login"
-                    )
+                kept = await mint(browser, self._config, self._where)
                 write_json(path, kept)
                 path.chmod(0o600)
             self._checked = time.monotonic()
             return kept
+
+
+async def mint(browser: Browser, config: WebConfig, where: str = WHERE) -> State:
+    """Log in by the command or the form, and see that it works.
+
+    Args:
+        where: what an error says is to be checked.
+
+    Raises:
+        SiteError, DataError, UsageError: as `Logins.state`.
+    """
+    login = config.login
+    if login.command:
+        out = await run_command(login.command, login.timeout_s, "rollout.web.login.command")
+        state = _parse(out, "what rollout.web.login.command printed")
+    else:
+        assert login.form is not None
+        state = await fill_form(browser, login.form, config, where)
+    if not await _holds(browser, config, state):
+        raise SiteError(f"the log-in does not work: {login.proof_url} does not show it; check {where}")
+    return state
 
 
 def login_path(config: WebConfig) -> Path:
@@ -130,7 +144,7 @@ def _parse(text: str, where: str) -> State:
     return {"cookies": cookies, "origins": state.get("origins", [])}
 
 
-async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> State:
+async def fill_form(browser: Browser, form: FormLogin, config: WebConfig, where: str = WHERE) -> State:
     """Fill in the form and wait for what the site makes of it.
 
     Raises:
@@ -167,7 +181,7 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
                 ) from None
         else:
             await page.keyboard.press("Enter")
-        hint = "check rollout.web.login.form"
+        hint = f"check {where}"
         sent = await answer.header_value("set-cookie") if answer is not None else None
         if re.search("(?i); *secure", sent or "") and not before["cookies"]:
             hint = "its cookies are Secure, which browsers keep on HTTPS and 127.0.0.1 alone: serve it there"

@@ -2,17 +2,14 @@
 
 API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-The server's folder is in a directory that a `flock` holds: the kernel drops it when no process has it open, and
-the next start removes it. The guard that ends a server holds it too, so nothing is removed before the server has ended,
-no matter how webrl ended. There is no lock file that a cleaner of temporary files could remove, and the server may use
-its folder freely. Of two servers that get the same port the second exits, and is started again.
+The guard ends a server with webrl, no matter how that ends; the folder of a webrl that was killed is removed by the
+next start. Of two servers that get the same port the second exits, and is started again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -37,13 +34,10 @@ _SHOWN_CHARS = 300
 class EpisodeServer:
     """See the module docstring."""
 
-    def __init__(
-        self, claimed: Path, lock: int, process: asyncio.subprocess.Process, port: int, log: IO[bytes]
-    ) -> None:
+    def __init__(self, folder: str, process: asyncio.subprocess.Process, port: int, log: IO[bytes]) -> None:
         self.port = port
-        self.folder = str(claimed / "folder")
+        self.folder = folder
         """Its own, removed with it."""
-        self._claimed, self._lock = claimed, lock
         self._process = process
         self._log = log
 
@@ -73,16 +67,16 @@ class EpisodeServer:
     async def _launch(cls, config: WebConfig) -> Self:
         await asyncio.to_thread(_remove_orphans)
         with contextlib.ExitStack() as undo:  # on any failure, and if this is cancelled
-            claimed, lock = _claim_folder()  # not in a thread, whose result would be lost if this is cancelled
-            undo.callback(_remove, claimed, lock)
+            folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
             log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
             port = free_port()
-            fill = {"{port}": str(port), "{python}": sys.executable, "{folder}": str(claimed / "folder")}
+            fill = {"{port}": str(port), "{python}": sys.executable, "{folder}": folder}
             command = [filled(part, fill) for part in config.serve.command]
-            # The guard ends the server's whole process group with this process, and holds the claim until then.
+            # The guard ends the server's whole process group with this process.
             launching = asyncio.ensure_future(asyncio.create_subprocess_exec(
                 sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
-                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[lock],
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT,
             ))  # fmt: skip
             try:
                 process = await asyncio.shield(launching)
@@ -95,7 +89,7 @@ class EpisodeServer:
             except (OSError, ValueError) as error:
                 raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
             undo.pop_all()
-        return cls(claimed, lock, process, port, log)
+        return cls(folder, process, port, log)
 
     async def _await_answer(self, config: WebConfig, deadline: float) -> str:
         """Why it does not serve; "" if it does: if its start page answers, and one of its own processes listens."""
@@ -131,7 +125,7 @@ class EpisodeServer:
         """End it and what it has started."""
         await _end(self._process)
         self._log.close()
-        _remove(self._claimed, self._lock)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -142,28 +136,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.stdin.close()
 
 
-def _claim_folder() -> tuple[Path, int]:
-    """Return a new directory with an empty `folder` in it, and what holds it while it is open in any process."""
-    while True:
-        claimed = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        if (lock := _locked(claimed)) is not None:  # else another start has taken it for an orphan just now
-            (claimed / "folder").mkdir(mode=0o700)
-            return claimed, lock
-
-
-def _remove(claimed: Path, lock: int) -> None:
-    shutil.rmtree(claimed, ignore_errors=True)
-    os.close(lock)
-
-
 def _remove_orphans() -> None:
-    """Remove the folders of this user that no process holds any more."""
-    for claimed in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if (lock := _locked(claimed)) is not None:
-            if {path.name for path in claimed.iterdir()} <= {"folder"}:  # else it is not one of ours
-                _remove(claimed, lock)
-            else:
-                os.close(lock)
+    """Remove the folders of processes that are gone."""
+    import psutil
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdecimal() and not psutil.pid_exists(int(number)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _listens(session: int, port: int) -> bool:
@@ -178,20 +158,3 @@ def _listens(session: int, port: int) -> bool:
             ):
                 return True
     return False
-
-
-def _locked(claimed: Path) -> int | None:
-    """The directory, open and locked; None if another has it, or removed it just now, or it is another user's."""
-    try:
-        lock = os.open(claimed, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # gone, or not a directory
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        found = claimed.lstat()  # it may have been removed before it was locked
-        if os.path.samestat(os.fstat(lock), found) and found.st_uid == os.getuid():
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(lock)
-    return None

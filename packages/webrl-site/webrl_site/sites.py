@@ -1,44 +1,19 @@
-"""What suites that play on sites share: their error, the proof of a log-in, placeholders for sites in task files."""
+"""What suites that play on sites share: their error, placeholders for sites in task files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError
-
-if TYPE_CHECKING:
-    import httpx
 
 _PLACEHOLDER = re.compile(r"__([A-Z][A-Z_]*?)__")
 
 
 class SiteError(BrowserError):
     """A site is down, half-up, refuses the log-in, or is in use by another run; the text says which and what to do."""
-
-
-async def shows_proof(client: httpx.AsyncClient, url: str, text: str | None, *, site: str, page: str) -> bool:
-    """Whether `url` shows what only a logged-in user sees: `text` or, without one, itself and no other page.
-
-    Args:
-        site, page: what an error calls them.
-
-    Raises:
-        SiteError: the site does not answer, or answers with a server error.
-    """
-    import httpx
-
-    try:
-        answer = await client.get(url)
-    except httpx.HTTPError as error:
-        raise SiteError(f"{site} does not answer: {type(error).__name__}: {error}") from None
-    if answer.status_code >= 500:
-        raise SiteError(f"{site} is not healthy: {page} answers {answer.status_code}")
-    if text:
-        return answer.status_code == 200 and text in answer.text
-    return answer.status_code == 200 and page_of(str(answer.url)) == page_of(url)
 
 
 def page_of(url: str) -> str:

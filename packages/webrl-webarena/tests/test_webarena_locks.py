@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from webrl_site.locks import SiteBusy, exclusive, hold_sites, holder, lease_sites
+from webrl_site.locks import SiteBusy, hold_sites, holder, lease_sites
 from webrl_site.sites import SiteError
 
 ONE = {"reddit": ("http://r",), "map": ("http://m",)}
@@ -110,39 +110,3 @@ def test_a_killed_run_leaves_no_lock(tmp_path):
     process.stdout.close()
     with hold_sites(ONE, ["reddit"], "next", tmp_path):
         pass
-
-
-@pytest.mark.slow
-def test_many_who_wait_for_a_lock_leave_its_holder_the_name_lookups(tmp_path):
-    """A log-in holds the lock while it looks up the site's name, which the event loop does in its thread pool."""
-    done, num = [], 40  # more than the pool has threads on any machine: 32
-
-    async def log_in(number: int) -> None:
-        async with exclusive(tmp_path / "login.lock"):
-            await asyncio.get_running_loop().getaddrinfo("localhost", 80)
-            done.append(number)
-
-    async def run() -> None:
-        async with asyncio.timeout(60):
-            await asyncio.gather(*(log_in(number) for number in range(num)))
-
-    asyncio.run(run())
-    assert sorted(done) == list(range(num))
-
-
-def test_a_wait_for_a_lock_ends_when_it_is_cancelled(tmp_path):
-    async def wait() -> None:
-        async with exclusive(tmp_path / "x.lock"):
-            pytest.fail("held twice")
-
-    async def run() -> None:
-        async with exclusive(tmp_path / "x.lock"):
-            waiting = asyncio.create_task(wait())
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        async with exclusive(tmp_path / "x.lock"):
-            pass
-
-    asyncio.run(run())

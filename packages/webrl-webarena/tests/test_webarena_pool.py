@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from standins.experts import SCRIPTS, Scripted
-from standins.play import lite_tasks, training_task
+from standins.play import lite_tasks
 from standins.world import World
 
 from webrl.config import validate_config
@@ -15,7 +15,7 @@ from webrl.llm.interface import Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
 from webrl.suites import open_sites
-from webrl.types import Status, Task, Trajectory
+from webrl.types import Task, Trajectory
 from webrl_webarena.tasks import instruction_of
 
 pytestmark = [
@@ -58,12 +58,3 @@ def test_scored_tasks_are_played_and_scored_in_worker_processes(world: World):
     assert {t.env_reward for t in found.values()} == {1.0}, [(t.status, t.message, t.env_error) for t in found.values()]
     assert world.reset_service.num_resets == 1
     assert world.gitlab.log.count("POST /users/sign_in") == 2  # the check after the reset, and one for all episodes
-
-
-def test_training_tasks_are_played_logged_in_and_left_unscored(world: World):
-    task = training_task("t", "gitlab", "Show me my to-do list")
-    (trajectory,) = roll_out(world, [task], {"Show me my to-do list": SCRIPTS[44]}).values()
-    assert trajectory.status is Status.AGENT_DONE, trajectory.message
-    assert "To-Do List" in trajectory.final_observation
-    assert (trajectory.env_reward, trajectory.env_error) == (None, "")
-    assert trajectory.task == task

@@ -21,9 +21,9 @@ from urllib.parse import urljoin
 
 from webrl_site.locks import holder
 from webrl_site.sites import SiteError
-from webrl_webarena.login import FORMS, mint_state
+from webrl_webarena.login import check_login
 from webrl_webarena.settings import WebArenaConfig
-from webrl_webarena.sites import SITES, Sites, find_sites
+from webrl_webarena.sites import SITES, Sites, find_sites, known_sites
 
 if TYPE_CHECKING:
     from webrl.rollouts.browser import Browser
@@ -37,24 +37,6 @@ _REQUEST_TIMEOUT_S = 60.0
 _MIN_POLL_S, _MAX_POLL_S = 0.05, 5.0
 """Pause between two looks at a site or a reset, which doubles from one to the next."""
 _TIMEOUT_S = 20.0
-
-# Where each site says what it is; the published images answer here without a log-in.
-_VERSIONS: dict[str, tuple[str, str]] = {
-    "shopping": ("magento_version", r"(Magento/\S+(?: \([^)]*\))?)"),
-    "shopping_admin": ("../magento_version", r"(Magento/\S+(?: \([^)]*\))?)"),
-    "reddit": ("", r"Running (?:<[^>]*>)?\s*(Postmill(?:</a>)?[^<\n]*)"),
-    "gitlab": ("help", r"(GitLab (?:Community|Enterprise) Edition[^<\n]*)"),
-    "map": ("api/0.6/capabilities", r'<version minimum="([^"]+)"'),
-    "wikipedia": ("", r"(kiwix[^\"'<\s]*)"),
-}
-_SIGNS: dict[str, str] = {
-    "shopping": r"customer/account|One Stop Market|Magento",
-    "shopping_admin": r"Magento|admin__|Dashboard",
-    "reddit": r"Postmill|submission|/f/",
-    "gitlab": r"GitLab",
-    "map": r"OpenStreetMap",
-    "wikipedia": r"kiwix|Wikipedia",
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +76,8 @@ async def check_sites(
 
     sites = sites or find_sites(config)
     targets = [(name, url) for name in names for url in sites.urls.get(name, ())]
-    async with Browser() if FORMS.keys() & set(names) else contextlib.nullcontext() as browser:
+    logs_in = any("form" in known_sites()[name] for name in names)
+    async with Browser() if logs_in else contextlib.nullcontext() as browser:
         return list(await asyncio.gather(*(_check(name, url, sites, config, browser) for name, url in targets)))
 
 
@@ -114,17 +97,17 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
                 raise SiteError(
                     f"answers {answer.status_code}; is the address complete (shopping_admin ends in /admin)?"
                 )
-            if not re.search(_SIGNS[name], answer.text, re.IGNORECASE):
+            if not re.search(known_sites()[name]["sign"], answer.text, re.IGNORECASE):
                 raise SiteError(f"something answers there, but not {name}; correct WA_{name.upper()}")
-            path, pattern = _VERSIONS[name]
+            path, pattern = known_sites()[name]["version"]
             with contextlib.suppress(httpx.HTTPError):
                 answer = await client.get(urljoin(f"{url}/", path))
                 if match := re.search(pattern, answer.text):
                     version = re.sub(r"<[^>]*>", "", match.group(1)).strip()
-        if name in FORMS and browser is not None:
+        if "form" in known_sites()[name] and browser is not None:
             if name not in sites.accounts:
                 raise SiteError(f"no log-in: set rollout.webarena.accounts.{name}")
-            await mint_state(name, url, sites.accounts[name], browser)
+            await check_login(name, url, sites.accounts[name], config, browser)
     except httpx.HTTPError as error:
         problem = f"does not answer ({type(error).__name__}: {error}); start it, or correct WA_{name.upper()}"
         return SiteCheck(name, url, False, version, problem, held_by)

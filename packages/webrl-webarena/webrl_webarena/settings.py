@@ -19,7 +19,7 @@ class Account(Section):
     password: Secret = Field(description="its password, such as ${GITLAB_PASSWORD}")
 
 
-SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
+SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]
 
 
 class VerifiedConfig(Section):

@@ -9,29 +9,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from webrl.config.redaction import Secret, SecretUrl
+import yaml
+
+from webrl.config.redaction import SecretUrl
 from webrl.errors import UsageError
-from webrl_webarena.settings import Account, WebArenaConfig
+from webrl_webarena.settings import Account, SiteName, WebArenaConfig
 
-SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
-"""The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need as well."""
+SITES: tuple[str, ...] = get_args(SiteName)
 
-ACCOUNTS: dict[str, Account] = {
-    "shopping": Account(username="emma.lopez@gmail.com", password=Secret("Password.123")),
-    "shopping_admin": Account(username="admin", password=Secret("admin1234")),
-    "reddit": Account(username="MarvelsGrantMan136", password=Secret("test1234")),
-    "gitlab": Account(username="byteblaze", password=Secret("hello1234")),
-}
-"""Log-ins of the published images (public; the tasks name these users). Map and encyclopedia have none."""
+
+@cache
+def known_sites() -> dict[str, dict[str, Any]]:
+    """Return what `sites.yaml` says of each site."""
+    known: dict[str, dict[str, Any]] = yaml.safe_load(
+        Path(__file__).with_name("sites.yaml").read_text(encoding="utf-8")
+    )
+    return known
 
 
 @dataclass(frozen=True)
 class Sites:
     """The sites of a run.
 
-    Example: `Sites({"map": ("http://10.0.0.5:3000",)}, ACCOUNTS, reset_urls=("http://10.0.0.5:7565",))`
+    Example: `Sites({"map": ("http://10.0.0.5:3000",)}, {}, reset_urls=("http://10.0.0.5:7565",))`
     """
 
     urls: Mapping[str, tuple[str, ...]]
@@ -72,7 +77,8 @@ def find_sites(config: WebArenaConfig, environ: Mapping[str, str] | None = None)
     resets = config.reset_urls or tuple(map(SecretUrl, filter(None, environ.get("WA_FULL_RESET", "").split(","))))
     return Sites(
         urls,
-        {**ACCOUNTS, **{str(site): account for site, account in config.accounts.items()}},
+        {name: Account(**known["account"]) for name, known in known_sites().items() if "account" in known}
+        | {str(site): account for site, account in config.accounts.items()},
         tuple(check_url(url.reveal(), "the reset service (WA_FULL_RESET)") for url in resets),
     )
 

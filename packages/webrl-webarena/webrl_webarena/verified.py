@@ -89,34 +89,30 @@ def _task(data: Any, where: str) -> Task:
         odd = sorted(data.keys() ^ _KEYS) if isinstance(data, dict) else [f"{data!r:.80}"]
         raise DataError(f"{where}: not a task of WebArena-Verified: missing or unknown {', '.join(odd)}")
     where = f"{where} (task_id {data['task_id']!r})"
-    names = check_sites(data["sites"], where)
-    starts, evaluators = data["start_urls"], data["eval"]
-    if not isinstance(starts, list) or not starts or not all(isinstance(url, str) for url in starts):
-        raise DataError(f"{where}: `start_urls` must be a list of addresses, found {json.dumps(starts):.80}")
-    if type(data["task_id"]) is not int or not isinstance(data["intent"], str) or not data["intent"].strip():
-        raise DataError(f"{where}: `task_id` is a number and `intent` a text; found {data['intent']!r:.80}")
-    for evaluator in evaluators if isinstance(evaluators, list) and evaluators else [evaluators]:
-        if not isinstance(evaluator, dict) or evaluator.get("evaluator") not in _EVALUATORS:
-            raise DataError(f"{where}: evaluator {json.dumps(evaluator):.100}; known: {', '.join(_EVALUATORS)}")
-    unlisted = placeholders([starts, evaluators]) & set(SITES) - set(names)
-    if unlisted or placeholders(starts) - set(names):
-        raise DataError(f"{where}: `sites` {names} do not list {', '.join(unlisted or placeholders(starts))}")
+    names, starts = check_sites(data["sites"], where), data["start_urls"]
+    evaluators = data["eval"] if isinstance(data["eval"], list) else [data["eval"]]
+    known = [isinstance(each, dict) and each.get("evaluator") in _EVALUATORS for each in evaluators]
+    if not known or not all(known):
+        raise DataError(f"{where}: evaluator {json.dumps(evaluators):.100}; known: {', '.join(_EVALUATORS)}")
+    unlisted = placeholders(starts) - set(names) or placeholders(evaluators) & set(SITES) - set(names)
+    if not isinstance(starts, list) or not starts or unlisted:
+        raise DataError(f"{where}: `sites` {names} do not list {', '.join(unlisted)}; `start_urls` {starts!r:.80}")
     wanted = str(next((e["expected"].get("task_type") for e in evaluators if "task_type" in e["expected"]), "?"))
     config = {
         "sites": names,
         "task_id": data["task_id"],
+        "intent": data["intent"],
+        "revision": data["revision"],
         "start_url": " |AND| ".join(starts),
         "geolocation": None,
-        "intent": data["intent"],
         # The program has its own copy of the task; what is kept here is for tables.
         "eval": {"eval_types": [f"verified_{wanted.lower()}"]},
         "evaluators": [evaluator["evaluator"] for evaluator in evaluators],
-        "revision": data["revision"],
     }
     return Task(
         task_id=f"webarena_verified.{data['task_id']}",
         site="+".join(sorted(names)),
-        start_url=config["start_url"],
+        start_url=" |AND| ".join(starts),
         split="eval",
         extra={"webarena": config},
     )
@@ -176,15 +172,13 @@ class Evidence:
         self._files.rename(kept)
         try:
             found = read_json(kept / verdict.name)
-        except DataError as error:
-            return Score(None, f"{self._task_id}: webarena-verified wrote no verdict: {error}"[:500])
-        status = found.get("status") if isinstance(found, dict) else None
-        if status == "error":
-            return Score(None, f"{self._task_id}: webarena-verified: {found.get('error_msg')}"[:500])
+            status = found["status"]
+            failed = [e for e in found.get("evaluators_results", ()) if e.get("status") != "success"]
+        except (DataError, LookupError, TypeError) as error:
+            return Score(None, f"{self._task_id}: webarena-verified wrote no verdict: {error!r}"[:500])
         if status not in _VERDICTS:
-            known = f"known: error, {', '.join(_VERDICTS)}"
-            return Score(None, f"{kept / verdict.name}: status {status!r} is not understood; {known}")
-        failed = [e for e in found.get("evaluators_results", ()) if e.get("status") != "success"]
+            said = found.get("error_msg") if status == "error" else f"{status!r} in {verdict.name} is not understood"
+            return Score(None, f"{self._task_id}: webarena-verified: {said}"[:500])
         said = [" ".join(a.get("assertion_msgs") or ()) for e in failed for a in e.get("assertions") or ()]
         names = ", ".join(str(e.get("evaluator_name")) for e in failed)
         return Score(_VERDICTS[status], f"{names}: {'; '.join(said)}"[:500] if failed else "")

@@ -30,7 +30,7 @@ COOKIE = "arena_session"
 _MADE_BY = {
     "shop": (
         ("django", "django-oscar", "django-machina", "django-postman"),
-        ("shop/load.py", "shop/settings.py"),
+        ("shop/load.py", "shop/settings.py", "shop/settings.yaml"),
     ),
     "tracker": (("trac",), ("shop/tracker/load.py",)),
 }

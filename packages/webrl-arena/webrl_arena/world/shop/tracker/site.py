@@ -40,40 +40,6 @@ COOKIE = "trac_auth"
 DATABASE = database_of("tracker")
 """Next to the environment's folder."""
 _PATH = SITES["tracker"]
-_CONFIG = f"""\
-[components]
-trac.admin.web_ui.loggingadminpanel = disabled
-trac.admin.web_ui.pluginadminpanel = disabled
-trac.web.auth.loginmodule = disabled
-webrl_arena.world.shop.tracker.site.* = enabled
-
-[header_logo]
-link = {_PATH}
-src =
-
-[metanav]
-help = disabled
-
-[project]
-descr = Tickets and notes of the people behind the shop
-footer =
-name = Larch & Lantern tracker
-
-[query]
-default_anonymous_query = order=id
-default_query = order=id
-
-[ticket]
-default_component = storefront
-default_type = defect
-restrict_owner = true
-
-[trac]
-auth_cookie_path = /
-database = sqlite:../{DATABASE}?synchronous=off&timeout=60
-default_date_format = iso8601
-default_timezone = UTC
-"""
 
 
 class Links(Component):
@@ -161,8 +127,8 @@ def make(folder: Path) -> None:
     (folder / "conf").mkdir(parents=True)
     (folder / "VERSION").write_text("Trac Environment Version 1\n", encoding="utf-8")
     workflow = Path(trac.ticket.__file__).with_name("workflows") / "basic-workflow.ini"
-    config = _CONFIG + workflow.read_text(encoding="utf-8")
-    (folder / "conf" / "trac.ini").write_text(config, encoding="utf-8")
+    settings = (path.read_text(encoding="utf-8") for path in (Path(__file__).with_name("trac.ini"), workflow))
+    (folder / "conf" / "trac.ini").write_text("\n".join(settings), encoding="utf-8")
 
 
 def log_in(database: Path, login: str) -> str:

@@ -1,0 +1,286 @@
+"""How success is measured: what the `checks` of `templates.yaml` name, each the `eval` of a task file.
+
+API: `measured(checks, chosen)`; the functions take texts, or what was drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence, Sized
+from functools import cache
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from webrl_arena.world.content import Product, catalogue
+from webrl_arena.world.forum import Board, Topic, forum
+from webrl_arena.world.mail import Conversation, mail
+from webrl_arena.world.tracker import ShelfPage, login_of, tracker
+
+Eval = dict[str, Any]
+"""The value of a task's `eval`."""
+
+
+def measured(checks: str | Sequence[str], chosen: SimpleNamespace) -> Eval:
+    """Make the `eval` of a check, or of several that look into databases."""
+    if not isinstance(checks, str):
+        evals = [measured(check, chosen) for check in checks]
+        return _eval("database", database=[query for each in evals for query in each["database"]])
+    name, _, given = checks.partition(" ")
+    arguments = [_filled(part, chosen) for part in given.split(" | ")]
+    return _CHECKS[name](*arguments) if name in _CHECKS else _asks(_queries()[name], *arguments)
+
+
+@cache
+def _queries() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = yaml.safe_load(
+        files("webrl_arena").joinpath("queries.yaml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _asks(check: dict[str, str], *given: str) -> Eval:
+    """Make a check of `queries.yaml`."""
+    texts = {f"q{i}": quoted(text) for i, text in enumerate(given)}
+    if "from" in check:
+        return rows(check["columns"], check["from"].format(*given, **texts), given[1:])
+    return finds(check["query"].format(*given, **texts), check["finds"].format(*given), check.get("site", "shop"))
+
+
+def _filled(part: str, chosen: SimpleNamespace) -> Any:
+    """Fill an argument; one that is `{name}` alone is what was drawn itself, not its text."""
+    alone = re.fullmatch(r"\{(\w+)\}", part)
+    return getattr(chosen, alone[1]) if alone else part.format(**vars(chosen))
+
+
+def _eval(kind: str, **given: Any) -> Eval:
+    empty: Eval = {"reference_answers": None, "reference_url": "", "program_html": []}
+    return {"eval_types": [kind], **empty, **given}
+
+
+def answers(*must_include: str) -> Eval:
+    """Require these texts in the agent's answer."""
+    return _eval("string_match", reference_answers={"must_include": list(must_include)})
+
+
+def is_answered(text: str) -> Eval:
+    """Require this text as the whole answer, for what could be a part of another one ("15" of "150")."""
+    return _eval("string_match", reference_answers={"exact_match": text})
+
+
+def counted(things: Sized) -> Eval:
+    """Require the number of these as the answer."""
+    return is_answered(str(len(things)))
+
+
+def attribute(product: Product, name: str) -> Eval:
+    """Require an attribute of a product as the answer."""
+    return is_answered(dict(product.attributes)[name])
+
+
+def is_named(login: str) -> Eval:
+    """Require what the tracker shows of a log-in as the answer."""
+    return is_answered(tracker().names[login])
+
+
+def leads_to(path: str, site: str = "shop") -> Eval:
+    """Require the agent to end at an address; `path` below the site's."""
+    return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
+
+
+def searched(path: str, words: str) -> Eval:
+    """Require the results of a search."""
+    return leads_to(f"{path}?q={words.replace(' ', '+')}")
+
+
+def leads_to_category(shelf: tuple[str, ...]) -> Eval:
+    """Require the agent to end at a category's page."""
+    slugs = ["-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) for name in shelf]
+    return leads_to(f"/catalogue/category/{'/'.join(slugs)}_{catalogue().categories.index(shelf) + 1}/")
+
+
+def leads_to_mail(found: Conversation) -> Eval:
+    """Require the agent to end at a message or conversation."""
+    return leads_to(found.path.removeprefix("/mail"), "mail")
+
+
+def shows(url: str, locator: str, *must_include: str) -> Eval:
+    """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the last one."""
+    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
+    return _eval("program_html", program_html=[target])
+
+
+def is_titled(*must_include: str) -> Eval:
+    """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
+    return shows("last", "document.title", *must_include)
+
+
+def lists(plan: tuple[str, str], planned: Sized) -> Eval:
+    """Require a query of the tracker for a component and a milestone: neither fewer tickets, by another filter, nor
+    more.
+    """
+    listed = leads_to(f"/query?component={plan[0]}&milestone={plan[1]}".replace(" ", "+"), "tracker")
+    counts = shows("last", "document.querySelector('#content h1').innerText", f"({len(planned)} match")
+    both = {"eval_types": [*listed["eval_types"], *counts["eval_types"]], "program_html": counts["program_html"]}
+    return listed | both
+
+
+def finds(query: str, equals: Any, site: str = "shop") -> Eval:
+    """Require the first value that a query finds in the session's database of a site."""
+    return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals, "site": site}])
+
+
+def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
+    """Require exactly these rows, in any order, each as one text (`columns`)."""
+    query = f"SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
+    return finds(query, " | ".join(sorted(wanted)) or None)
+
+
+def quoted(text: str) -> str:
+    """Quote a text for a query."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def made(name: str, table: str, site: str = "shop") -> Eval:
+    """Require one row of a table that has this name."""
+    return finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1, site)
+
+
+def stock_record(upc: str, column: str, value: Any) -> Eval:
+    """Require a value in a column of a product's stock record."""
+    query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
+        WHERE p.upc = {quoted(upc)}"""
+    return finds(query, value if isinstance(value, int) else float(value))
+
+
+def has_address(login: str, *wanted: str) -> Eval:
+    """Require a second address of a customer: first and last name, line, city and postcode."""
+    mine = f"address_useraddress a JOIN auth_user u ON u.id = a.user_id WHERE u.email = {quoted(login)}"
+    columns = ("first_name", "last_name", "line1", "line4", "postcode")
+    same = " AND ".join(f"a.{column} = {quoted(value)}" for column, value in zip(columns, wanted, strict=True))
+    return finds(f"SELECT (SELECT count(*) FROM {mine}) || ' ' || (SELECT count(*) FROM {mine} AND {same})", "2 1")
+
+
+_POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
+
+
+def written(row: str) -> Eval:
+    """Require one new post, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`, and no other."""
+    tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
+        JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
+    return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
+
+
+def replied(topic: Topic, login: str, text: str) -> Eval:
+    """Require one new post, in a topic, and no other."""
+    return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
+
+
+def deleted(pk: str) -> Eval:
+    """Require one post, and no other, to be gone."""
+    query = f"SELECT (SELECT count(*) FROM {_POST}) || ' ' || (SELECT count(*) FROM {_POST} WHERE id = {pk})"
+    return finds(query, f"{forum().num_posts - 1} 0")
+
+
+def approved(pk: str, decision: str = " AND approved", kept: int = 1) -> Eval:
+    """Require one post to wait no more, and to be shown."""
+    shown = f"SELECT count(*) FROM {_POST} WHERE id = {pk}{decision}"
+    query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
+    return finds(query, f"{forum().num_waiting - 1} {kept}")
+
+
+def disapproved(pk: str) -> Eval:
+    """Require one post to wait no more, and to be gone."""
+    return approved(pk, "", 0)
+
+
+def subscribed(login: str, subject: str) -> Eval:
+    """Require a customer's subscriptions to be those of before, with this topic or, if it was one, without it."""
+    tables = f"""{_TOPIC}_subscribers s JOIN {_TOPIC} t ON t.id = s.topic_id JOIN auth_user u ON u.id = s.user_id
+        WHERE u.email = {quoted(login)}"""
+    before = {topic.subject for topic in forum().topics if login in topic.subscribers}
+    return rows("t.subject", tables, before ^ {subject})
+
+
+def voted(login: str, vote: str) -> Eval:
+    """Require a customer's votes of before and a new one, as `SUBJECT OPTION`."""
+    polls = [(each.subject, dict(each.poll.votes)) for each in forum().topics if each.poll]
+    before = {f"{subject} {votes[login]}" for subject, votes in polls if login in votes}
+    tables = f"""forum_polls_topicpollvote v JOIN forum_polls_topicpolloption o ON o.id = v.poll_option_id
+        JOIN forum_polls_topicpoll p ON p.id = o.poll_id JOIN {_TOPIC} t ON t.id = p.topic_id
+        JOIN auth_user u ON u.id = v.voter_id WHERE u.email = {quoted(login)}"""
+    return rows("t.subject || ' ' || o.text", tables, {*before, vote})
+
+
+def moved(topic: Topic, board: Board) -> Eval:
+    """Require a topic in another board, and no other one there that was not."""
+    there = sum(each.board == board for each in forum().topics)
+    query = f"""SELECT f.name || ' ' || (SELECT count(*) FROM {_TOPIC} o WHERE o.forum_id = f.id)
+        FROM {_TOPIC} t JOIN forum_forum f ON f.id = t.forum_id WHERE t.id = {topic.pk}"""
+    return finds(query, f"{board.name} {there + 1}")
+
+
+def reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
+    """Require one ticket of this summary; the reporter by log-in or e-mail address."""
+    query = f"""SELECT group_concat(component || ', ' || priority || ', ' || reporter) FROM ticket
+        WHERE summary = {quoted(summary)}"""
+    return finds(query, f"{component}, {priority}, {login_of(reporter)}", "tracker")
+
+
+def moved_to_aisle(page: ShelfPage, aisle: str) -> Eval:
+    """Require another aisle in the wiki's page about a shelf, and the supplier as it was."""
+    parts = " AND ".join(
+        f"instr(replace(text, ' ', ''), {quoted(part.replace(' ', ''))}) > 0"
+        for part in (f"Aisle =|| {aisle} ||", f"Supplier =|| {page.supplier} ||")
+    )
+    query = f"SELECT {parts} FROM wiki WHERE name = {quoted(page.name)} ORDER BY version DESC"
+    return finds(query, 1, "tracker")
+
+
+def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
+    """Require new messages: one to each of these recipients, and no other."""
+    tables = f"""postman_message m JOIN auth_user s ON s.id = m.sender_id JOIN auth_user r ON r.id = m.recipient_id
+        WHERE m.id > {mail().last_pk}"""
+    wanted = {f"{login} / {recipient} / {subject} / {text}" for recipient in recipients}
+    return rows("s.email || ' / ' || r.email || ' / ' || m.subject || ' / ' || m.body", tables, wanted)
+
+
+def archived(found: Conversation) -> Eval:
+    """Require this in its recipient's archives, and what was there before."""
+    return _are("m.recipient_archived", found, {*_folder(found, "archives"), found.letters[0].pk})
+
+
+def put_in_trash(found: Conversation) -> Eval:
+    """Require this in its recipient's trash if it was not there, else only the others."""
+    return _are("m.recipient_deleted_at IS NOT NULL", found, _folder(found, "trash") ^ {found.letters[0].pk})
+
+
+def unread(found: Conversation) -> Eval:
+    """Require that this message is unread again; which others are read on the way does not matter."""
+    before = ", ".join(str(each.pk) for each in mail().letters if not each.is_read)
+    return _are(f"m.read_at IS NULL AND m.id NOT IN ({before})", found, {found.letters[0].pk})
+
+
+def _are(condition: str, found: Conversation, pks: set[int]) -> Eval:
+    """Require that a condition holds of these messages to the recipient of a conversation, and of no others."""
+    tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
+        WHERE u.email = {quoted(found.letters[0].recipient)} AND {condition}"""
+    return rows("m.id", tables, {str(pk) for pk in pks})
+
+
+def _folder(found: Conversation, name: str) -> set[int]:
+    login = found.letters[0].recipient
+    return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
+
+
+_CHECKS: dict[str, Callable[..., Eval]] = {
+    check.__name__: check
+    for check in (
+        *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
+        *(shows, is_titled, lists, made, stock_record, has_address, written, replied, deleted, approved, disapproved),
+        *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
+    )
+}
+"""Those that are more than a query of `queries.yaml`."""

@@ -213,7 +213,7 @@ def make_history(num, p=0.7):
     ]
 
 
-@pytest.mark.parametrize("strategy", ["perplexity", "recency", "all", "none"])
+@pytest.mark.parametrize("strategy", ["perplexity", "all", "none"])
 def test_current_steps_stay_as_they_are_beside_twice_as_many_replayed_ones(tmp_path, strategy):
     records = make_history(90)
     write_records(tmp_path / "history.jsonl", records)

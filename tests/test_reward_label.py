@@ -9,10 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load_config
-from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
+from webrl.errors import JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
 from webrl.preflight import check_settings
-from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
 from webrl.reward.stage import label_file
@@ -85,8 +84,6 @@ def label(trajectories, out, judge=None, ensemble=(), **config):
 def test_yes_probability_is_the_softmax_of_the_two_answers():
     assert yes_probability(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
     assert yes_probability(0.0, 0.0) == 0.5
-    # Temperature 2 halves the margin: odds 3 become sqrt(3).
-    assert yes_probability(math.log(0.3), math.log(0.1), 2.0) == pytest.approx(math.sqrt(3) / (1 + math.sqrt(3)))
 
 
 def test_yes_probability_is_stable_far_out():
@@ -206,28 +203,6 @@ def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_pat
     labels = read_labels(out)
     assert [labels[f"t{i}"].reward for i in range(4)] == [0, 1, None, None]
     assert "'I cannot say'; expected YES or NO" in labels["t3"].error
-
-
-def test_each_judge_of_an_ensemble_is_read_at_its_own_temperature(tmp_path):
-    out = tmp_path / "labels.jsonl"
-    judges, page = [RuleJudge("a"), RuleJudge("b")], [make_trajectory(0, "p=0.8")]
-    asyncio.run(label_trajectories(page, judges, LabelConfig(), out, temperatures=[1.0, 2.0]))
-    # Odds 4 and, at temperature 2, sqrt(4): P(YES) 4/5 and 2/3.
-    assert read_labels(out)["t0"].p_yes == pytest.approx((4 / 5 + 2 / 3) / 2)
-
-
-def test_a_calibrated_ensemble_takes_each_judges_calibration_and_the_mean_of_the_thresholds(tmp_path):
-    for name, fitted in (("a", Calibration(1.0, 0.4, 30)), ("b", Calibration(2.0, 0.7, 30))):
-        (tmp_path / name).mkdir()
-        fitted.save(tmp_path / name)
-    names = [str(tmp_path / name) for name in ("a", "b")]
-    settings, temperatures = calibrated(LabelConfig(calibrated=True), names)
-    assert temperatures == [1.0, 2.0]
-    assert settings.threshold == pytest.approx(0.55)
-    (tmp_path / "b" / "calibration.json").unlink()
-    with pytest.raises(DataError, match=r"b/calibration\.json: no such file"):
-        calibrated(LabelConfig(calibrated=True), names)
-    assert calibrated(LabelConfig(), names) == (LabelConfig(), [1.0, 1.0])
 
 
 def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_path):

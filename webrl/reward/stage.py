@@ -15,7 +15,6 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.evaluate import pass_all, pass_any
 from webrl.llm import LanguageModel, open_model
-from webrl.reward.calibration import calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
@@ -104,15 +103,12 @@ async def judge_all(
             bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
-        settings, temperatures, models = config.label, list[float](), list[LanguageModel]()
+        models: list[LanguageModel] = []
         # The environment's own reward is for ablations only: not to be compared with an outcome model's unsaid.
         if config.label.judge != "environment":
             names = (config.models.orm, *config.label.ensemble)
-            settings, temperatures = calibrated(config.label, names)
             models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
-        return await label_trajectories(
-            trajectories, models, settings, labels, temperatures=temperatures, on_label=show
-        )
+        return await label_trajectories(trajectories, models, config.label, labels, on_label=show)
 
 
 def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:

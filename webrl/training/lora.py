@@ -63,7 +63,7 @@ def add_adapters(model: Any, config: OptimConfig) -> None:
 def _adapted(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
     """W x + B (s · A x), the sum inside B's own product. [..., D] -> [..., E]."""
     down, up = self.lora_A[_ADAPTER], self.lora_B[_ADAPTER]
-    plain = "forward" in vars(up) and x.dtype == down.weight.dtype  # float8 replaces layers
+    plain = "forward" in vars(up) and x.dtype == down.weight.dtype
     if not plain or self.merged or self.disable_adapters or others or options:
         own: Tensor = type(self).forward(self, x, *others, **options)
         return own

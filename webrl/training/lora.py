@@ -102,10 +102,3 @@ def merge_adapters(lm: Any) -> Any:
             parent = lm.get_submodule(name.rpartition(".")[0])
             setattr(parent, name.rpartition(".")[2], layer.get_base_layer())
     return lm
-
-
-def load_trained(lm: Any, state: dict[str, Tensor]) -> None:
-    """Copy trained weights (names as in `named_parameters`) into a module that has the same ones."""
-    own = dict(lm.named_parameters())
-    for name, value in state.items():
-        own[name].data.copy_(value)

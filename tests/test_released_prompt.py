@@ -147,7 +147,6 @@ def test_doctor_and_dry_run_say_whether_it_is_the_right_one(tmp_path, monkeypatc
         (["rollout"], "models.actor=./absent"),
         (["eval"], "models.actor=/absent"),
         (["label"], "models.orm=data/absent"),
-        (["label"], "label.ensemble=[runs/absent]"),
         (["sft", "--data", "data/samples", "--init", "./absent"], "seed=0"),
         (["train-orm", "--data", "data/samples", "--init", "./absent"], "seed=0"),
     ],

@@ -40,17 +40,16 @@ def make_tokenizer(*words):
 class RuleJudge:
     """A judge with a rule for weights: the page's `p=` is its P(YES); `down` on the page makes the call fail."""
 
-    def __init__(self, name="rule", shift=0.0):
+    def __init__(self):
         self.tokenizer = make_tokenizer("YES", "NO")
-        self.name = self.fingerprint = name
+        self.name = self.fingerprint = "rule"
         self.calls = 0
         self.running = self.most_running = 0
-        self._shift = shift
 
     async def choice_logprobs(self, prompt_ids, token_ids):
         yes, no = self.tokenizer.convert_tokens_to_ids(["YES", "NO"])
         assert tuple(token_ids) == (yes, no)
-        p = await self._answer(self.tokenizer.decode(prompt_ids)) + self._shift
+        p = await self._answer(self.tokenizer.decode(prompt_ids))
         # Half of the mass is elsewhere: the score is a ratio, not P(YES) itself.
         return [math.log(p / 2), math.log((1 - p) / 2)]
 
@@ -76,9 +75,8 @@ def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
     return Trajectory(f"t{index}", Task(f"task{index}", "site"), "press ok", 0, (step,), page, status, "", env_reward)
 
 
-def label(trajectories, out, judge=None, ensemble=(), **config):
-    judge = judge or RuleJudge()
-    return asyncio.run(label_trajectories(trajectories, [judge, *ensemble], LabelConfig(**config), out))
+def label(trajectories, out, judge=None, **config):
+    return asyncio.run(label_trajectories(trajectories, judge or RuleJudge(), LabelConfig(**config), out))
 
 
 def test_yes_probability_is_the_softmax_of_the_two_answers():
@@ -182,22 +180,12 @@ def test_at_most_a_batch_is_in_flight(tmp_path):
     assert 2 <= judge.most_running <= 4
 
 
-def test_an_ensemble_averages_and_one_failing_member_leaves_it_unjudged(tmp_path):
-    out = tmp_path / "labels.jsonl"
-    label([make_trajectory(0, "p=0.4")], out, RuleJudge("a"), ensemble=[RuleJudge("b", shift=0.4)])
-    judged = read_labels(out)["t0"]
-    assert judged.p_yes == pytest.approx(0.6)
-    assert judged.judge == "a+b"
-    label([make_trajectory(1, "down")], out, RuleJudge("a"), ensemble=[RuleJudge("b")])
-    assert read_labels(out)["t1"].reward is None
-
-
 def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_path):
     out = tmp_path / "labels.jsonl"
     pages = ("p=0.25", "p=0.75", "p=0.5", "p=0.6")
     config = LabelConfig(judge="llm")
     counts = asyncio.run(
-        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], [RuleJudge()], config, out)
+        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], RuleJudge(), config, out)
     )
     assert counts == {"judged": 2, "success": 1, "unjudged": 2}
     labels = read_labels(out)

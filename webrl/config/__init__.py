@@ -424,7 +424,6 @@ class LabelConfig(PromptLimit):
     min_agreement: Fraction = Field(
         0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
     )
-    ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")

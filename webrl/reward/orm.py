@@ -132,7 +132,7 @@ def outcome_prompt(
 
 async def label_trajectories(
     trajectories: Iterable[Trajectory],
-    judges: Sequence[LanguageModel],
+    model: LanguageModel | None,
     config: LabelConfig,
     out: Path,
     *,
@@ -144,8 +144,7 @@ async def label_trajectories(
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
-        judges: of several the P(YES) are averaged; if one fails, the trajectory stays unjudged. None where
-            `config.judge` is the environment, whose own reward is the label then.
+        model: the judge; None where `config.judge` is the environment, whose own reward is the label then.
         on_label: called with each new label (progress).
 
     Returns:
@@ -175,7 +174,7 @@ async def label_trajectories(
                 elif trajectory.trajectory_id in judged:
                     counts["skipped"] += 1
                 else:
-                    pending.append(asyncio.create_task(_label(trajectory, judges, config)))
+                    pending.append(asyncio.create_task(_label(trajectory, model, config)))
                     if len(pending) >= config.engine.max_batch:
                         await keep_first()
             while pending:
@@ -187,24 +186,18 @@ async def label_trajectories(
     return counts
 
 
-async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig) -> Label:
-    if config.judge == "environment":
+async def _label(trajectory: Trajectory, model: LanguageModel | None, config: LabelConfig) -> Label:
+    if model is None:
         if trajectory.env_reward is None:
             why = trajectory.env_error or "the environment has no reward for this task"
             return Label(trajectory.trajectory_id, None, None, config.judge, why)
         won = is_success(trajectory)
         return Label(trajectory.trajectory_id, float(won), int(won), config.judge)
-    name = "+".join(j.name for j in judges)
-    answers = await asyncio.gather(*(judge(trajectory, j, config) for j in judges), return_exceptions=True)
-    scores: list[float] = []
-    for answer in answers:
-        if isinstance(answer, JudgeError):
-            return Label(trajectory.trajectory_id, None, None, name, redact(str(answer))[:500] or "no answer")
-        if isinstance(answer, BaseException):
-            raise answer
-        scores.append(answer)
-    p_yes = math.fsum(scores) / len(scores)
-    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
+    try:
+        p_yes = await judge(trajectory, model, config)
+    except JudgeError as error:
+        return Label(trajectory.trajectory_id, None, None, model.name, redact(str(error))[:500] or "no answer")
+    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), model.name)
 
 
 UNREADABLE = "(unreadable)"

@@ -95,6 +95,9 @@ def test_attention_of_packed_sequences_by_hand(
     expected = by_hand(lengths, window, cap, sinks)
     whole, _ = packed_attention(torch.nn.Module(), *make_heads(15), None, **options)
     torch.testing.assert_close(whole, expected)
+    query, key, value = make_heads(15)
+    kept, _ = packed_attention(torch.nn.Module(), query[:, :, layout.keep], key, value, None, kept_only=True, **options)
+    torch.testing.assert_close(kept, expected[:, layout.keep])
 
 
 @pytest.mark.parametrize("unknown", [{"position_bias": torch.ones(1)}, {"dropout": 0.1}, {"is_causal": False}])
@@ -150,5 +153,9 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     assert torch.equal(first, second)
 
 
-def test_the_demos_model_is_packed(tmp_path: Path) -> None:
-    assert load_actor(make_actor(tmp_path)).packs
+def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
+    from webrl.training.layers.trim import is_trimmed
+
+    model = load_actor(make_actor(tmp_path))
+    assert model.packs
+    assert is_trimmed(model.lm.base_model)

@@ -19,6 +19,7 @@ def test_pack_lays_samples_end_to_end() -> None:
     assert row.position_ids.tolist() == [[0, 1, 0, 1, 0, 1, 2]]
     assert row.layout.cu_seq_lens.tolist() == [0, 2, 4, 7]
     assert row.layout.keep.tolist() == [1, 3, 5, 6]  # a sample without targets is read at its last token
+    assert row.layout.cu_keep_lens.tolist() == [0, 1, 2, 4]
     assert row.targets.tolist() == [7, 4, 1]
     assert row.target_sample.tolist() == [0, 2, 2]
 

@@ -23,6 +23,7 @@ from webrl.training.architectures import Route, attention_of, build, decoder_of,
 from webrl.training.layers.attention import Layout
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import LogitRule, take_targets
+from webrl.training.layers.trim import is_trimmed, trim_last_layer
 from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
 
@@ -47,6 +48,7 @@ class _Packed(nn.Module):
         """True if a row may hold several sequences."""
         if self.packs:
             fuse(lm)
+            trim_last_layer(decoder_of(lm))
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; a text model that is not known computes as for inference in both (`architectures.py`)."""
@@ -151,9 +153,11 @@ class PackedCritic(_Packed):
 
 def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
     """[N, D] final hidden states of one packed row at the positions `layout.keep`."""
-    outputs = decoder_of(lm)(input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False)
-    hidden: Tensor = outputs.last_hidden_state[0]
-    return hidden[layout.keep]
+    base = decoder_of(lm)
+    hidden: Tensor = base(
+        input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
+    ).last_hidden_state[0]
+    return hidden if is_trimmed(base) else hidden[layout.keep]
 
 
 def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:

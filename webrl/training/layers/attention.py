@@ -60,7 +60,7 @@ class Scores:
 class Layout:
     """Where the sequences of a packed row lie, and at which positions its output is wanted; not to be changed.
 
-    One object rather than three arguments, because compiled layers hand it on without looking inside. (Into a frozen
+    One object rather than five arguments, because compiled layers hand it on without looking inside. (Into a frozen
     dataclass they look, and compile again for each number of sequences.)
     """
 
@@ -70,6 +70,10 @@ class Layout:
     """[B+1] int32 cumulative lengths."""
     keep: Tensor
     """[N] positions whose final hidden state is wanted: the last `keep_lens[i]` of each sequence."""
+    keep_lens: tuple[int, ...]
+    """[B] how many of each sequence, summing to N."""
+    cu_keep_lens: Tensor
+    """[B+1] int32 cumulative."""
 
     @classmethod
     def of(cls, seq_lens: tuple[int, ...], keep_lens: tuple[int, ...], device: torch.device | str) -> Layout:
@@ -77,17 +81,20 @@ class Layout:
         ends, kept = torch.tensor(seq_lens).cumsum(0), torch.tensor(keep_lens)  # [B]
         sample = torch.repeat_interleave(torch.arange(len(seq_lens)), kept)  # [N]
         offset = torch.arange(len(sample)) - (kept.cumsum(0) - kept)[sample]
+        zero = ends.new_zeros(1)
         return cls(
             seq_lens=seq_lens,
-            cu_seq_lens=send(torch.cat([ends.new_zeros(1), ends]).to(torch.int32), device),
+            cu_seq_lens=send(torch.cat([zero, ends]).to(torch.int32), device),
             keep=send((ends - kept)[sample] + offset, device),
+            keep_lens=keep_lens,
+            cu_keep_lens=send(torch.cat([zero, kept.cumsum(0)]).to(torch.int32), device),
         )
 
 
 @torch.compiler.disable
 def packed_attention(
     _module: torch.nn.Module,
-    query: Tensor,  # [1, H, T, D]
+    query: Tensor,  # [1, H, T or N, D]
     key: Tensor,  # [1, K, T, D], H a multiple of K
     value: Tensor,  # [1, K, T, E]
     attention_mask: Tensor | None,
@@ -99,15 +106,17 @@ def packed_attention(
     s_aux: Tensor | None = None,
     is_causal: bool | None = None,
     layout: Layout | None = None,
+    kept_only: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of each sequence of a packed row with itself; the signature transformers asks for.
 
     Args:
         layout: of the row; None means one sequence.
+        kept_only: the queries are those of `layout.keep` alone.
 
     Returns:
-        ([1, T, H, E], None).
+        ([1, T or N, H, E], None).
 
     Raises:
         ValueError: dropout, a mask, more than one row, or a keyword that is not known here (named).
@@ -124,39 +133,44 @@ def packed_attention(
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     lens = layout.seq_lens
+    query_lens = layout.keep_lens if kept_only else lens
     scores = Scores(scaling, sliding_window, softcap, s_aux).within(max(lens))
     attend = _one_sequence
     if query.is_cuda and query.dtype != torch.float32 and scores.is_plain:
-        if min(lens) >= LONG_TOKENS and scores.window is None:
+        if query_lens == lens and min(lens) >= LONG_TOKENS and scores.window is None:
             attend = _long_sequence
-        elif (len(lens) > 1 or scores.window) and _fits_varlen(query, scores):
-            return _varlen(query, key, value, layout, scores), None
+        elif (query_lens != lens or len(lens) > 1 or scores.window) and _fits_varlen(query, scores):
+            return _varlen(query, key, value, layout, query_lens, scores), None
     parts = [
         attend(q, k, v, scores).transpose(1, 2)
-        for q, k, v in zip(query.split(lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
+        for q, k, v in zip(query.split(query_lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
     ]
     return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
 
 
 def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-    """Causal attention of one sequence of T."""
-    scores = scores.within(key.shape[2])
+    """Causal attention of the last N positions of one sequence of T."""
+    num_queries, num_keys, grouped = query.shape[2], key.shape[2], key.shape[1] != query.shape[1]
+    scores = scores.within(num_keys)
     if not scores.is_plain:
         if not torch.is_grad_enabled():
             return _by_definition(query, key, value, scores, scores.sinks)
         out: Tensor = checkpoint(_by_definition, query, key, value, scores, scores.sinks, use_reentrant=False)
         return out
-    mask = None if scores.window is None else _visible(key.shape[2], scores.window, query.device)
+    whole = num_queries == num_keys and scores.window is None
+    mask = None
+    if not whole and (num_queries > 1 or scores.window):
+        mask = _visible(num_queries, num_keys, scores.window, query.device)
     return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scores.scale,
-        enable_gqa=key.shape[1] != query.shape[1],
-    )  # fmt: skip
+        query, key, value, attn_mask=mask, is_causal=whole, scale=scores.scale, enable_gqa=grouped
+    )
 
 
-def _visible(length: int, window: int | None, device: torch.device) -> Tensor:
-    """[T, T] which keys each position sees."""
-    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return mask if window is None else mask.triu(1 - window)
+def _visible(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> Tensor:
+    """[N, T] which keys the last N positions see."""
+    behind = num_keys - num_queries
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(behind)
+    return mask if window is None else mask.triu(behind - window + 1)
 
 
 def _by_definition(query: Tensor, key: Tensor, value: Tensor, scores: Scores, sinks: Tensor | None) -> Tensor:
@@ -164,10 +178,10 @@ def _by_definition(query: Tensor, key: Tensor, value: Tensor, scores: Scores, si
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
     scale = query.shape[-1] ** -0.5 if scores.scale is None else scores.scale
-    logits = (query @ key.transpose(2, 3)).float() * scale  # [1, H, T, T]
+    logits = (query @ key.transpose(2, 3)).float() * scale  # [1, H, N, T]
     if scores.cap is not None:
         logits = scores.cap * torch.tanh(logits / scores.cap)
-    visible = _visible(key.shape[2], scores.window, query.device)
+    visible = _visible(query.shape[2], key.shape[2], scores.window, query.device)
     logits = logits.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         sink = sinks.float().view(1, -1, 1, 1).expand(-1, -1, logits.shape[2], 1)
@@ -195,7 +209,14 @@ def _fits_varlen(query: Tensor, scores: Scores) -> bool:
     return query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and (scores.window is None or known["window_size"])
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scores: Scores) -> Tensor:
+def _varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    query_lens: tuple[int, ...],
+    scores: Scores,
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     width = value.shape[-1]
@@ -214,8 +235,10 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scores: S
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    cu_lens, longest = layout.cu_seq_lens, max(layout.seq_lens)
-    out = varlen_attn(q, k, v, cu_lens, cu_lens, longest, longest, **options)
+    cu_keys = layout.cu_seq_lens
+    cu_queries = cu_keys if query_lens == layout.seq_lens else layout.cu_keep_lens
+    # the kernel aligns queries with the end of the keys
+    out = varlen_attn(q, k, v, cu_queries, cu_keys, max(query_lens), max(layout.seq_lens), **options)
     assert isinstance(out, Tensor)  # a pair only where return_aux asks for one
     return out[..., :width].unsqueeze(0)
 

@@ -55,7 +55,6 @@ def measure_gpu(seconds: float, layers: int, size: str = "8B") -> Figures:
         ("head", 5, measure_head),
         ("attention", 15, measure_attention),
         ("compiled", 200, measure_compiled),
-        ("float8", 60, measure_float8),
     ]
     for name, needs, section in sections:
         if budget.has(needs, name):
@@ -315,45 +314,11 @@ def measure_attention(_models: Models) -> Figures:
             packed_attention(torch.nn.Module(), *t, None, layout=layout)[0].sum().backward()
 
         def varlen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
-            _varlen(*t, layout, layout.seq_lens, Scores()).sum().backward()
+            _varlen(*t, layout, Scores()).sum().backward()
 
         rows.append((MAX_TOKENS // count, best_of(chosen), best_of(varlen)))
     table("attention of one layer, 16,384 tokens", rows, ("tokens a sequence", "packed_attention s", "varlen flash s"))
     return {"attention_s_16k": {"packed_attention": round(rows[0][1], 5), "varlen": round(rows[0][2], 5)}}
-
-
-def measure_float8(models: Models) -> Figures:
-    """Torchao's float8 training layers: speed of a row, and what they do to the loss and the gradient."""
-    from webrl.training.memory_policy import use_float8
-
-    items, actor = make_items((8192,)), models.actor
-    row = pack(items, DEVICE)
-    checkpoint(actor.lm, "none")
-
-    def loss_and_norm() -> tuple[float, float]:
-        drop_gradients(actor)
-        loss = -actor(**actor_inputs(row)).mean()
-        loss.backward()
-        norm = torch.stack([p.grad.float().norm() for p in actor.parameters() if p.grad is not None]).norm()
-        return float(loss.detach()), float(norm)
-
-    compile_layers(actor.lm)  # float8 casts are slow unless fused
-    before, time_before = loss_and_norm(), best_of(lambda: train_rows(actor, items, actor_inputs))
-    undo_compile(actor.lm)
-    use_float8(actor.lm)
-    checkpoint(actor.lm, "none")
-    compile_layers(actor.lm)
-    after, time_after = loss_and_norm(), best_of(lambda: train_rows(actor, items, actor_inputs))
-    table(
-        "float8 (row-wise), 8,192 tokens, compiled layers, no checkpointing",
-        [("bf16", time_before, *before), ("float8", time_after, *after)],
-        ("", "seconds", "loss", "gradient norm"),
-    )
-    return {
-        "float8_speedup": round(time_before / time_after, 3),
-        "float8_loss_difference": round(after[0] - before[0], 5),
-        "float8_gradient_norm_ratio": round(after[1] / before[1], 4),
-    }
 
 
 def best_of(run: Callable[[], None], repeats: int = 3) -> float:

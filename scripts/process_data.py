@@ -35,7 +35,7 @@ _ACTOR = """actor whose tokenizer and perplexity are used; none: no model, store
 log-probs only (default: the phase's starting actor, or models.actor)"""
 _OUTPUT = """JSONL of training records (default: train.jsonl of the phase, or
 runs/samples/train.jsonl; beside --rollout_path if that is given)"""
-_SETTING = """config file or override, such as replay.strategy=recency; repeatable (default: the config of the
+_SETTING = """config file or override, such as replay.strategy=all; repeatable (default: the config of the
 run that rollouts or actor come from; for others the published settings within the actor's limits)"""
 
 

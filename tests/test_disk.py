@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from webrl.config import OptimConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.runs.disk import atomic_path, make_folder
 from webrl.runs.folder import open_run
 from webrl.runs.store import Appender, write_json
@@ -125,7 +125,7 @@ def test_a_new_metrics_file_keeps_its_name(tmp_path: Path, events: list[Event]) 
 def test_a_training_state_is_on_the_disk_before_it_can_be_found(tmp_path: Path, events: list[Event]) -> None:
     engine: Any = SimpleNamespace(is_main=True, num_ranks=1, plan=SimpleNamespace(name="single"), barrier=lambda: None)
     engine.save_state = lambda folder: (folder / "weights.bin").write_bytes(b"x" * 100)
-    Checkpoints(tmp_path / "actor", OptimConfig(), "0" * 16).save(engine, 3)
+    Checkpoints(tmp_path / "actor", "0" * 16).save(engine, 3)
     root = tmp_path / ".actor.state"
     renamed = position(events, "rename", root / "step_00000003")
     assert events.index(("sync", root / ".step_00000003.tmp" / "weights.bin", 100)) < renamed
@@ -140,7 +140,7 @@ def test_a_training_state_is_not_found_once_its_removal_began(
     """A kill in the middle left a state without its weights, which the next start could not read (seen)."""
     engine: Any = SimpleNamespace(is_main=True, num_ranks=1, plan=SimpleNamespace(name="single"), barrier=lambda: None)
     engine.save_state = lambda folder: (folder / "weights.bin").write_bytes(b"x" * 100)
-    checkpoints = Checkpoints(tmp_path / "actor", OptimConfig(), "0" * 16)
+    checkpoints = Checkpoints(tmp_path / "actor", "0" * 16)
     checkpoints.save(engine, 3)
 
     def killed(path: Path, **_: Any) -> None:

@@ -141,7 +141,6 @@ def test_the_dry_run_says_whether_it_is_the_right_one(tmp_path, monkeypatch, cap
         (["rollout"], "models.actor=./absent"),
         (["eval"], "models.actor=/absent"),
         (["label"], "models.orm=data/absent"),
-        (["label"], "label.ensemble=[runs/absent]"),
         (["sft", "--data", "data/samples", "--init", "./absent"], "seed=0"),
         (["train-orm", "--data", "data/samples", "--init", "./absent"], "seed=0"),
     ],

@@ -1,7 +1,6 @@
 """The score cache: what was scored once is never computed again, and never mistaken for something else."""
 
 import dataclasses
-import sqlite3
 
 import pytest
 from test_replay_select import make_step
@@ -84,16 +83,3 @@ def test_the_cache_needs_no_memory_shared_between_machines(tmp_path):
         copy.write_bytes((tmp_path / "scores.sqlite").read_bytes())  # all that was stored is in the one file
         with ScoreCache(copy) as copied:
             assert copied.get("a", make_step("s1")) == (-0.5,)
-
-
-def test_a_cache_with_a_write_ahead_log_goes_on_without_it(tmp_path):
-    path = tmp_path / "scores.sqlite"
-    with ScoreCache(path) as cache:
-        cache.put("a", [make_step("s1", ref_logprobs=(-0.5,))])
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.close()
-    with ScoreCache(path) as cache:
-        assert cache.get("a", make_step("s1")) == (-0.5,)
-        cache.put("a", [make_step("s2", ref_logprobs=(-1.0,))])
-        assert [p.name for p in tmp_path.iterdir()] == ["scores.sqlite"]

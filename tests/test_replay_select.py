@@ -186,7 +186,7 @@ def test_at_most_twice_the_current_steps_are_replayed():
 def test_the_ratio_may_be_a_fraction_and_rounds_down():
     def num_drawn(num_admitted, num_current, max_ratio):
         sites, config = ["a"] * num_admitted, ReplayConfig(max_ratio=max_ratio)
-        return len(draw([0] * num_admitted, sites, {"a": 1.0}, num_current, config, random.Random(0)))
+        return len(draw(sites, {"a": 1.0}, num_current, config, random.Random(0)))
 
     assert num_drawn(10, 5, 0.5) == 2
     assert num_drawn(100, 10, 2.9) == 29
@@ -195,7 +195,7 @@ def test_the_ratio_may_be_a_fraction_and_rounds_down():
 def drawn(sizes, need, limit, seed=0):
     """Steps of each site that are drawn by need out of `sizes`."""
     sites = [site for site, num in sizes.items() for _ in range(num)]
-    positions = draw([0] * len(sites), sites, need, limit, ReplayConfig(max_ratio=1), random.Random(seed))
+    positions = draw(sites, need, limit, ReplayConfig(max_ratio=1), random.Random(seed))
     assert positions == sorted(set(positions))
     return Counter(sites[position] for position in positions)
 
@@ -212,7 +212,7 @@ def test_any_step_of_a_type_may_be_drawn():
     sites, config = ["a"] * 4 + ["b"] * 4, ReplayConfig(max_ratio=1)
     found = Counter()
     for seed in range(400):
-        found.update(draw([0] * 8, sites, {"a": 0.3, "b": 0.1}, 4, config, random.Random(seed)))
+        found.update(draw(sites, {"a": 0.3, "b": 0.1}, 4, config, random.Random(seed)))
     # Three of a and one of b each time: 300 and 100 of 400 expected, standard deviation 8.7: five of them.
     assert sum(found[position] for position in range(4)) == 1200
     assert all(abs(found[i] - (300 if i < 4 else 100)) < 44 for i in range(8)), found
@@ -263,8 +263,6 @@ def test_strategies_for_ablation():
     assert choose(history, strategy="none").counts == {"kept": 0, "strategy_none": 12}
     assert len(choose(history, strategy="perplexity").records) == 0
     assert len(choose(history, strategy="all").records) == 12
-    newest = choose(history, num_current=3, strategy="recency").records
-    assert [r.step_id for r in newest] == [f"t{i}:0" for i in range(6, 12)]
     assert len(choose([make_step(ref_logprobs=None)], strategy="all").records) == 1
 
 

@@ -1,4 +1,4 @@
-"""Training data, report and calibration of the outcome model; figures worked out by hand."""
+"""Training data and report of the outcome model; figures worked out by hand."""
 
 import json
 import math
@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from llm_builders import save_tiny_model
 from test_interop_vab import write_trace
@@ -20,7 +19,6 @@ from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.preflight import check_inputs
-from webrl.reward.calibration import Calibration, calibrated, fit_calibration, log_odds
 from webrl.reward.data import (
     JudgedExample,
     JudgedTrajectory,
@@ -38,7 +36,6 @@ from webrl.runs.store import write_json, write_records
 from webrl.stages import Context
 from webrl.suites import eval_tasks
 from webrl.tasks.curriculum import practice_tasks
-from webrl.training.calibration import auc
 from webrl.training.paths import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -235,15 +232,6 @@ def test_figures_that_are_not_defined_are_none():
     assert judge_report([], [])["accuracy"]["value"] is None
 
 
-def test_auc_counts_ties_half_and_agrees_with_scikit_learn():
-    assert auc(np.array([1, 0]), np.array([0.5, 0.5])) == 0.5
-    from sklearn.metrics import roc_auc_score
-
-    rng = np.random.default_rng(0)
-    y, p = rng.integers(0, 2, 200), rng.integers(0, 20, 200) / 20
-    assert auc(y, p) == pytest.approx(roc_auc_score(y, p))
-
-
 def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
     trajectories = [
         make_trajectory(i, s, site=site)
@@ -270,49 +258,6 @@ def test_reliability_bins():
     assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]
 
 
-def test_log_odds_are_finite_everywhere():
-    assert log_odds(0.75) == pytest.approx(math.log(3))
-    assert (log_odds(0.0), log_odds(1.0), log_odds(1 - 1e-16)) == (-30, 30, 30)
-    assert log_odds(1e-300) == -30
-
-
-def test_the_temperature_that_made_the_scores_overconfident_is_found():
-    rng = np.random.default_rng(1)
-    true_odds = rng.normal(0, 2, 4000)
-    truth = (rng.random(4000) < 1 / (1 + np.exp(-true_odds))).astype(int)
-    overconfident = 1 / (1 + np.exp(-3 * true_odds))
-    fitted = fit_calibration(truth.tolist(), overconfident.tolist())
-    assert fitted.temperature == pytest.approx(3.0, rel=0.1)
-    assert fitted.apply(float(overconfident[0])) == pytest.approx(1 / (1 + math.exp(-true_odds[0])), abs=0.05)
-
-
-def test_the_threshold_moves_to_where_the_classes_part():
-    truth = [0] * 20 + [1] * 20
-    p = [0.01 + i / 1000 for i in range(20)] + [0.2 + i / 1000 for i in range(20)]
-    fitted = fit_calibration(truth, p)
-    said = [fitted.apply(x) > fitted.threshold for x in p]
-    assert said == [bool(y) for y in truth]
-    same = fit_calibration(truth, [0.5] * 40)
-    assert same.threshold == 0.5
-
-
-def test_too_few_for_a_calibration_is_said():
-    with pytest.raises(DataError, match="3 successes and 20 failures are held out"):
-        fit_calibration([1] * 3 + [0] * 20, [0.5] * 23)
-
-
-def test_a_calibrated_judge_brings_its_own_temperature_and_threshold(tmp_path):
-    Calibration(2.0, 0.3, 40).save(tmp_path)
-    config, temperatures = calibrated(LabelConfig(calibrated=True), [str(tmp_path)])
-    assert (temperatures, config.threshold) == ([2.0], 0.3)
-    assert calibrated(LabelConfig(), ["nowhere"]) == (LabelConfig(), [1.0])
-    with pytest.raises(DataError, match=r"orm\.calibrate=true"):
-        calibrated(LabelConfig(calibrated=True), [str(tmp_path / "none")])
-    write_json(tmp_path / "calibration.json", {"temperature": "hot"})
-    with pytest.raises(DataError, match="temperature"):
-        calibrated(LabelConfig(calibrated=True), [str(tmp_path)])
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("base"))
@@ -328,22 +273,17 @@ def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
     # The last page tells: "done" or "todo".
     trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(120)]
     write_records(tmp_path / "trajectories.jsonl", trajectories)
-    config = make_config(tmp_path, base, heldout=0.5, calibrate=True)
+    config = make_config(tmp_path, base, heldout=0.5)
     paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
     report = train_orm(config, paths)
     assert (report["num_heldout"], report["heldout"]["num"]) == (60, 60)
     assert sum(report["data"].values()) == 60
     assert report["heldout"]["auc"]["value"] > 0.9
-    assert report["calibrated"]["num"] == 30
     assert json.loads((paths.report / "report.json").read_text()) == json.loads(json.dumps(report))
     assert any("balanced accuracy" in line for line in describe_report(report))
     models = config.models.model_copy(update={"orm": str(paths.out)})
-    label = config.label.model_copy(update={"calibrated": True})
-    counts = label_file(
-        config.model_copy(update={"models": models, "label": label}),
-        tmp_path / "trajectories.jsonl",
-        tmp_path / "labels.jsonl",
-    )
+    config = config.model_copy(update={"models": models})
+    counts = label_file(config, tmp_path / "trajectories.jsonl", tmp_path / "labels.jsonl")
     assert counts["num_labelled"] == 120
     assert counts["agreement"]["num"] == 120
     assert counts["agreement"]["auc"]["value"] > 0.9
@@ -411,9 +351,7 @@ def test_each_phase_labels_with_the_newest_judge(tmp_path):
     ("settings", "said"),
     [
         ({"label": {"judge": "llm"}}, r"^test: orm\.refresh_every=2 trains an ORM, label\.judge is llm"),
-        ({"label": {"calibrated": True}}, r"without a calibration; set orm\.calibrate=true"),
         ({"label": {"engine": {"kind": "openai"}}}, "a server keeps the ORM that it has"),
-        ({"orm": {"refresh_every": 2, "calibrate": True, "heldout": 0}}, r"orm\.heldout is 0"),
     ],
 )
 def test_what_cannot_be_refreshed_is_refused(settings, said):

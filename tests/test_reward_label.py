@@ -9,10 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load_config
-from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
+from webrl.errors import JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
 from webrl.preflight import check_settings
-from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
 from webrl.reward.stage import label_file
@@ -41,17 +40,16 @@ def make_tokenizer(*words):
 class RuleJudge:
     """A judge with a rule for weights: the page's `p=` is its P(YES); `down` on the page makes the call fail."""
 
-    def __init__(self, name="rule", shift=0.0):
+    def __init__(self):
         self.tokenizer = make_tokenizer("YES", "NO")
-        self.name = self.fingerprint = name
+        self.name = self.fingerprint = "rule"
         self.calls = 0
         self.running = self.most_running = 0
-        self._shift = shift
 
     async def choice_logprobs(self, prompt_ids, token_ids):
         yes, no = self.tokenizer.convert_tokens_to_ids(["YES", "NO"])
         assert tuple(token_ids) == (yes, no)
-        p = await self._answer(self.tokenizer.decode(prompt_ids)) + self._shift
+        p = await self._answer(self.tokenizer.decode(prompt_ids))
         # Half of the mass is elsewhere: the score is a ratio, not P(YES) itself.
         return [math.log(p / 2), math.log((1 - p) / 2)]
 
@@ -77,16 +75,13 @@ def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
     return Trajectory(f"t{index}", Task(f"task{index}", "site"), "press ok", 0, (step,), page, status, "", env_reward)
 
 
-def label(trajectories, out, judge=None, ensemble=(), **config):
-    judge = judge or RuleJudge()
-    return asyncio.run(label_trajectories(trajectories, [judge, *ensemble], LabelConfig(**config), out))
+def label(trajectories, out, judge=None, **config):
+    return asyncio.run(label_trajectories(trajectories, judge or RuleJudge(), LabelConfig(**config), out))
 
 
 def test_yes_probability_is_the_softmax_of_the_two_answers():
     assert yes_probability(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
     assert yes_probability(0.0, 0.0) == 0.5
-    # Temperature 2 halves the margin: odds 3 become sqrt(3).
-    assert yes_probability(math.log(0.3), math.log(0.1), 2.0) == pytest.approx(math.sqrt(3) / (1 + math.sqrt(3)))
 
 
 def test_yes_probability_is_stable_far_out():
@@ -185,49 +180,17 @@ def test_at_most_a_batch_is_in_flight(tmp_path):
     assert 2 <= judge.most_running <= 4
 
 
-def test_an_ensemble_averages_and_one_failing_member_leaves_it_unjudged(tmp_path):
-    out = tmp_path / "labels.jsonl"
-    label([make_trajectory(0, "p=0.4")], out, RuleJudge("a"), ensemble=[RuleJudge("b", shift=0.4)])
-    judged = read_labels(out)["t0"]
-    assert judged.p_yes == pytest.approx(0.6)
-    assert judged.judge == "a+b"
-    label([make_trajectory(1, "down")], out, RuleJudge("a"), ensemble=[RuleJudge("b")])
-    assert read_labels(out)["t1"].reward is None
-
-
 def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_path):
     out = tmp_path / "labels.jsonl"
     pages = ("p=0.25", "p=0.75", "p=0.5", "p=0.6")
     config = LabelConfig(judge="llm")
     counts = asyncio.run(
-        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], [RuleJudge()], config, out)
+        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], RuleJudge(), config, out)
     )
     assert counts == {"judged": 2, "success": 1, "unjudged": 2}
     labels = read_labels(out)
     assert [labels[f"t{i}"].reward for i in range(4)] == [0, 1, None, None]
     assert "'I cannot say'; expected YES or NO" in labels["t3"].error
-
-
-def test_each_judge_of_an_ensemble_is_read_at_its_own_temperature(tmp_path):
-    out = tmp_path / "labels.jsonl"
-    judges, page = [RuleJudge("a"), RuleJudge("b")], [make_trajectory(0, "p=0.8")]
-    asyncio.run(label_trajectories(page, judges, LabelConfig(), out, temperatures=[1.0, 2.0]))
-    # Odds 4 and, at temperature 2, sqrt(4): P(YES) 4/5 and 2/3.
-    assert read_labels(out)["t0"].p_yes == pytest.approx((4 / 5 + 2 / 3) / 2)
-
-
-def test_a_calibrated_ensemble_takes_each_judges_calibration_and_the_mean_of_the_thresholds(tmp_path):
-    for name, fitted in (("a", Calibration(1.0, 0.4, 30)), ("b", Calibration(2.0, 0.7, 30))):
-        (tmp_path / name).mkdir()
-        fitted.save(tmp_path / name)
-    names = [str(tmp_path / name) for name in ("a", "b")]
-    settings, temperatures = calibrated(LabelConfig(calibrated=True), names)
-    assert temperatures == [1.0, 2.0]
-    assert settings.threshold == pytest.approx(0.55)
-    (tmp_path / "b" / "calibration.json").unlink()
-    with pytest.raises(DataError, match=r"b/calibration\.json: no such file"):
-        calibrated(LabelConfig(calibrated=True), names)
-    assert calibrated(LabelConfig(), names) == (LabelConfig(), [1.0, 1.0])
 
 
 def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_path):

@@ -185,28 +185,6 @@ def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(
             assert torch.equal(dict(model.named_parameters())[name], value.to(torch.bfloat16))
 
 
-def test_a_weight_without_a_gradient_in_a_batch_keeps_value_and_moments() -> None:
-    model, engine = experts()
-    x = torch.ones(2, 4)
-    engine.backward(model(x, both=False))  # not yet reached when the moments are made
-    engine.step(1e-2)
-    for both in (True, False):
-        before = {name: value.clone() for name, value in engine.full_state().items()}
-        state = [{k: v.clone() for k, v in engine.optimizer.state[b.master].items()} for b in engine.buckets]
-        engine.backward(model(x, both=False))
-        engine.backward(model(x, both=both))  # what any row of the batch reaches moves
-        engine.step(1e-2)
-        moved = {name for name, value in engine.full_state().items() if not torch.equal(value, before[name])}
-        assert moved == {"first.weight", "shift", "scale"} | ({"second.weight"} if both else set())
-        bucket = engine.buckets[0]
-        assert bucket.names == ["first.weight", "second.weight"]
-        for key in ("exp_avg", "exp_avg_sq"):
-            was, now = bucket.parts(state[0][key]), bucket.parts(engine.optimizer.state[bucket.master][key])
-            assert not torch.equal(was[0], now[0])
-            assert torch.equal(was[1], now[1]) is not both
-    assert torch.equal(model.second.weight, engine.full_state()["second.weight"].to(torch.bfloat16))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_leaves_weights_and_moments_alone(value: float) -> None:
     model, engine = experts()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored
 
@@ -136,12 +135,6 @@ def test_a_record_that_is_not_finite_ends_the_update_and_the_last_good_actor_sta
     assert "the loss is nan" in counts["actor_stopped"]
     assert all(torch.isfinite(w).all() for w in weights_of(tmp_path / "new").values())
     assert (tmp_path / "new_nonfinite_rank0.json").exists()
-
-
-@pytest.mark.parametrize("option", ["max_kl", "max_success_drop"])
-def test_a_limit_of_zero_is_refused(option: str) -> None:
-    with pytest.raises(ValidationError, match=option):
-        make_config(**{option: 0})
 
 
 def test_an_update_with_demonstrations_adds_their_mean_loss_times_the_weight(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
     due = frozenset(stages)
     texts = []
     if due & {"label", "accept"} and config.label.engine.kind != "openai":
-        texts += [config.models.orm, *config.label.ensemble]
+        texts.append(config.models.orm)
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         texts.append(config.models.generator)
     for name in texts:

@@ -36,7 +36,6 @@ def hide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("label", "vllm", "label.engine.kind=vllm", VLLM),
         ("train-orm", "deepspeed", "orm.engine=zero3", DEEPSPEED),
         ("train", "deepspeed", "critic.engine=zero2", DEEPSPEED),
-        ("train", "torchao", "actor.float8=true", "pip install torchao"),
         ("eval", "webarena", "tasks.suite=webarena", "make webarena"),
         ("run", "wandb", "trackers=[wandb]", TRACKERS),
         ("label", "trackio", "trackers=[trackio]", TRACKERS),
@@ -69,7 +68,6 @@ def test_the_dry_run_names_every_extra_that_is_missing(tmp_path: Path, monkeypat
     ("extra", "settings", "wanted_by", "fix"),
     [
         ("deepspeed", ["sft.engine=zero2"], "sft.engine=zero2", DEEPSPEED),
-        ("torchao", ["sft.float8=true"], "sft.float8=true", "pip install torchao"),
     ],
 )
 def test_the_supervised_start_asks_before_it_trains(
@@ -175,11 +173,3 @@ def test_the_adapters_to_browsergym_ask_when_they_are_imported(module: str, extr
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ExtraMissing, match=rf"{module} needs {extra}, which is not installed: pip install 'webrl"):
         importlib.import_module(module)
-
-
-def test_code_below_the_command_line_says_it_too(monkeypatch) -> None:
-    hide("torchao", monkeypatch)
-    from webrl.training.memory_policy import use_float8
-
-    with pytest.raises(ExtraMissing, match="float8=true needs torchao"):
-        use_float8(None)

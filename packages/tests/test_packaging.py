@@ -77,8 +77,8 @@ def modules_of(companion: str) -> list[Path]:
 
 
 def test_every_imported_distribution_of_the_core_is_declared():
-    # torch brings torchao and triton along on CUDA; `webrl/net.py` serves companions, which bring the server.
-    declared = CORE | {"torchao", "triton", "starlette", "uvicorn", "h11"}
+    # torch brings triton along on CUDA; `webrl/net.py` serves companions, which bring the server.
+    declared = CORE | {"triton", "starlette", "uvicorn", "h11"}
     for extra in ("deepspeed", "ray", "trackers", "vllm"):
         declared |= requirement_names(PROJECT["optional-dependencies"][extra])
     assert_declared(sorted((ROOT / "webrl").rglob("*.py")), declared, anywhere=True)
@@ -87,7 +87,7 @@ def test_every_imported_distribution_of_the_core_is_declared():
 @pytest.mark.parametrize("companion", COMPANIONS)
 def test_every_imported_distribution_of_a_companion_is_declared_by_it_or_the_core(companion):
     project = COMPANIONS[companion]
-    declared = CORE | requirement_names(project["dependencies"]) | {"torchao", "triton"}
+    declared = CORE | requirement_names(project["dependencies"]) | {"triton"}
     for extra in project.get("optional-dependencies", {}).values():
         declared |= requirement_names(extra)
     assert_declared(modules_of(companion), declared, anywhere=True)

@@ -60,18 +60,17 @@ def main(args: argparse.Namespace) -> int:
 def describe_report(report: dict[str, Any]) -> list[str]:
     """Return the lines of the report: examples, and each figure with its interval and count."""
     lines = ["examples " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in report["data"].items())]
-    for name in ("heldout", "calibrated"):
-        figures = report.get(name)
-        if not figures:
-            continue
-        lines.append(f"{name}: {figures['num']} trajectories, {figures['num_success']} successes")
-        for key in ("accuracy", "balanced_accuracy", "precision", "recall", "auc"):
-            figure = figures[key]
-            if figure["value"] is not None:
-                low, high = figure["ci95"]
-                lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}  [{low:.3f}, {high:.3f}]")
-        for site in undecided_sites(figures.get("by_site", {})):
-            n = figures["by_site"][site]
-            right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"
-            lines.append(f"  {site}: {right}, no better than one answer for all")
+    figures = report.get("heldout")
+    if not figures:
+        return lines
+    lines.append(f"heldout: {figures['num']} trajectories, {figures['num_success']} successes")
+    for key in ("accuracy", "balanced_accuracy", "precision", "recall", "auc"):
+        figure = figures[key]
+        if figure["value"] is not None:
+            low, high = figure["ci95"]
+            lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}  [{low:.3f}, {high:.3f}]")
+    for site in undecided_sites(figures["by_site"]):
+        n = figures["by_site"][site]
+        right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"
+        lines.append(f"  {site}: {right}, no better than one answer for all")
     return lines

@@ -406,8 +406,6 @@ class LabelConfig(PromptLimit):
     min_agreement: Fraction = Field(
         0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
     )
-    ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
-    calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
@@ -420,9 +418,7 @@ class LabelConfig(PromptLimit):
 class ReplayConfig(Section):
     """Perplexity-filtered experience replay (paper §3.4)."""
 
-    strategy: Literal["perplexity", "recency", "all", "none"] = Field(
-        "perplexity", description="what to replay; none: nothing"
-    )
+    strategy: Literal["perplexity", "all", "none"] = Field("perplexity", description="what to replay; none: nothing")
     demos: tuple[_Data, ...] = Field(
         (), description="what the buffer begins with (paper: the start's demonstrations), as `webrl sft` reads it"
     )
@@ -457,7 +453,6 @@ class TrainingConfig(Section):
         "ddp", description="on several processes: ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML"
     )
     compile: bool = Field(False, description="compile the decoder layers (GPU)")
-    float8: bool = Field(False, description="float8 matrix products through torchao (H100 and later)")
     export_dtype: Literal["fp32", "bf16"] = Field(
         "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"
     )
@@ -478,7 +473,7 @@ class OptimConfig(TrainingConfig):
     def untried_with_screenshots(self) -> list[str]:
         """Options, as `key=value`, that no model that sees has been trained with."""
         tried = {"engine": "ddp", "precision": "fp32", "lora_rank": 0, "checkpointing": "none"}
-        tried |= {"compile": False, "float8": False}
+        tried |= {"compile": False}
         return [f"{key}={getattr(self, key)}" for key, value in tried.items() if getattr(self, key) != value]
 
 
@@ -587,7 +582,6 @@ class OrmConfig(HeldOut):
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
     heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
-    calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
     refresh_every: int = Field(
         0,
         ge=0,
@@ -701,10 +695,6 @@ class RunConfig(Section):
             raise ValueError(f"orm.refresh_every={every} trains an ORM, label.judge is {self.label.judge}; set it to 0")
         if every and self.label.engine.kind == "openai":
             raise ValueError(f"orm.refresh_every={every}: a server keeps the ORM that it has; label.engine.kind=openai")
-        if every and self.label.calibrated and not self.orm.calibrate:
-            raise ValueError(f"orm.refresh_every={every} makes judges without a calibration; set orm.calibrate=true")
-        if self.orm.calibrate and not self.orm.heldout:
-            raise ValueError("orm.calibrate needs held-out trajectories, and orm.heldout is 0")
         return self
 
     @property

@@ -31,7 +31,6 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
         "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",
         ("vllm",),
     ),
-    "torchao": ("pip install torchao", ("torchao",)),
     "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
     "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),
@@ -114,6 +113,4 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
         training: OptimConfig = getattr(config, section)
         if load_plan(training.engine).kind == "deepspeed":
             yield "deepspeed", f"{section}.engine={training.engine}"
-        if training.float8:
-            yield "torchao", f"{section}.float8=true"
     yield from ((name, f"trackers=[{name}]") for name in config.trackers if name in EXTRAS)

@@ -103,7 +103,6 @@ class ReplayFilter:
 
 
 def draw(
-    phases: Sequence[int],
     sites: Sequence[str],
     need: Mapping[str, float],
     num_current: int,
@@ -112,22 +111,19 @@ def draw(
 ) -> list[int]:
     """Positions of the admitted steps that are replayed, ascending: at most `max_ratio` x `num_current`.
 
-    `recency` takes the newest phases' steps first, `draw: uniform` any. `draw: need` shares the places among the task
+    `draw: uniform` takes any. `draw: need` shares the places among the task
     types as seats among parties by their votes (Adams' method): a type's step number k = 0, 1, … in a random order is
     taken at k / need, lowest first. So every type gets one before any gets a second, each about its share by need, and
     where a type has fewer steps than that, the others get the rest.
 
     Args:
-        phases, sites: of each admitted step.
+        sites: of each admitted step.
         need: weight of each site, above 0.
     """
-    limit = min(len(phases), int(config.max_ratio * num_current + 1e-9))
-    if limit == len(phases):
+    limit = min(len(sites), int(config.max_ratio * num_current + 1e-9))
+    if limit == len(sites):
         return list(range(limit))
-    if config.strategy == "recency":
-        order = sorted(range(len(phases)), key=lambda i: (-phases[i], -i))
-        return sorted(order[:limit])
-    order = rng.sample(range(len(phases)), len(phases))
+    order = rng.sample(range(len(sites)), len(sites))
     if config.draw == "need":
         taken: Counter[str] = Counter()
         turns = array("d", bytes(8 * len(order)))

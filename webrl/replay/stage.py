@@ -143,13 +143,11 @@ def add_history(
     # The spool of admitted steps has no name, so that a kill leaves nothing behind.
     with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as spool:
         borders = array("Q", [0])  # [N + 1] of the lines in the spool
-        phases = array("i")  # [N]
         sites: list[str] = []  # [N] each site's name is one object
         follows = bytearray()  # [N] 1 if a step is the successor of the one before it
         last = ("", 0)
         for step in _admit(sources, tools, config, counts):
             borders.append(borders[-1] + spool.write(dump_line(step)))
-            phases.append(step.phase)
             sites.append(sys.intern(step.site))
             follows.append(last == (step.trajectory_id, step.index - 1))
             last = step.trajectory_id, step.index
@@ -158,11 +156,11 @@ def add_history(
             records = read_records(current, StepRecord, tools.problems.on_line)
             firsts = (next(steps) for _, steps in groupby(records, key=lambda step: step.trajectory_id))
             need = need_of(set(sites), ((s.site, s.group or s.trajectory_id, s.outcome) for s in firsts))
-        chosen = draw(phases, sites, need, num_current, config, rng)
+        chosen = draw(sites, need, num_current, config, rng)
         counts["kept"] = len(chosen)
-        if len(chosen) < len(phases):
-            counts["over_ratio"] = len(phases) - len(chosen)
-        is_chosen = bytearray(len(phases) + 1)  # [N + 1] 1 if a step is replayed; 0 after the last one
+        if len(chosen) < len(sites):
+            counts["over_ratio"] = len(sites) - len(chosen)
+        is_chosen = bytearray(len(sites) + 1)  # [N + 1] 1 if a step is replayed; 0 after the last one
         for position in chosen:
             is_chosen[position] = 1
         num_unknown = 0

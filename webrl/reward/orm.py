@@ -58,8 +58,8 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
     return yes[0], no[0]
 
 
-def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 1.0) -> float:
-    """Compute P(YES) / (P(YES) + P(NO)) from the log-probabilities (or logits), each divided by `temperature`.
+def yes_probability(logprob_yes: float, logprob_no: float) -> float:
+    """Compute P(YES) / (P(YES) + P(NO)) from the log-probabilities (or logits).
 
     Raises:
         JudgeError: neither answer is possible (both -inf), or NaN.
@@ -68,14 +68,14 @@ def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 
         raise JudgeError(f"the judge gives YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
     if math.inf in (abs(logprob_yes), abs(logprob_no)):
         return 1.0 if logprob_yes > logprob_no else 0.0
-    margin = (logprob_yes - logprob_no) / temperature
+    margin = logprob_yes - logprob_no
     if margin >= 0:
         return 1.0 / (1.0 + math.exp(-margin))
     odds = math.exp(max(margin, -700.0))
     return odds / (1.0 + odds)
 
 
-async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfig, temperature: float = 1.0) -> float:
+async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
     """P(YES) of one finished trajectory.
 
     `config.judge` "orm" reads the first answer position; "llm" asks for a text answer, whose first word decides
@@ -98,7 +98,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
         yes, no = await model.choice_logprobs(prompt.ids, tokens)
-        return yes_probability(yes, no, temperature)
+        return yes_probability(yes, no)
     except PolicyError as error:
         raise JudgeError(str(error)) from error
     except JudgeError as error:
@@ -132,11 +132,10 @@ def outcome_prompt(
 
 async def label_trajectories(
     trajectories: Iterable[Trajectory],
-    judges: Sequence[LanguageModel],
+    model: LanguageModel | None,
     config: LabelConfig,
     out: Path,
     *,
-    temperatures: Sequence[float] = (),
     on_label: Callable[[Label], None] | None = None,
 ) -> Counter[str]:
     """Judge finished trajectories into `out` (JSONL of Label), in order, `config.engine.max_batch` at once.
@@ -145,15 +144,12 @@ async def label_trajectories(
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
-        judges: of several the P(YES) are averaged; if one fails, the trajectory stays unjudged. None where
-            `config.judge` is the environment, whose own reward is the label then.
-        temperatures: of each judge; by default 1 for all.
+        model: the judge; None where `config.judge` is the environment, whose own reward is the label then.
         on_label: called with each new label (progress).
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
     """
-    temperatures = temperatures or [1.0] * len(judges)
     judged = set()
     if out.exists():
         known, is_final = read_labels(out, on_error=logger.warning), config.judge == "environment"
@@ -178,7 +174,7 @@ async def label_trajectories(
                 elif trajectory.trajectory_id in judged:
                     counts["skipped"] += 1
                 else:
-                    pending.append(asyncio.create_task(_label(trajectory, judges, config, temperatures)))
+                    pending.append(asyncio.create_task(_label(trajectory, model, config)))
                     if len(pending) >= config.engine.max_batch:
                         await keep_first()
             while pending:
@@ -190,27 +186,18 @@ async def label_trajectories(
     return counts
 
 
-async def _label(
-    trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig, temperatures: Sequence[float]
-) -> Label:
-    if config.judge == "environment":
+async def _label(trajectory: Trajectory, model: LanguageModel | None, config: LabelConfig) -> Label:
+    if model is None:
         if trajectory.env_reward is None:
             why = trajectory.env_error or "the environment has no reward for this task"
             return Label(trajectory.trajectory_id, None, None, config.judge, why)
         won = is_success(trajectory)
         return Label(trajectory.trajectory_id, float(won), int(won), config.judge)
-    name = "+".join(j.name for j in judges)
-    questions = [judge(trajectory, j, config, t) for j, t in zip(judges, temperatures, strict=True)]
-    answers = await asyncio.gather(*questions, return_exceptions=True)
-    scores: list[float] = []
-    for answer in answers:
-        if isinstance(answer, JudgeError):
-            return Label(trajectory.trajectory_id, None, None, name, redact(str(answer))[:500] or "no answer")
-        if isinstance(answer, BaseException):
-            raise answer
-        scores.append(answer)
-    p_yes = math.fsum(scores) / len(scores)
-    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
+    try:
+        p_yes = await judge(trajectory, model, config)
+    except JudgeError as error:
+        return Label(trajectory.trajectory_id, None, None, model.name, redact(str(error))[:500] or "no answer")
+    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), model.name)
 
 
 UNREADABLE = "(unreadable)"

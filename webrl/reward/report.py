@@ -51,7 +51,7 @@ def judge_report(
             math.hypot(*(r - limit[side] for r, limit in zip(rates, limits, strict=True))) / 2 for side in (0, 1)
         )
         balanced = _figure(sum(rates) / 2, (sum(rates) / 2 - below, sum(rates) / 2 - above), len(y))
-        area = float(auc(y, p))
+        area = auc(y, p)
         low, high = _auc_limit(area, successes, failures), 1 - _auc_limit(1 - area, successes, failures)
         ranked = _figure(area, (low, high), len(y))
     return {

@@ -1,4 +1,4 @@
-"""Stage "label": the configured judges on a file of trajectories."""
+"""Stage "label": the configured judge on a file of trajectories."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.evaluate import pass_all, pass_any
-from webrl.llm import LanguageModel, open_model
-from webrl.reward.calibration import calibrated
+from webrl.llm import open_model
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
@@ -29,7 +28,7 @@ _FEW = 20
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
-    """Judge a trajectory file into a label file (resumes), with `models.orm` and `label.ensemble`.
+    """Judge a trajectory file into a label file (resumes), with `models.orm`.
 
     Returns:
         `num_labelled`, `num_success`, `num_unjudged`, `num_unfinished`, of all trajectories judged so far, and
@@ -89,7 +88,7 @@ def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, t
 async def judge_all(
     config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0
 ) -> dict[str, int]:
-    """Judge a stream of trajectories with the configured judges; counts of this call (`label_trajectories`).
+    """Judge a stream of trajectories with the configured judge; counts of this call (`label_trajectories`).
 
     Args:
         total: number of trajectories, for the progress bar.
@@ -104,15 +103,12 @@ async def judge_all(
             bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
-        settings, temperatures, models = config.label, list[float](), list[LanguageModel]()
+        model = None
         # The environment's own reward is for ablations only: not to be compared with an outcome model's unsaid.
         if config.label.judge != "environment":
-            names = (config.models.orm, *config.label.ensemble)
-            settings, temperatures = calibrated(config.label, names)
-            models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
-        return await label_trajectories(
-            trajectories, models, settings, labels, temperatures=temperatures, on_label=show
-        )
+            opened = open_model(config.models.orm, config.label.engine, config.models)
+            model = await stack.enter_async_context(opened)
+        return await label_trajectories(trajectories, model, config.label, labels, on_label=show)
 
 
 def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:

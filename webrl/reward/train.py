@@ -23,7 +23,6 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import closing_ids
-from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report
@@ -43,7 +42,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
 
     Returns:
         What is in `report.json`: `data` (examples by kind), `num_rehearsed`, `losses`, `heldout` (`judge_report`),
-        `calibrated`, `start`.
+        `start`.
 
     Raises:
         DataError: nothing judged, or one class only.
@@ -66,10 +65,6 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
     free = [item for item in earlier if (item.example.site, item.example.instruction) not in closed]
     rehearsed = rng.sample(free, min(len(train) + len(heldout), len(free)))
     train += rehearsed
-    if config.orm.calibrate and not heldout:
-        raise DataError(
-            f"orm.calibrate needs held-out trajectories: orm.heldout={config.orm.heldout:g} of {len(judged)} are none"
-        )
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
     losses = train_sft(
@@ -113,7 +108,7 @@ def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> t
 
 
 def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedExample]) -> list[float]:
-    """P(YES) at temperature 1 of each example."""
+    """P(YES) of each example."""
 
     async def work(bar: Any) -> list[float]:
         async with open_model(model_dir, config.label.engine, config.models) as model:
@@ -140,20 +135,9 @@ def _evaluate(
     examples = [item.example for item in heldout]
     truth, p_yes = [e.success for e in examples], score_examples(config, str(model), examples)
     by_site = count_sites([e.site for e in examples], truth, [int(p > 0.5) for p in p_yes])
-    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes) | {"by_site": by_site}}
-    curves: dict[str, Sequence[float]] = {"as trained": p_yes}
-    if config.orm.calibrate:
-        # Fitted on every other trajectory and judged on the rest, so that the report is not about its own fit.
-        fit, rest = slice(0, None, 2), slice(1, None, 2)
-        calibration = fit_calibration(truth[fit], p_yes[fit])
-        calibration.save(model)
-        values = [calibration.apply(p) for p in p_yes]
-        report = judge_report(truth[rest], values[rest], calibration.threshold)
-        result["calibrated"] = report | {"calibration": calibration.to_json()}
-        truth, curves = truth[rest], {"as trained": p_yes[rest], "calibrated": values[rest]}
     if plot_reliability := plugins.hook("reliability-figure"):
-        plot_reliability(truth, curves, folder / "reliability.png")
-    return result
+        plot_reliability(truth, {"as trained": p_yes}, folder / "reliability.png")
+    return {"heldout": judge_report(truth, p_yes) | {"by_site": by_site}}
 
 
 def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Path, *, seed: int) -> dict[str, Any]:

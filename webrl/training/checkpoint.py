@@ -69,13 +69,9 @@ def run_digest(config: OptimConfig, seed: int, items: Sequence[Item]) -> str:
 class Checkpoints:
     """The training states of one output folder."""
 
-    def __init__(self, out: Path, config: OptimConfig, digest: str) -> None:
+    def __init__(self, out: Path, digest: str) -> None:
         self._root = out.with_name(f".{out.name}.state")
-        self._config, self._digest = config, digest
-
-    def is_due(self, step: int) -> bool:
-        """True if a state is to be written after optimizer step `step` (1-based)."""
-        return self._config.save_every > 0 and step % self._config.save_every == 0
+        self._digest = digest
 
     @spent_on("model files")
     def save(self, engine: Engine, step: int) -> None:

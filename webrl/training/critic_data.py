@@ -100,4 +100,4 @@ def calibration_summary(metrics_path: Path, num_samples: int, config: CriticConf
     first_epoch = [line for line in lines if line["step"] <= steps and "value_values" in line]
     values = [v for line in first_epoch for v in line["value_values"]]
     outcomes = [v for line in first_epoch for v in line["outcome_values"]]
-    return {"critic_calibration": calibrate(values, outcomes).to_json()} if values else {}
+    return {"critic_calibration": calibrate(values, outcomes)} if values else {}

@@ -23,7 +23,7 @@ from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
 from webrl.llm.loading import HUB_NAME, mark_folder
 from webrl.training.critic import open_critic
-from webrl.training.lora import add_adapters, load_trained, merge_adapters
+from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
 
 STATE = Path("lora", "state.safetensors")
@@ -81,7 +81,9 @@ def exporter(
     def save(state: dict[str, Tensor], folder: Path) -> None:
         model = start.load()
         add_adapters(model, config)
-        load_trained(model, state)
+        own = dict(model.named_parameters())
+        for name, value in state.items():
+            own[name].data.copy_(value)
         lm = merge_adapters(model.lm) if config.lora_rank else model.lm
         lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -63,7 +63,7 @@ def add_adapters(model: Any, config: OptimConfig) -> None:
 def _adapted(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
     """W x + B (s · A x), the sum inside B's own product. [..., D] -> [..., E]."""
     down, up = self.lora_A[_ADAPTER], self.lora_B[_ADAPTER]
-    plain = "forward" in vars(up) and x.dtype == down.weight.dtype  # float8 replaces layers
+    plain = "forward" in vars(up) and x.dtype == down.weight.dtype
     if not plain or self.merged or self.disable_adapters or others or options:
         own: Tensor = type(self).forward(self, x, *others, **options)
         return own
@@ -102,10 +102,3 @@ def merge_adapters(lm: Any) -> Any:
             parent = lm.get_submodule(name.rpartition(".")[0])
             setattr(parent, name.rpartition(".")[2], layer.get_base_layer())
     return lm
-
-
-def load_trained(lm: Any, state: dict[str, Tensor]) -> None:
-    """Copy trained weights (names as in `named_parameters`) into a module that has the same ones."""
-    own = dict(lm.named_parameters())
-    for name, value in state.items():
-        own[name].data.copy_(value)

@@ -1,16 +1,13 @@
-"""Switches on checkpointing, compilation and float8: what the forward pass keeps, and how its layers run."""
+"""Switches on checkpointing and compilation: what the forward pass keeps, and how its layers run."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from webrl.config import OptimConfig
-from webrl.config.extras import require
 from webrl.training.architectures import layers_of
 
 _ATTENTION = (
@@ -28,13 +25,8 @@ def apply_memory_policy(model: Any, config: OptimConfig) -> None:
     """Switch on what the config asks for, in place.
 
     `full` recomputes every layer; `selective` keeps the attention's output and every other matrix product.
-
-    Raises:
-        UsageError: float8 without torchao.
     """
     lm = model.lm
-    if config.float8:
-        use_float8(lm)
     if config.checkpointing != "none":
         options: dict[str, Any] = {"use_reentrant": False}
         if config.checkpointing == "selective":
@@ -49,21 +41,7 @@ def compile_layers(lm: Any) -> None:
     # All layers share one cache of variants: with and without gradient, checkpointing, layout, autocast.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
     for layer in layers_of(lm) or ():
-        if not hasattr(layer, "is_trimmed"):  # it has shapes of its own
-            layer.compile(dynamic=True)
-
-
-def use_float8(lm: Any) -> None:
-    """Replace the decoder's linear layers by torchao's float8 training layers (row-wise scales)."""
-    require("torchao", "float8=true")
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    def fits(module: nn.Module, _name: str) -> bool:
-        return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
-
-    # rows have any length, and the kernels want multiples of 16
-    recipe = dataclasses.replace(Float8LinearConfig.from_recipe_name("rowwise"), pad_inner_dim=True)
-    convert_to_float8_training(layers_of(lm), config=recipe, module_filter_fn=fits)
+        layer.compile(dynamic=True)
 
 
 def _selective_contexts() -> Any:

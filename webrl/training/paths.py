@@ -15,7 +15,7 @@ class TrainingPaths:
     init: str
     """Model to start from: folder or hub name."""
     out: Path
-    """Folder of the new model (and an outcome model's calibration.json)."""
+    """Folder of the new model."""
     rehearsed: tuple[Path, ...] = ()
     """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
 

@@ -37,7 +37,7 @@ from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
-from webrl.training.transfer import receive, receive_scalars, send
+from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     torch.manual_seed(seed)
     with memory_errors(config):
         engine = open_engine(job.model, config, device)
-    checkpoints = Checkpoints(out, config, run_digest(config, seed, job.items))
+    checkpoints = Checkpoints(out, run_digest(config, seed, job.items))
     batches = [] if is_idle else plan_batches(job, config, seed)
     with row_threads(engine.num_threads) as over:
         loop = _Loop(job, config, engine, device, len(batches), out, over)
@@ -203,7 +203,7 @@ def _run(
         is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
         if is_watched:
             values |= loop.look()
-        is_saved = checkpoints.is_due(step + 1) and not is_last
+        is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
         is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
         if is_checked:
             values |= loop.check_region(step + 1, is_last=is_last)
@@ -251,11 +251,11 @@ class _Loop:
         num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
         sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
         sums = self.engine.reduce_sums(sums)
-        on_host, histograms = receive_scalars(sums), self._histograms(results)
+        on_host, histograms = receive(torch.stack(list(sums.values()))), self._histograms(results)
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
-        totals = on_host()
+        totals = dict(zip(sums, on_host().tolist(), strict=True))
         means = {key: total / len(batch.own) for key, total in totals.items()}
         means |= {k: v / max(len(batch.beside), 1) for k, v in totals.items() if k.startswith("imitation_")}
         means["loss"] = totals["loss"] / batch.num_units

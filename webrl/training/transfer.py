@@ -15,12 +15,6 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def receive_scalars(scalars: dict[str, Tensor]) -> Callable[[], dict[str, float]]:
-    """Start copying numbers to the CPU, as `receive` does."""
-    on_host = receive(torch.stack(list(scalars.values())))
-    return lambda: dict(zip(scalars, on_host().tolist(), strict=True))
-
-
 def receive(tensor: Tensor) -> Callable[[], Tensor]:
     """Start copying a tensor to the CPU; calling the result waits for it, not for work queued on the GPU later."""
     if tensor.device.type != "cuda":

@@ -226,7 +226,7 @@ def train_sft(
 
 
 def prepare(model: Any, config: OptimConfig, seed: int) -> None:
-    """Adapters (seeded), checkpointing, compilation and float8, in the order in which they must be applied."""
+    """Adapters (seeded), checkpointing and compilation, in the order in which they must be applied."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         add_adapters(model, config)

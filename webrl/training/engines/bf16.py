@@ -29,8 +29,6 @@ from webrl.training.transfer import receive
 
 _BUCKET_WEIGHTS = 1 << 28
 """A bucket has no more, or is one weight."""
-_NORM_WEIGHTS = 1 << 22
-"""A CPU sums squares one after the other in float32: the norm of 2^26 random ones is off by 5e-3, of so many 8e-5."""
 
 
 @dataclass
@@ -110,8 +108,6 @@ class Bf16Engine(Engine):
         model.to(device)
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.buckets = make_buckets(weights, exact, device)
-        self.reached: set[str] = set()
-        """Names of the weights that a row of this batch had a gradient for."""
         masters = nn.ParameterList(bucket.master for bucket in self.buckets)
         if self.num_ranks > 1:
             for master in masters:
@@ -138,7 +134,6 @@ class Bf16Engine(Engine):
         with torch.no_grad():
             for bucket in self.buckets:
                 found = [w.grad for w in bucket.weights]
-                self.reached.update(n for n, g in zip(bucket.names, found, strict=True) if g is not None)
                 if all(g is None for g in found):
                     continue
                 bucket.add(found)
@@ -147,7 +142,8 @@ class Bf16Engine(Engine):
 
     @torch.no_grad()
     def step(self, rate: float, loss: Tensor | None = None) -> float:
-        """As in `Engine.step`; then the weights are the masters, rounded.
+        """As in `Engine.step`; then the weights are the masters, rounded. A weight that no row of the batch reached
+        (an expert without tokens) has a gradient of zero.
 
         The host waits for neither norm nor loss before the update is on its way: AdamW's kernel divides the gradients,
         or leaves all as it is, as it does for torch's gradient scaler.
@@ -161,17 +157,13 @@ class Bf16Engine(Engine):
             pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
             for work in pending:
                 work.wait()
-        gradients = [b.master.grad.view(-1) for b in self.buckets if b.master.grad is not None]
-        # on a GPU, which adds up in a tree, the norm is taken of the gradients as they are
-        parts = [part for g in gradients for part in ([g] if g.is_cuda else g.split(_NORM_WEIGHTS))]
-        norm = torch.nn.utils.get_total_norm(parts)
+        norm = torch.nn.utils.get_total_norm([b.master.grad for b in self.buckets if b.master.grad is not None])
         on_host = receive(norm)
         adamw = self.optimizer.optimizer
         adamw.grad_scale = ((norm + 1e-6) / self.config.max_grad_norm).clamp(min=1)
         finite = norm.isfinite() if loss is None else norm.isfinite() & loss.isfinite()
         adamw.found_inf = finite.logical_not().float()
-        with self._unreached_spared():
-            self.optimizer.step()
+        self.optimizer.step()
         self.optimizer.zero_grad()
         self._refresh()
         return float(on_host())
@@ -196,27 +188,6 @@ class Bf16Engine(Engine):
         if not self.is_main:
             return {}
         return {n: p.cpu() for b in self.buckets for n, p in zip(b.names, b.parts(b.master.detach()), strict=True)}
-
-    @contextlib.contextmanager
-    def _unreached_spared(self) -> Iterator[None]:
-        """Protect weights that have no gradient in this batch (experts without tokens) from the update: they neither
-        decay nor move by their moments. On several processes their gradient is zero.
-
-        A bucket has one step count: a weight first updated late gets AdamW's bias correction of that step.
-        """
-        spared: list[tuple[Tensor, Tensor]] = []
-        for bucket in self.buckets if self.num_ranks == 1 else ():
-            master = bucket.master
-            if master.grad is None or self.reached.issuperset(bucket.names):
-                continue
-            moments = [v for v in self.optimizer.state.get(master, {}).values() if v.shape == master.shape]
-            for whole in (master.detach(), *moments):
-                parts = zip(bucket.names, bucket.parts(whole), strict=True)
-                spared += [(part, part.clone()) for name, part in parts if name not in self.reached]
-        self.reached.clear()
-        yield
-        for part, before in spared:
-            part.copy_(before)
 
     @torch.no_grad()
     def _refresh(self) -> None:

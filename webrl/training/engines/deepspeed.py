@@ -10,12 +10,10 @@ import contextlib
 import logging
 import math
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -26,11 +24,6 @@ from webrl.runs.machine import free_port
 from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, make_optimizer
 
 logger = logging.getLogger(__name__)
-
-GRACE_S = 600.0
-"""Age from which a lock that no process here has open is abandoned; a younger one may be another machine's, on a
-shared home."""
-_POLL_S = 1.0
 
 
 class DeepSpeedEngine(Engine):
@@ -45,7 +38,7 @@ class DeepSpeedEngine(Engine):
         from accelerate.utils import InitProcessGroupKwargs
 
         forget_accelerator()
-        drop_dead_locks()
+        warn_of_locks()
         if "LOCAL_RANK" not in os.environ:  # a single process, which no launcher started
             os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -155,11 +148,10 @@ def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) 
     }
 
 
-def drop_dead_locks(grace_s: float = GRACE_S) -> None:
-    """Remove the locks that killed builders have left in torch's folder of compiled extensions.
+def warn_of_locks() -> None:
+    """Name the locks in torch's folder of compiled extensions, for whose end torch waits forever and silently.
 
-    torch waits for such a lock forever and silently (`torch.utils.file_baton`). A running build keeps it open.
-    If no process here has a recent one open, wait until it is old enough.
+    A build that is running holds one, and so does one that was killed (`torch.utils.file_baton`).
     """
     folder = os.environ.get("TORCH_EXTENSIONS_DIR")
     if not folder:
@@ -167,32 +159,4 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
 
         folder = get_default_build_root()
     for lock in sorted(Path(folder).glob("**/lock")):
-        told = False
-        while lock.exists() and not _is_open(lock):
-            try:
-                age_s = time.time() - lock.stat().st_mtime
-            except FileNotFoundError:  # its builder has just finished
-                break
-            if age_s >= grace_s:
-                logger.warning("%s was left by a build that was killed; removed", lock)
-                lock.unlink(missing_ok=True)
-            elif not told:
-                told = True
-                logger.warning(
-                    "no process here has %s open: another machine builds, or a build was killed; waiting up to %.0f s "
-                    "(if nothing builds, remove the file)", lock, grace_s - age_s,
-                )  # fmt: skip
-            else:
-                time.sleep(_POLL_S)
-
-
-def _is_open(lock: Path) -> bool:
-    """Return whether a process on this machine has the file open."""
-    path = str(lock.resolve())
-    for process in psutil.process_iter():
-        try:
-            if any(file.path == path for file in process.open_files()):
-                return True
-        except psutil.Error:  # ended meanwhile, or another user's
-            continue
-    return False
+        logger.warning("%s: waiting for the build that holds this lock; if nothing builds, remove the file", lock)

@@ -19,7 +19,7 @@ make tasks rarer whose pages fail more often.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from webrl.config import ActorConfig
@@ -46,29 +46,22 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
         )
     groups: dict[tuple[int, str], dict[str, float]] = {}
     for record in records:
-        groups.setdefault(_group(record), {})[record.trajectory_id] = outcome_of(record)
+        group = record.phase, record.group or record.trajectory_id
+        groups.setdefault(group, {})[record.trajectory_id] = outcome_of(record)
     if not any(len(outcomes) >= _MIN_ATTEMPTS for outcomes in groups.values()):
         raise TrainingError(
             f"none of {len(groups)} tasks has two judged attempts, and grpo learns from their differences: play each "
             "several times, rollout.num_generations=4"
         )
-    known = {name: value for outcomes in groups.values() for name, value in _of_group(outcomes, config).items()}
-    if config.scale_rewards == "batch":
-        scale = _deviation(value for outcomes in groups.values() for value in outcomes.values())
-        known = {name: value / scale for name, value in known.items()}
+    every = [value for outcomes in groups.values() for value in outcomes.values()]
+    known: dict[str, float] = {}
+    for outcomes in groups.values():
+        mean, scale = fmean(outcomes.values()), 1.0
+        if config.scale_rewards != "none":
+            compared = every if config.scale_rewards == "batch" else list(outcomes.values())
+            scale = (stdev(compared) if len(compared) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
+        known |= {name: (value - mean) / scale for name, value in outcomes.items()}
     return [known[record.trajectory_id] for record in records]
-
-
-def _of_group(outcomes: dict[str, float], config: ActorConfig) -> dict[str, float]:
-    """Trajectory -> its advantage among the group's, which has no unit of the batch's yet."""
-    mean = fmean(outcomes.values())
-    scale = _deviation(outcomes.values()) if config.scale_rewards == "group" else 1.0
-    return {name: (value - mean) / scale for name, value in outcomes.items()}
-
-
-def _deviation(values: Iterable[float]) -> float:
-    several = list(values)
-    return (stdev(several) if len(several) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
@@ -82,10 +75,6 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     binds = (clipped * advantage < ratio * advantage).to(ratio.dtype).detach()
     fraction = batch.sum_tokens(binds) / batch.num_tokens().clamp(min=1)
     return LossOutput(loss=-batch.sum_tokens(surrogate) / config.length_norm, metrics={"clip_fraction": fraction})
-
-
-def _group(record: StepRecord) -> tuple[int, str]:
-    return record.phase, record.group or record.trajectory_id
 
 
 OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True, batches_active=True)

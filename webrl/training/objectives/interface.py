@@ -53,11 +53,6 @@ class LossOutput:
     """name -> [B] detached values, averaged over the batch for the log."""
 
 
-def is_not_zero(advantage: float) -> bool:
-    """`Objective.trains` of a loss that is a multiple of the advantage."""
-    return advantage != 0
-
-
 @dataclass(frozen=True)
 class Objective:
     """A named actor loss."""
@@ -66,8 +61,9 @@ class Objective:
     """One number per record: its advantage, or the weight the loss multiplies with."""
     loss: Callable[[LossInput, ActorConfig], LossOutput]
     """The pure loss function."""
-    trains: Callable[[float], bool] = is_not_zero
-    """False if the loss of a step with this advantage is exactly zero for every policy: no pass is spent on it."""
+    trains: Callable[[float], bool] = bool
+    """False if the loss of a step with this advantage is exactly zero for every policy: no pass is spent on it. By
+    default the loss is a multiple of the advantage."""
     needs_reference: bool = True
     """True if `ref_logprobs` must be there."""
     is_relative: bool = False

@@ -39,11 +39,6 @@ def step_advantage(record: StepRecord, lam: float) -> float:
     return lam * one_step + (1 - lam) * monte_carlo
 
 
-def trains(_advantage: float) -> bool:
-    """Every step does: with A = 0 the loss is still the squared distance to the reference."""
-    return True
-
-
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """(β (ℓ − ℓ_ref) − A)² of each step."""
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]
@@ -51,4 +46,5 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     return LossOutput(loss=error.square(), metrics={"residual": error.detach().abs()})
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss)
+# Every step trains: with A = 0 the loss is still the squared distance to the reference.
+OBJECTIVE = Objective(advantages=advantages, trains=lambda _: True, loss=loss)

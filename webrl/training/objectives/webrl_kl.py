@@ -33,4 +33,4 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     return LossOutput(losses, metrics={"weight": weight, "mask_fraction": 1 - past.to(losses.dtype)})
 
 
-OBJECTIVE = Objective(advantages=webrl.advantages, trains=webrl.trains, loss=loss)
+OBJECTIVE = Objective(advantages=webrl.advantages, trains=webrl.OBJECTIVE.trains, loss=loss)

@@ -47,11 +47,6 @@ def _advantage(record: StepRecord) -> float:
     return POSITIVE if max(-1.0, min(1.0, raw)) >= 0 else NEGATIVE
 
 
-def trains(advantage: float) -> bool:
-    """Only positive advantages: the mask makes all others zero."""
-    return advantage > 0
-
-
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Masked, rescaled smooth L1 of each step. `config.beta` is not used: β is set per step."""
     import torch
@@ -69,4 +64,5 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     return LossOutput(loss=mask * losses, metrics={"mask_fraction": mask, "beta": beta.detach()})
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss)
+# The mask makes the loss of all other advantages zero.
+OBJECTIVE = Objective(advantages=advantages, trains=lambda advantage: advantage > 0, loss=loss)

@@ -13,21 +13,11 @@ else in a batch (docs/objective.md). The minimum is the paper's, β r = A, where
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
 from webrl.training.objectives.interface import LossInput, LossOutput, Objective, beta_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 BETA = 0.3
-
-
-def curvature(batch: LossInput) -> Tensor:
-    """[B] F of each step, without gradient."""
-    return batch.sum_tokens(batch.logprobs.detach().expm1().square())
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
@@ -35,11 +25,11 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]
     error = beta_of(config, BETA) * log_ratio - batch.advantage
     mask = (batch.advantage * error.detach() <= 0).to(error.dtype)
-    scale = curvature(batch) + config.curvature_floor
+    curvature = batch.sum_tokens(batch.logprobs.detach().expm1().square())  # [B] F
     return LossOutput(
-        loss=mask * error.square() / scale,
-        metrics={"residual": error.detach().abs(), "mask_fraction": mask, "curvature": scale - config.curvature_floor},
+        loss=mask * error.square() / (curvature + config.curvature_floor),
+        metrics={"residual": error.detach().abs(), "mask_fraction": mask, "curvature": curvature},
     )
 
 
-OBJECTIVE = Objective(advantages=webrl.advantages, trains=webrl.trains, loss=loss)
+OBJECTIVE = Objective(advantages=webrl.advantages, trains=webrl.OBJECTIVE.trains, loss=loss)

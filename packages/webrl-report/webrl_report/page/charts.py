@@ -222,29 +222,6 @@ def histogram(
     return Figure(title, note, plot, Table((x_label, *(name for name, _ in groups)), rows))
 
 
-def strips(
-    title: str, note: str, rows: Sequence[tuple[str, Sequence[int]]], band: tuple[float, float] | None
-) -> Figure:
-    """Plot a row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
-    with style():
-        plot, axes = _plot("critic's value of the task", "", height=64 + 26 * len(rows))
-        for place, (_, counts) in enumerate(rows):
-            most, size = max([*counts, 1]), 1 / max(len(counts), 1)
-            for k, number in enumerate(counts):
-                look = {"color": COLOURS[0], "alpha": round(number / most, 2), "linewidth": 0}
-                axes.barh(place, size, 0.8, left=k * size, **look)
-        for edge in band or ():
-            axes.axvline(edge, color=INK, linestyle="--", linewidth=1)
-        _name_rows(axes, [name for name, _ in rows])
-        axes.set_xlim(0, 1)
-    table = []
-    for name, counts in rows:
-        total = sum(counts)
-        mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total if total else math.nan
-        table.append((name, total, plain(mean)))
-    return Figure(title, note, plot, Table(("phase", "tasks", "mean value (by bins)"), table))
-
-
 def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str, float]]], table: Table) -> Figure:
     """Plot stages over the run's time: (stage, phase, seconds, what they were spent on), in the order of the run."""
     names = list(dict.fromkeys(name for name, _, _, _ in bars))

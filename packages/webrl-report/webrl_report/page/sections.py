@@ -26,10 +26,9 @@ from webrl_report.page.charts import (
     interval_chart,
     percent,
     plain,
-    strips,
 )
 from webrl_report.page.facts import Attempt, RunFacts, in_words, texts
-from webrl_report.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
+from webrl_report.page.funnel import FunnelRow, funnel, num_judged, num_solved
 
 _BIN = 0.05
 NUM_DISAGREEMENTS = 20
@@ -56,7 +55,6 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
-    trees: list[Node] = field(default_factory=list)
     mistakes: list[tuple[int, Attempt, str]] = field(default_factory=list)
     """(phase, attempt, who said what) of the outcome model's, those first of which it was surest."""
     num_mistakes: int = 0
@@ -133,11 +131,10 @@ def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]], 
 
 
 def curriculum(run: RunFacts) -> Section:
-    """Show the funnel of each phase, and families of tasks."""
+    """Show the funnel of each phase."""
     text = "What was proposed, what each filter left, what was attempted, and what the outcome model judged solved."
     section = Section("curriculum", "Curriculum", text)
     section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
-    section.trees = families(run)
     if not section.funnels:
         section.lacks = "No phase has tasks yet."
     return section
@@ -163,21 +160,21 @@ def difficulty(run: RunFacts) -> Section:
                 "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
             )
         )
-    bins: list[tuple[str, list[int]]] = []
+    expected: list[tuple[object, ...]] = []
     for phase in run.phases:
         counts = phase.filters.get("value_histogram")
-        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and sum(counts):
-            bins.append((f"phase {phase.phase}", counts))
-    if bins:
+        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and (total := sum(counts)):
+            mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total
+            expected.append((phase.phase, total, plain(mean)))
+    if expected:
         band = _band(run, "filter.value_low", "filter.value_high")
-        note = "Of the proposals that reached that filter; darker is more."
-        if band:
-            note += f" Kept between the lines, at {plain(band[0])} and {plain(band[1])}."
-        section.figures.append(strips("What the critic expects of proposals", note, bins, band))
+        name = "What the critic expects of proposals"
+        name += f" (kept from {plain(band[0])} to {plain(band[1])})" if band else ""
+        section.tables.append((name, Table(("phase", "proposals", "mean value (by bins)"), expected)))
     if rows:
         head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
         section.tables.append(("Attempts", Table(head, rows)))
-    if not (lines or bins or rows):
+    if not (lines or expected or rows):
         section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
     return section
 

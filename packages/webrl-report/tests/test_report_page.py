@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,13 @@ from webrl_report.page.build import (
     verdicts,
     write_report,
 )
-from webrl_report.page.charts import curve, histogram
+from webrl_report.page.charts import Figure, Point, curve, histogram, interval_chart
 from webrl_report.page.facts import phase_names, read_run
 from webrl_report.page.funnel import funnel
 from webrl_report.page.sections import judge, success
 
 ROOT = Path(__file__).resolve().parents[3]
+SECRET = "PLANTED-in-a-url-7"
 HOSTILE = "</style><script>document.title='owned'</script><img src=x onerror=\"alert('1')\">\x1b[2J\x07\u202egnp.exe"
 
 LOOK = """() => ({
@@ -354,3 +356,25 @@ def test_reading_a_run_counts_every_byte_of_its_records(
     paths = [getattr(run.phase(k), name) for k in (0, 1) for name in names]
     size = sum(path.stat().st_size for path in paths if path.exists())
     assert caplog.messages[-1].split(",")[0] == f"read run: {size} of {size} bytes"
+
+
+def test_a_drawing_is_in_the_pages_colours():
+    figure = interval_chart("Success", "", [("a", [Point(0, 0.2, 0.1, 0.3, ""), Point(1, 0.5, 0.4, 0.6, "")])])
+    drawn = figure.svg("f7")
+    assert 'stroke="var(--c1)"' in drawn
+    assert "style=" not in drawn
+    assert "#1a66a8" not in drawn  # a colour that a dark page could not change
+    assert set(re.findall(r'\bid="([^-"]*)', drawn)) == {"f7"}
+    assert set(re.findall(r'href="#([^-"]*)', drawn)) <= {"f7"}
+
+
+def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.WarningsRecorder):
+    def chart(name: str) -> Figure:
+        points = [Point(0, 0.2, 0.1, 0.3, "")]
+        return interval_chart(name, name, [(name, points), ("漢字 $x^2$ \x00", points)], x_label=name)
+
+    drawn = chart(f"https://ann:{SECRET}@shop.test/?token={SECRET} | {HOSTILE}").svg("f0").partition("</desc>")[2]
+    assert SECRET not in drawn
+    assert "<script" not in drawn
+    assert "\x1b" not in drawn
+    assert not recwarn.list

@@ -6,9 +6,11 @@ sends it.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from webrl.evaluate import is_evaluated, named_rates
 from webrl.llm.loading import HUB_NAME, MODEL_FILES
 from webrl.phase import is_phase_done
 from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
-from webrl.reports.trackers import escaped, table
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
 from webrl.runs.spelling import visible
@@ -32,6 +33,8 @@ from webrl_report.page.build import render, settings_table
 from webrl_report.page.facts import RunFacts, read_run
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
+"""What means something in Markdown."""
 _HEADER_BYTES = 100 << 20
 _OUTDATED = ["model*.safetensors*", "adapter_*", "config.json", "generation_config.json"]
 """Files of an earlier push that are removed where this one has none of the name, such as other shards."""
@@ -237,17 +240,17 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
     # Jinja would write a word from outside as it is: each is escaped, or without the backticks that it is put between.
     text = files("webrl_report").joinpath("card.md.j2").read_text(encoding="utf-8")
     body = Template(text, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).render(
-        name=escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), sees=sees,
+        name=_escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), sees=sees,
         version=webrl.__version__,
         start=_code(start), start_is_folder=start != base,
-        success_table=table(("phase", *names), success) if success else "",
+        success_table=_table(("phase", *names), success) if success else "",
         is_evaluated=phase in rates, seed=run.option("seed", "?"),
         objective=_code(run.option("actor.objective", "?")), judge=_code(run.option("label.judge", "orm")),
         later_tasks="written from failures" if run.option("tasks.source") == "curriculum" else "of the suite",
-        agreement_table=table(("phase", "labels"), agreements) if agreements else "",
-        settings_table=table(settings.head, settings.rows),
-        versions=escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
-        suite=_code(suite), data_table=table(counted_head, counted),
+        agreement_table=_table(("phase", "labels"), agreements) if agreements else "",
+        settings_table=_table(settings.head, settings.rows),
+        versions=_escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
+        suite=_code(suite), data_table=_table(counted_head, counted),
     )  # fmt: skip
     return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(body)).strip()}\n"
 
@@ -255,3 +258,15 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
 def _code(value: object) -> str:
     """What may stand between backticks."""
     return str(value).replace("`", "'").replace("\n", " ")
+
+
+def _escaped(value: object) -> str:
+    """Return the text of a value on one line, without a sign that means something in Markdown or HTML."""
+    text = html.escape(str(value), quote=False)
+    return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of escaped cells."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join('---' if cell == '---' else _escaped(cell) for cell in line)} |" for line in lines)

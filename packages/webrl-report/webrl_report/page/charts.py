@@ -1,7 +1,7 @@
 """The kinds of charts of a report, each with the table that says the same; matplotlib draws them.
 
 The page shows a chart as inline SVG whose colours are variables of `page.css`, so that it is light or dark as the page
-is; trackers show the same drawing as pixels.
+is.
 """
 
 from __future__ import annotations
@@ -9,22 +9,17 @@ from __future__ import annotations
 import io
 import math
 import re
-import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
 from webrl.config.redaction import redact
 from webrl.runs.spelling import visible
 from webrl_report.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
@@ -74,25 +69,6 @@ class Figure:
             '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}" '
             'stroke-linejoin="round"><title>{2}</title><desc>{3}</desc>{4}</svg>'
         ).format(width, height, self.title, self.note, Markup(_inline(out.getvalue(), key)))
-
-    def pixels(self) -> NDArray[np.uint8]:
-        """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
-        import numpy as np
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        width, _ = self.plot.get_size_inches()
-        lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
-        drawn = []
-        with style(), warnings.catch_warnings(action="ignore"):
-            head = new_figure(width, 17 * len(lines) / _UNIT, layout=None)
-            head.text(0.01, 1, "\n".join(lines), va="top")
-            _clean_texts(self.plot)
-            for plot in (head, self.plot):
-                plot.set_dpi(2 * _UNIT)
-                canvas = FigureCanvasAgg(plot)
-                canvas.draw()
-                drawn.append(np.asarray(canvas.buffer_rgba())[..., :3])
-        return np.vstack(drawn)
 
 
 @dataclass(frozen=True)

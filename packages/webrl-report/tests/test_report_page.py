@@ -135,7 +135,6 @@ def test_hostile_text_is_shown_and_never_executed(tmp_path: Path):
     assert not any(character in html for character in "\x1b\x07\u202e")
     assert "&lt;script&gt;" in html
     assert "␛[2J␇⟨U+202E⟩" in html
-    assert f"[cut: {len(HOSTILE) + 5_000_000:,} characters in all]" in html
     assert len(html) < 1e6
     found, said, fetched = look(out, "light", 1280)
     assert (found["scripts"], found["images"], said, fetched) == (0, 0, [], [out.as_uri()])

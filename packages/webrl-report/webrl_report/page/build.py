@@ -112,15 +112,10 @@ def render(runs: Sequence[RunFacts]) -> str:
     return "".join(map(redact, re.split("(<[^>]*>)", visible(html))))
 
 
-def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:
-    """Return the start of a text, and how long it is if that is not all of it.
-
-    Args:
-        whole: its length before an earlier cut.
-    """
+def short(text: object, limit: int = SHOWN_CHARS) -> str:
+    """Return the start of a text, and how long it is if that is not all of it."""
     start = str(text)
-    length = len(start) if whole is None else whole
-    return start if length <= limit else f"{start[:limit]} … [cut: {length:,} characters in all]"
+    return start if len(start) <= limit else f"{start[:limit]} … [cut: {len(start):,} characters in all]"
 
 
 def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:

@@ -25,8 +25,6 @@ from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
-PAGE_CHARS = 4000
-"""Characters of a page, an action or a message that are kept."""
 NUM_SHOWN = 3
 """Bad lines of a file that are quoted; the others are counted."""
 
@@ -40,12 +38,6 @@ class Attempt:
     num_steps: int
     prompt_tokens: int
     answer_tokens: int
-    actions: tuple[str, ...]
-    """The action of each step; what the model said where it was unreadable."""
-    page: str
-    """Start of the final page."""
-    page_chars: int
-    """Length of the whole final page."""
 
 
 @dataclass
@@ -192,9 +184,6 @@ def _reduce(trajectory: Trajectory) -> Attempt:
         num_steps=len(trajectory.steps),
         prompt_tokens=sum(len(step.prompt_ids) for step in trajectory.steps),
         answer_tokens=sum(len(step.action_ids) for step in trajectory.steps),
-        actions=tuple((step.action or step.response)[:PAGE_CHARS] for step in trajectory.steps),
-        page=trajectory.final_observation[:PAGE_CHARS],
-        page_chars=len(trajectory.final_observation),
     )
 
 

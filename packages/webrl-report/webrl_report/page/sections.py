@@ -14,7 +14,6 @@ from webrl.reports.run import rate_text, standing_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl.suites import by_suite
-from webrl.types import Label
 from webrl_report.page.charts import (
     Figure,
     Point,
@@ -27,11 +26,10 @@ from webrl_report.page.charts import (
     percent,
     plain,
 )
-from webrl_report.page.facts import Attempt, RunFacts, in_words, texts
+from webrl_report.page.facts import RunFacts, in_words, texts
 from webrl_report.page.funnel import FunnelRow, funnel, num_judged, num_solved
 
 _BIN = 0.05
-NUM_DISAGREEMENTS = 20
 MIN_IN_BIN = 4
 """Observations from which on a bin of a calibration chart is a point of its line."""
 
@@ -55,9 +53,6 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
-    mistakes: list[tuple[int, Attempt, str]] = field(default_factory=list)
-    """(phase, attempt, who said what) of the outcome model's, those first of which it was surest."""
-    num_mistakes: int = 0
     folded: list[tuple[str, Table]] = field(default_factory=list)
     """Long tables, closed until they are opened."""
     lacks: str = ""
@@ -216,23 +211,19 @@ def _band(run: RunFacts, low: str, high: str) -> tuple[float, float] | None:
 def judge(run: RunFacts) -> Section:
     """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
     section = Section("judge", "Outcome model")
-    known: list[tuple[int, Attempt, Label]] = []
-    for phase in run.phases:
-        for attempt in phase.attempts:
-            label = phase.labels.get(attempt.trajectory.trajectory_id)
-            if label is not None and label.reward is not None:
-                known.append((phase.phase, attempt, label))
-    with_truth = [
-        (phase, attempt, label, int(is_success(attempt.trajectory)))
-        for phase, attempt, label in known
-        if attempt.trajectory.env_reward is not None
+    known = [
+        (attempt.trajectory, label)
+        for phase in run.phases
+        for attempt in phase.attempts
+        if (label := phase.labels.get(attempt.trajectory.trajectory_id)) is not None and label.reward is not None
     ]
+    with_truth = [(label, int(is_success(tried))) for tried, label in known if tried.env_reward is not None]
     if with_truth:
         section.text = (
             f"{len(with_truth)} of {len(known)} judged trajectories have a reward from the environment to compare with "
             "(instructions that a model wrote have none). Training never sees that reward."
         )
-        scored = [(truth, label.p_yes) for _, _, label, truth in with_truth if label.p_yes is not None]
+        scored = [(truth, label.p_yes) for label, truth in with_truth if label.p_yes is not None]
         if scored:
             note = (
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
@@ -242,7 +233,7 @@ def judge(run: RunFacts) -> Section:
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
-        report = judge_report([t for *_, t in with_truth], [float(label.reward or 0) for _, _, label, _ in with_truth])
+        report = judge_report([t for _, t in with_truth], [float(label.reward or 0) for label, _ in with_truth])
         counts: list[tuple[object, ...]] = [
             ("judged solved", report["true_positive"], report["false_positive"]),
             ("judged failed", report["false_negative"], report["true_negative"]),
@@ -257,13 +248,6 @@ def judge(run: RunFacts) -> Section:
                 text = f"{100 * found['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
                 shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
-        wrong = [(n, attempt, label) for n, attempt, label, truth in with_truth if truth != label.reward]
-        wrong.sort(key=lambda row: -abs((row[2].p_yes if row[2].p_yes is not None else 0.5) - 0.5))
-        section.num_mistakes = len(wrong)
-        for number, attempt, label in wrong[:NUM_DISAGREEMENTS]:
-            said, truth = ("solved", "failed") if label.reward else ("failed", "solved")
-            sure = "" if label.p_yes is None else f" (P(YES) {label.p_yes:.3f})"
-            section.mistakes.append((number, attempt, f"judged {said}{sure}, in truth {truth}"))
     elif known:
         section.lacks = (
             f"{len(known)} trajectories were judged; none has a reward of the environment's own to compare with."

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, Protocol, cast
 
 from anyio import CapacityLimiter, WouldBlock
 
@@ -20,15 +20,23 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.interface import Pool
 
-if TYPE_CHECKING:
-    from webrl_serve.openenv.session import Session
-
 Screenshots = Literal["list", "png", "none"]
 """How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
 MIN_SIDE, MAX_SIDE = 16, 4096
 """Pixels of a page's width and height."""
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
+
+
+class PlaceHolder(Protocol):
+    """A session, as far as its place is concerned."""
+
+    idle_since: float | None
+    """Loop time since which it has been silent for too long; None while it is not."""
+
+    def park(self) -> object:
+        """Start to return its place."""
+        ...
 
 
 class AtCapacity(BrowserError):
@@ -89,11 +97,11 @@ class Hub:
         self._places = CapacityLimiter(self.size)
 
     @property
-    def active(self) -> tuple[Session, ...]:
+    def active(self) -> tuple[PlaceHolder, ...]:
         """Sessions that have a place."""
-        return cast("tuple[Session, ...]", self._places.statistics().borrowers)
+        return cast("tuple[PlaceHolder, ...]", self._places.statistics().borrowers)
 
-    async def admit(self, session: Session, patience_s: float) -> None:
+    async def admit(self, session: PlaceHolder, patience_s: float) -> None:
         """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
         if session in self.active:
             return
@@ -105,12 +113,12 @@ class Hub:
         except TimeoutError:
             raise AtCapacity(self._places.borrowed_tokens, self.size) from None
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: PlaceHolder) -> None:
         """Take a place if one is free and no one is waiting for it."""
         with contextlib.suppress(WouldBlock):
             self._places.acquire_on_behalf_of_nowait(session)
 
-    def release(self, session: Session) -> None:
+    def release(self, session: PlaceHolder) -> None:
         """Return a place, if the session has one."""
         if session in self.active:
             self._places.release_on_behalf_of(session)

@@ -196,6 +196,7 @@ def _make_trainer(
     import torch
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
+    from trl import GRPOConfig
 
     from webrl.llm.loading import load_tokenizer
     from webrl_grpo.rewards import reward_functions
@@ -217,28 +218,8 @@ def _make_trainer(
     # TRL gives it a padding token.
     processor = eyes.processor if eyes else copy.deepcopy(load_tokenizer(settings.model_name))
     rows = {"prompt": [task.task_id for task in tasks], "task": list(range(len(tasks)))}
-    trainer = EpisodeTrainer(
-        settings,
-        player,
-        tasks,
-        record,
-        eyes,
-        model=settings.model_name,
-        processing_class=processor,
-        reward_funcs=reward_functions(settings.rewards),
-        train_dataset=Dataset.from_dict(rows),
-        args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),
-        peft_config=adapter,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
-    from trl import GRPOConfig
-
     is_server = settings.use_vllm and settings.vllm_mode == "server"
-    return GRPOConfig(
+    config = GRPOConfig(
         **{name: getattr(settings, name) for name in _AS_IN_TRL},
         output_dir=str(out),
         use_vllm=settings.use_vllm,
@@ -249,7 +230,7 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         reward_weights=list(settings.rewards.values()),
         generation_batch_size=settings.episodes_per_generation,
         num_train_epochs=settings.num_epochs,
-        bf16=on_gpu,
+        bf16=torch.cuda.is_available(),
         model_init_kwargs={"dtype": "float32"},
         report_to=settings.trackers or "none",
         run_name=settings.run_name or settings.wandb_experiment_name or out.name,
@@ -259,5 +240,20 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         save_strategy="steps" if settings.save_interval else "no",
         save_steps=settings.save_interval or 1,
         disable_tqdm=True,
-        dataloader_pin_memory=on_gpu,
+        dataloader_pin_memory=torch.cuda.is_available(),
     )
+    trainer = EpisodeTrainer(
+        settings,
+        player,
+        tasks,
+        record,
+        eyes,
+        model=settings.model_name,
+        processing_class=processor,
+        reward_funcs=reward_functions(settings.rewards),
+        train_dataset=Dataset.from_dict(rows),
+        args=config,
+        peft_config=adapter,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer

@@ -225,7 +225,9 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
         for phase, begin in begins.items():
             axes.axvline(begin / unit, color=GRID, linewidth=1, zorder=0)
             axes.text(begin / unit, 1.02, f"phase {phase}", transform=axes.get_xaxis_transform())
-        _name_rows(axes, names)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)  # the first at the top
+        axes.tick_params(axis="y", length=0)
         axes.set_xlim(0, total / unit)
         _add_legend(plot, columns=len(spans))
     return Figure(title, note, plot, table, is_wide=True)
@@ -267,13 +269,6 @@ def _add_legend(plot: Any, columns: int = 2) -> None:
     plot.set_size_inches(width, height + more)
     axes.set_position([left, bottom * height / (height + more), across, up * height / (height + more)])
     plot.legend(handles, names, loc="upper left", ncols=columns, handlelength=1.2, borderaxespad=0.1)
-
-
-def _name_rows(axes: Any, names: Sequence[str]) -> None:
-    """Name the rows, the first at the top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
 
 
 def _inline(drawn: str, key: str) -> str:

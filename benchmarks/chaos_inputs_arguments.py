@@ -75,6 +75,7 @@ ARGUMENTS = (
     BadInput("webrl study study_demo --seeds 1 1 --dry-run", 2, "[1, 1]", "seeds", "each once"),
     BadInput("webrl study study_demo --methods nope --dry-run", 2, "'nope'", "study_demo.yaml", "it has: default"),
     BadInput("webrl study study_demo --parallel 0 --dry-run", 2, "0", "--parallel", "one cell at least"),
+    BadInput("webrl grpo --dry-run max_staleness=-1", 2, "-1", "max_staleness", "greater than or equal to 0"),
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "take 2 or more"),
     BadInput("webrl grpo --dry-run --learning-rate nan", 2, "nan", "learning_rate", "finite"),
     BadInput("webrl grpo --dry-run", 2, "'many'", "num_generations", "valid integer", variables={"NUM_GENERATIONS": "many"}),

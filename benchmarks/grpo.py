@@ -1,11 +1,14 @@
-"""What `python scripts/train_grpo.py` gains on this machine.
+"""What `python scripts/train_grpo.py` gains on this machine, and what it saves to play episodes ahead of the training.
 
-`python benchmarks/grpo.py [key=value ...]`; settings as for `webrl grpo`. The command is run as a user types it, in a
-process of its own, into a new folder. The last line is JSON: `reward_first`, `reward_last` (mean, episodes, 95 %
-interval), their ratio and seconds (`train_seconds` from first episode to last optimizer step). Attempts at one page are
-not independent of each other, so that the intervals, which take them for so, are somewhat too narrow. Rewards are from
-before the last steps; `held_out`, without settings, is what `webrl eval` finds on 120 other pages, with the start and
-with what was saved.
+`python benchmarks/grpo.py [--max-staleness 1] [key=value ...]`; settings as for `webrl grpo`. The command is run as a
+user types it, in a process of its own, into a new folder: once in turn, and once with `max_staleness`, with the same
+pages and as many episodes. The last line is JSON: of the first `reward_first`, `reward_last` (mean, episodes, 95 %
+interval), their ratio and seconds; `asynchronous`, the same of the second; `async_speedup`, the ratio of their
+`train_seconds` (first episode to last optimizer step; `seconds` count the start as well); `waited_seconds`, how long
+the training waited for the episodes of every generation batch. Attempts at one page are not independent of each other,
+so that the intervals, which take them for so, are somewhat too narrow. Rewards are from before the last steps;
+`held_out`, without settings, is what `webrl eval` finds on 120 other pages, with the start and with what was saved.
+`--max-staleness 0` leaves the second training out.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ def measure(settings: Sequence[str]) -> dict[str, Any]:
         "ratio": round(last["mean"] / first["mean"], 3) if first["mean"] else None,
         "batches": [round(batch["mean"], 3) for batch in report["batches"]],
         "failed_episodes": report["failed_episodes"],
+        **{key: report[key] for key in ("staleness", "waited_seconds") if key in report},
         "train_seconds": report["train_seconds"],
         "seconds": round(seconds, 1),
         **({"held_out": held_out} if held_out else {}),
@@ -77,9 +81,16 @@ def run(*arguments: str) -> float:
 def main() -> None:
     """Run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-staleness", type=int, default=1, metavar="N", help="of the second training (default: 1)")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="over those of configs/grpo_demo.yaml")
     args = parser.parse_args()
-    print(json.dumps(measure(args.settings)))
+    measured = measure(args.settings)
+    if args.max_staleness:
+        print(f"in turn: {json.dumps(measured)}", flush=True)
+        ahead = measure([*args.settings, f"max_staleness={args.max_staleness}"])
+        speedup = round(measured["train_seconds"] / ahead["train_seconds"], 3)
+        measured |= {"asynchronous": ahead, "async_speedup": speedup}
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

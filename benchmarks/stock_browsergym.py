@@ -2,6 +2,8 @@
 
 `python benchmarks/stock_browsergym.py record --pages a,b --seed 0 --steps 3` prints one JSON line a page: goal and, for
 reset and every scripted action, observation text, reward and done flag.
+`python benchmarks/stock_browsergym.py digest --pages a,http://b --actions "click('13')"` prints one JSON line a page:
+everything that the whole observations of reset and these actions say, in comparable form.
 `python benchmarks/stock_browsergym.py agent --url http://127.0.0.1:8000/v1 --pages a.3,b.4 --steps 10` lets what
 `webrl serve-model` serves play these pages and seeds in BrowserGym's experiments: a JSON line each, actions and reward.
 `python benchmarks/stock_browsergym.py loop --pages a,b --seconds 20` runs the null-policy loop and prints its steps.
@@ -117,6 +119,47 @@ def text_of(observation: dict[str, Any]) -> str:
     return text
 
 
+def digest(observation: dict[str, Any], outcome: tuple[Any, ...], info: dict[str, Any]) -> dict[str, Any]:
+    """What an observation says, without times and paths of files, and of which types and shapes it is."""
+    from browsergym.utils.obs import flatten_axtree_to_str, flatten_dom_to_str
+
+    properties = observation["extra_element_properties"]
+    everything = {"with_visible": True, "with_clickable": True, "with_center_coords": True, "with_som": True}
+    same = ("goal", "goal_object", "focused_element_bid", "last_action", "last_action_error", "open_pages_titles")
+    return {
+        "types": {key: [type(value).__name__, _shape(value)] for key, value in observation.items()},
+        "axtree": flatten_axtree_to_str(observation["axtree_object"], extra_properties=properties, **everything),
+        "dom": flatten_dom_to_str(observation["dom_object"], extra_properties=properties, **everything),
+        "elements": properties,
+        "chat": [[message["role"], message["message"], sorted(message)] for message in observation["chat_messages"]],
+        "tabs": [list(observation["open_pages_urls"]), observation["active_page_index"].tolist()],
+        "url": observation["url"],
+        **{key: observation[key] for key in same},
+        "outcome": [float(value) for value in outcome],
+        "info": {key: sorted(value) if isinstance(value, dict) else [] for key, value in info.items()},
+    }
+
+
+def _shape(value: Any) -> Any:
+    if hasattr(value, "dtype"):
+        return [str(value.dtype), list(value.shape)]
+    return [type(part).__name__ for part in value] if isinstance(value, tuple) else []
+
+
+def digests(env: Any, actions: list[str], seed: int) -> list[dict[str, Any]]:
+    """Digests of reset and of these actions, one after the other."""
+    found = []
+    try:
+        observation, info = env.reset(seed=seed)
+        found.append(digest(observation, (), info))
+        for action in actions:
+            observation, *outcome, info = env.step(action)
+            found.append(digest(observation, tuple(outcome), info))
+    finally:
+        env.close()
+    return found
+
+
 def scripted_action(text: str, rng: random.Random) -> str:
     """An action that fits a random element of the page; the same for the same text and generator state."""
     elements = re.findall(r"\[([a-zA-Z]*\d+)\] (\w+)", text)
@@ -193,9 +236,10 @@ def null_loop(pages: list[str], seconds: float) -> Iterator[int]:
 def main() -> None:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=["record", "agent", "loop"])
+    parser.add_argument("mode", choices=["record", "digest", "agent", "loop"])
     parser.add_argument("--pages", required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--actions", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--seconds", type=float, default=20)
@@ -207,6 +251,9 @@ def main() -> None:
     if options.mode == "record":
         for page in pages:
             print(json.dumps(record(page, options.seed, options.steps)), flush=True)
+    elif options.mode == "digest":
+        for page in pages:
+            print(json.dumps(digests(make_env(page), options.actions, options.seed)), flush=True)
     elif options.mode == "agent":
         with tempfile.TemporaryDirectory() as folder:
             for task in pages:

@@ -170,11 +170,13 @@ def test_both_packages_of_the_module_openenv_are_named_with_the_fix(tmp_path: Pa
     assert check.fix == "pip uninstall -y openenv openenv-core, then pip install openenv"
 
 
-def test_the_adapter_to_browsergym_asks_when_it_is_imported(monkeypatch) -> None:
-    module = "webrl_serve.gym.agent"
-    hide("agent", monkeypatch)
+@pytest.mark.parametrize(("module", "extra"), [("webrl_serve.gym", "browsergym"), ("webrl_serve.gym.agent", "agent")])
+def test_the_adapters_to_browsergym_ask_when_they_are_imported(module: str, extra: str, monkeypatch) -> None:
+    if extra == "agent":
+        importlib.import_module("webrl_serve.gym")
+    hide(extra, monkeypatch)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(ExtraMissing, match=rf"{module} needs agent, which is not installed: pip install 'webrl"):
+    with pytest.raises(ExtraMissing, match=rf"{module} needs {extra}, which is not installed: pip install 'webrl"):
         importlib.import_module(module)
 
 

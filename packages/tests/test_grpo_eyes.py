@@ -224,11 +224,13 @@ def holds_what_was_seen(folder: Path, out: Path, report: dict, episodes: list[Tr
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folder, tmp_path):
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folder, tmp_path, max_staleness):
     from transformers import AutoModelForImageTextToText
 
     out = tmp_path / "out"
-    report, episodes = grpo(out, *SMALL, "--model-id", str(folder))
+    report, episodes = grpo(out, *SMALL, "--model-id", str(folder), f"max_staleness={max_staleness}")
+    assert report.get("staleness") == ([0, 1] if max_staleness else None)
     assert len(episodes) == 8
     holds_what_was_seen(folder, out, report, episodes)
     assert Eyes(str(out)).tokenizer.chat_template, "what was trained has its processor"

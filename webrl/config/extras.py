@@ -23,6 +23,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
         "pip install 'webrl[arena]'",
         ("django", "machina", "oscar", "postman", "trac", "waitress", "whitenoise"),
     ),
+    "browsergym": (f"pip install 'webrl[browsergym]'{_BROWSERGYMS_PYTHON}", ("browsergym.core", "gymnasium")),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),

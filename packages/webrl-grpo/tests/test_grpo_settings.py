@@ -55,6 +55,11 @@ def test_the_public_scripts_options_go_by_their_names():
     assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
 
 
+def test_vllm_s_own_arguments_are_parted_at_blanks_alone():
+    given = parsed("--use-vllm", "--vllm-mode", "own", 'vllm_extra_args=--seed 3 --compilation-config={"mode":0,"x":1}')
+    assert given.vllm_extra_args == ("--seed", "3", '--compilation-config={"mode":0,"x":1}')
+
+
 def test_the_public_vision_scripts_options_go_by_their_names():
     # the command line of TRL's example for vision-language models
     command = (
@@ -136,16 +141,18 @@ def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["vllm_extra_args=--seed 3"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-extra-args", "x"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-mode", "own"], "the command line: vllm_mode=own goes with use_vllm=true"),
         (["temprature=1"], "the command line: unknown key 'temprature'; did you mean 'temperature'?"),
         (["--model-id", "m", "rewards={outcom: 1}"], "the command line: rewards.outcom"),
-        (["own.yaml", "seed=1"], "own.yaml: image_size 0 with use_vllm"),
-        (["own.yaml", "use_vllm=false", "prompt_format=webrl"], "the command line: prompt_format=webrl has no place"),
-        (["own.yaml", "use_vllm=false", "max_seq_length=64"], "own.yaml and the command line: max_completion_length"),
-        (["own.yaml", "max_steps=-1"], "the command line: max_steps = -1"),
+        (["own.yaml", "seed=1"], "own.yaml: vllm_python goes with use_vllm=true vllm_mode=own"),
+        (["own.yaml", "vllm_python=null", "max_staleness=1"], "own.yaml and the command line: max_staleness 1"),
+        (["own.yaml", "vllm_python=null", "max_steps=-1"], "the command line: max_steps = -1"),
     ],
 )
 def test_a_mistake_is_laid_where_it_was_made(arguments, said, tmp_path, monkeypatch):
-    (tmp_path / "own.yaml").write_text("image_size: 0\nuse_vllm: true\nmax_completion_length: 64\n")
+    (tmp_path / "own.yaml").write_text("vllm_python: python3\ntemperature: 0.5\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
         parsed(*arguments)
@@ -200,7 +207,7 @@ def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
         ("grpo", ["seed=1"], "webrl grpo needs grpo, which is not installed: pip install 'webrl[grpo]'"),
         (
             "vllm",
-            ["--use-vllm"],
+            ["--use-vllm", "vllm_mode=own"],
             "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'",
         ),
         ("trackio", ["--report-to", "trackio"], "report_to=trackio needs trackio, which is not installed"),
@@ -208,7 +215,6 @@ def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
     ],
 )
 def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeypatch, capsys):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for module in EXTRAS[extra][1]:
         monkeypatch.setitem(sys.modules, module, None)
     assert fix in refused(capsys, *option)

@@ -15,10 +15,10 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.llm.eyes import Eyes
@@ -37,8 +37,10 @@ from webrl_grpo.settings import GrpoSettings
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
+OpenModel = Callable[[], contextlib.AbstractAsyncContextManager[LanguageModel]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,6 +147,10 @@ class Player:
         finally:
             self._loop.__exit__(None, None, None)
 
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop that the episodes are played on."""
+        return self._loop.run(coroutine)
+
     def check(self, tasks: Sequence[Task]) -> None:
         """Open one page of every task type, and act once.
 
@@ -182,27 +188,26 @@ class Player:
             if not (suite.is_stateless or suite.not_served):  # the suite's session ends with the episode
                 await env.close()
 
-    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+    def play(self, attempts: Sequence[Attempt], open_model: OpenModel) -> list[Episode]:
         """Play all attempts; as many at once as there are pages.
 
         Args:
-            open_model: returns the model that answers; it is closed at the end, so that training has its threads.
+            open_model: lends the model that answers.
 
         Raises:
             StageError: a reward that is not finite, or no server any more.
         """
         return self._loop.run(self._play_all(attempts, open_model))
 
-    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
-        model = open_model()
-        tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await model.close()
+    async def _play_all(self, attempts: Sequence[Attempt], open_model: OpenModel) -> list[Episode]:
+        async with open_model() as model:
+            tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""

@@ -111,9 +111,18 @@ class GrpoSettings(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
     use_vllm: bool = Field(False, description="sample with vLLM")
-    vllm_mode: Literal["colocate", "server"] = Field("colocate", description="in this process, or on `trl vllm-serve`")
+    vllm_mode: Literal["colocate", "server", "own"] = Field(
+        "colocate",
+        description="in this process, on `trl vllm-serve`, or on servers that start with the training and take new "
+        "weights in place (own: the one that can play episodes ahead)",
+    )
     vllm_server_url: str = Field("http://localhost:8000", description="server of vllm_mode=server")
-    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate)")
+    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate, own)")
+
+    vllm_python: str | None = Field(
+        None, description="Python that has vLLM (vllm_mode=own); none: this one (vLLM pins its own torch)"
+    )
+    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments (vllm_mode=own)")
 
     rewards: dict[Reward, float] = Field(
         {"outcome": 1.0},
@@ -128,6 +137,12 @@ class GrpoSettings(Section):
     gradient_accumulation_steps: int = Field(8, ge=1, description="micro-batches of an optimizer step")
     generation_batch_size: int | None = Field(
         None, ge=1, description="episodes played with the same weights; none: an optimizer step's, in whole groups"
+    )
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        description="how many generation batches to play ahead during training, with weights that are that many "
+        "batches old; 0: play, then train",
     )
     num_epochs: int = Field(1, ge=1, description="passes over the pages")
     gradient_checkpointing: bool = Field(True, description="less memory, more time")
@@ -151,6 +166,11 @@ class GrpoSettings(Section):
     log_completions: bool = Field(False, description="show answers and rewards, here and where metrics go")
     save_interval: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: none but the end")
     save_total_limit: int | None = Field(None, ge=1, description="checkpoints kept; none: all")
+
+    @field_validator("vllm_extra_args", mode="before")
+    @classmethod
+    def _split_at_blanks(cls, value: Any) -> Any:
+        return value.split() if isinstance(value, str) else value  # JSON in them has commas
 
     @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
     @classmethod
@@ -198,6 +218,22 @@ class GrpoSettings(Section):
                 f"image_size {self.image_size} with use_vllm: screenshots go through the engine of this process alone; "
                 "leave use_vllm out"
             )
+        for name in ("vllm_python", "vllm_extra_args"):
+            if getattr(self, name) and not self.has_servers:
+                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
+        if self.vllm_mode == "own" and not self.use_vllm:
+            raise ValueError("vllm_mode=own goes with use_vllm=true")
+        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
+        if self.has_collector and self.use_vllm and not self.has_servers:
+            raise ValueError(
+                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
+                "vllm_mode=own plays ahead on servers"
+            )
+        if self.has_collector and (self.temperature != 1 or self.top_p != 1 or self.top_k):
+            raise ValueError(
+                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
+                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+            )
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
@@ -211,6 +247,16 @@ class GrpoSettings(Section):
         if self.dataset_size * group < batch:
             raise ValueError(f"dataset_size {self.dataset_size} x num_generations {group} are fewer than {batch}")
         return self
+
+    @property
+    def has_servers(self) -> bool:
+        """True if vLLM servers of our own play."""
+        return self.use_vllm and self.vllm_mode == "own"
+
+    @property
+    def has_collector(self) -> bool:
+        """True if another process plays: ahead of the training, or on servers."""
+        return self.max_staleness > 0 or self.has_servers
 
     @property
     def sees(self) -> bool:
@@ -275,7 +321,13 @@ class GrpoSettings(Section):
                 "max_steps": self.max_steps,
                 "temperature": self.temperature,
                 "max_new_tokens": self.max_completion_length,
-                "engine": {"kind": "transformers", "max_batch": 32},
+                "engine": {
+                    "kind": "vllm" if self.has_servers else "transformers",
+                    "max_batch": 32,
+                    "gpu_memory_utilization": self.vllm_gpu_memory_utilization,
+                    "vllm_python": self.vllm_python,
+                    "extra_args": self.vllm_extra_args,
+                },
             },
         }
         return RunConfig.model_validate(data)

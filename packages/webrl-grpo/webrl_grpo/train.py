@@ -10,6 +10,7 @@ import copy
 import logging
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
+from webrl_grpo.collector import Collector
 from webrl_grpo.play import Episode, Player
 from webrl_grpo.rewards import first_and_last, mean_reward
 from webrl_grpo.settings import GrpoSettings
@@ -89,12 +91,14 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
-    if settings.use_vllm and pick_device("auto") == "cpu":
+    if settings.vllm_python and shutil.which(settings.vllm_python) is None:
+        raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
+    if settings.use_vllm and not settings.has_servers and pick_device("auto") == "cpu":
         raise UsageError(
             f"vllm_mode={settings.vllm_mode} without a CUDA device: TRL hands new weights to vLLM on a GPU alone; "
-            "leave use_vllm out"
+            "vllm_mode=own can be handed them on a CPU too, or leave use_vllm out"
         )
-    if settings.use_vllm:
+    if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
@@ -148,7 +152,8 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
                 save_merged(settings.model_name, temporary, sees=settings.sees)
         settings = settings.model_copy(update={"model_name": str(start)})
     eyes = Eyes(settings.model_name) if settings.sees else None
-    with Player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
+    player = Collector(settings, out) if settings.has_collector else Player(settings, eyes, out)
+    with player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
         batches: list[list[float]] = []
         num_failed = 0
@@ -177,6 +182,11 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "failed_episodes": num_failed,
         "unreadable_left_out": trainer.num_unreadable,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
+        **(
+            {"staleness": trainer.staleness, "waited_seconds": [round(s, 1) for s in trainer.waited_s]}
+            if settings.has_collector
+            else {}
+        ),
         "settings": given.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)
@@ -185,7 +195,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
 
 def _make_trainer(
     settings: GrpoSettings,
-    player: Player,
+    player: Player | Collector,
     tasks: Sequence[Task],
     record: Any,
     out: Path,
@@ -196,53 +206,17 @@ def _make_trainer(
     import torch
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
-    from trl import GRPOConfig
 
     from webrl.llm.loading import load_tokenizer
     from webrl_grpo.rewards import reward_functions
-    from webrl_grpo.trl_trainer import EpisodeTrainer
+    from webrl_grpo.sampler import lora_config
+    from webrl_grpo.trl_trainer import AheadTrainer, EpisodeTrainer
 
-    adapter = None
-    if settings.use_peft:
-        from peft import LoraConfig
-
-        adapter = LoraConfig(
-            r=settings.lora_r,
-            lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]
-            lora_dropout=settings.lora_dropout,
-            bias=settings.lora_bias,
-            use_rslora=settings.use_rslora,
-            target_modules=list(settings.lora_target_modules) or "all-linear",
-            task_type="CAUSAL_LM",
-        )
     # TRL gives it a padding token.
     processor = eyes.processor if eyes else copy.deepcopy(load_tokenizer(settings.model_name))
     rows = {"prompt": [task.task_id for task in tasks], "task": list(range(len(tasks)))}
-    is_server = settings.use_vllm and settings.vllm_mode == "server"
-    config = GRPOConfig(
-        **{name: getattr(settings, name) for name in _AS_IN_TRL},
-        output_dir=str(out),
-        use_vllm=settings.use_vllm,
-        vllm_server_base_url=settings.vllm_server_url if is_server else None,
-        vllm_max_model_length=settings.max_seq_length,
-        # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
-        vllm_importance_sampling_correction=False,
-        reward_weights=list(settings.rewards.values()),
-        generation_batch_size=settings.episodes_per_generation,
-        num_train_epochs=settings.num_epochs,
-        bf16=torch.cuda.is_available(),
-        model_init_kwargs={"dtype": "float32"},
-        report_to=settings.trackers or "none",
-        run_name=settings.run_name or settings.wandb_experiment_name or out.name,
-        project=settings.project or settings.wandb_project_name or "webrl-grpo",
-        trackio_space_id=None,
-        num_completions_to_print=settings.num_generations,
-        save_strategy="steps" if settings.save_interval else "no",
-        save_steps=settings.save_interval or 1,
-        disable_tqdm=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-    trainer = EpisodeTrainer(
+    trainer_class = AheadTrainer if settings.has_collector else EpisodeTrainer
+    trainer = trainer_class(
         settings,
         player,
         tasks,
@@ -252,8 +226,41 @@ def _make_trainer(
         processing_class=processor,
         reward_funcs=reward_functions(settings.rewards),
         train_dataset=Dataset.from_dict(rows),
-        args=config,
-        peft_config=adapter,
+        args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),
+        peft_config=lora_config(settings) if settings.use_peft else None,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
+    from trl import GRPOConfig
+
+    from webrl_grpo.trl_trainer import RATIO_CAP
+
+    with_vllm = settings.use_vllm and not settings.has_servers
+    is_server = with_vllm and settings.vllm_mode == "server"
+    return GRPOConfig(
+        **{name: getattr(settings, name) for name in _AS_IN_TRL},
+        output_dir=str(out),
+        use_vllm=with_vllm,
+        vllm_server_base_url=settings.vllm_server_url if is_server else None,
+        vllm_max_model_length=settings.max_seq_length,
+        # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
+        vllm_importance_sampling_correction=False,
+        delta=RATIO_CAP if settings.has_collector else None,
+        reward_weights=list(settings.rewards.values()),
+        generation_batch_size=settings.episodes_per_generation,
+        num_train_epochs=settings.num_epochs,
+        bf16=on_gpu,
+        model_init_kwargs={"dtype": "float32"},
+        report_to=settings.trackers or "none",
+        run_name=settings.run_name or settings.wandb_experiment_name or out.name,
+        project=settings.project or settings.wandb_project_name or "webrl-grpo",
+        trackio_space_id=None,
+        num_completions_to_print=settings.num_generations,
+        save_strategy="steps" if settings.save_interval else "no",
+        save_steps=settings.save_interval or 1,
+        disable_tqdm=True,
+        dataloader_pin_memory=on_gpu,
+    )

@@ -6,11 +6,21 @@ methods are therefore overridden, which is why TRL's version is checked before a
 (`webrl/config/extras.py`): `_generate_and_score_completions` replaces the scored episodes by rows of a step each
 (`webrl_grpo/rows.py`), and `_get_per_token_logps_and_entropies` scores screenshots, and not what these rows replace.
 The loss is TRL's default (`dapo`): a sum over the sampled tokens divided by their number.
+
+With `max_staleness=s` (`AheadTrainer`), batch k is played by the weights that batches 0 … k-s-1 have trained, in
+another process (`collector.py`), and trained on with the ratio of its tokens' probabilities to those that they were
+sampled with, exactly as recorded. TRL's loss clips that ratio as PPO does, and truncates it at `RATIO_CAP` where the
+clipping leaves it open (advantage below 0): TRL's `delta`, the two-sided clipping of INTELLECT-2, arXiv 2505.07291.
+
+TRL's own asynchronous trainer (trl.experimental.async_grpo, stable from TRL 1.18 on) has the same loss without the cap.
+It samples from a vLLM server on another GPU, needs FlashAttention 3, and drops what is too stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +29,17 @@ from trl import GRPOTrainer
 from webrl.errors import StageError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
-from webrl.llm.local.model import LocalModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
-from webrl_grpo.play import Episode, Player
+from webrl_grpo.collector import Collector
+from webrl_grpo.play import Attempt, Episode, Player
 from webrl_grpo.rewards import weighted_rewards
 from webrl_grpo.rows import make_rows
-from webrl_grpo.sampler import TrlVllmModel
+from webrl_grpo.sampler import TrlVllmModel, closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 
+RATIO_CAP = 3.0
+"""Largest probability ratio that a token counts with."""
 _ENGINE_TOLERANCE = 0.2
 """Nats a token at temperature 1, on average; bfloat16 alone makes 0.02 to 0.07 in answers of Gemma 3 270M."""
 
@@ -43,7 +55,7 @@ class EpisodeTrainer(GRPOTrainer):
     def __init__(
         self,
         settings: GrpoSettings,
-        player: Player,
+        player: Player | Collector,
         tasks: Sequence[Task],
         on_episodes: Callable[[Sequence[Episode], Sequence[float | None]], None],
         eyes: Eyes | None = None,
@@ -93,7 +105,7 @@ class EpisodeTrainer(GRPOTrainer):
         if self.use_vllm:
             self._verify_engine(batch | {"logprobs": rows.logprobs})
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
-        if self.use_vllm or "old_per_token_logps" in scored:
+        if self.use_vllm or self._settings.has_collector or "old_per_token_logps" in scored:
             # vLLM's log-probs are of the distribution that was sampled from, as TRL requests them; those of the
             # in-process engine are of temperature 1 without top-k and top-p.
             temperature, top_p, top_k = self._settings.temperature, self._settings.top_p, self._settings.top_k
@@ -127,7 +139,7 @@ class EpisodeTrainer(GRPOTrainer):
             raise TrainingError(
                 f"vLLM's log-probs differ from the trainer's by {difference:.3g} on average ({differences.numel()} "
                 f"tokens, tolerance {tolerance:.3g}): it does not answer with the weights of step "
-                f"{self.state.global_step}; leave use_vllm out"
+                f"{self.state.global_step}; use vllm_mode=own, or leave use_vllm out"
             )
 
     def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -196,14 +208,7 @@ class EpisodeTrainer(GRPOTrainer):
         Raises:
             StageError: no episode was finished.
         """
-        step, number, size = self.state.global_step, self._num_batches, self.num_generations
-        self._num_batches += 1
-        attempts = [(f"g{step:05d}.{number}-{task.task_id}-{i % size}", task) for i, task in enumerate(self._batch)]
-        self.model.eval()
-        try:
-            self._episodes = self._player.play(attempts, self._open_model)
-        finally:
-            self.model.train()
+        self._episodes = self._collect()
         self._on_episodes(self._episodes, weighted_rewards(self._settings.rewards, self._episodes))
         trajectories = [episode.trajectory for episode in self._episodes]
         if not any(t.status.finished for t in trajectories):
@@ -220,22 +225,38 @@ class EpisodeTrainer(GRPOTrainer):
             "episode": self._episodes,
         }
 
+    def _collect(self) -> list[Episode]:
+        """Play the episodes of this generation batch with the current weights."""
+        assert isinstance(self._player, Player)
+        attempts = self._attempts(self._batch)
+        self.model.eval()
+        try:
+            return self._player.play(attempts, lambda: closing(self._open_model()))
+        finally:
+            self.model.train()
+
+    def _attempts(self, tasks: Sequence[Task]) -> list[Attempt]:
+        """Return the episodes of the next generation batch, with their names."""
+        step, number, size = self.state.global_step, self._num_batches, self.num_generations
+        self._num_batches += 1
+        return [(f"g{step:05d}.{number}-{task.task_id}-{i % size}", task) for i, task in enumerate(tasks)]
+
+    @property
+    def _fingerprint(self) -> str:
+        return f"{self._settings.model_name}@step-{self.state.global_step}"
+
     def _open_model(self) -> LanguageModel:
         """Return the policy with the current weights."""
-        settings = self._settings
-        fingerprint = f"{settings.model_name}@step-{self.state.global_step}"
         if self.use_vllm:
 
             def generate(prompts: list[list[int]]) -> tuple[Any, ...]:
                 return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))
 
-            ends = end_token_ids(settings.model_name, self._tokenizer)
-            return TrlVllmModel(settings.model_name, self._tokenizer, ends, generate, fingerprint)
-        module, config = self.accelerator.unwrap_model(self.model), settings.run_config
-        name = self._eyes.name if self._eyes else settings.model_name
-        model = LocalModel(name, config.rollout.engine, config.models, eyes=self._eyes, module=module)
-        model.fingerprint = fingerprint
-        return model
+            name = self._settings.model_name
+            ends = end_token_ids(name, self._tokenizer)
+            return TrlVllmModel(name, self._tokenizer, ends, generate, self._fingerprint)
+        module = self.accelerator.unwrap_model(self.model)
+        return open_sampler(self._settings, module, self._eyes, self._fingerprint)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train like TRL; a loss that is not finite ends the training.
@@ -259,3 +280,50 @@ class EpisodeTrainer(GRPOTrainer):
                 step = self.state.global_step
                 raise TrainingError(f"{name} is not finite after step {step}: not saved; lower learning_rate")
         super().save_model(*args, **kwargs)
+
+
+class AheadTrainer(EpisodeTrainer):
+    """`EpisodeTrainer` whose player is a `Collector`.
+
+    The last batches of an epoch have none after them to be played ahead, so that every epoch begins with a batch that
+    is played while nothing trains.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.staleness: list[int] = []
+        """For each generation batch: how many batches behind its weights were."""
+        self.waited_s: list[float] = []
+        """For each generation batch: how long the training waited for its episodes."""
+        self._ahead: list[Any] = []  # batches of the data loader that are read and not trained on
+        self._window: list[Any] = []  # the same, with those of the current optimizer step
+        self._window_start = 0
+        super().__init__(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
+        """Return the next batches like TRL; reads far enough to know the pages of the batches to be played ahead."""
+        per_generation = self.args.steps_per_generation * self.num_iterations  # micro-batches of a generation batch
+        num_wanted = num_batches + self._settings.max_staleness * per_generation
+        self._ahead += itertools.islice(epoch_iterator, max(0, num_wanted - len(self._ahead)))
+        self._window, self._window_start = self._ahead, self._step
+        self._ahead = self._window[num_batches:]
+        return super().get_batch_samples(iter(self._window[:num_batches]), num_batches, device)  # type: ignore[no-any-return]
+
+    def _collect(self) -> list[Episode]:
+        """Return the episodes of this generation batch and request those that the current weights may play."""
+        collector = self._player
+        assert isinstance(collector, Collector)
+        per_generation = self.args.steps_per_generation * self.num_iterations
+        upcoming = self._window[self._step - self._window_start :: per_generation]
+        unasked = upcoming[collector.num_asked : self._settings.max_staleness + 1]
+        version = len(self.staleness)
+        if unasked:
+            collector.hand_over(self._fingerprint, self.accelerator.unwrap_model(self.model))
+        for rows in unasked:
+            collector.ask(version, self._attempts([self._tasks[row["task"]] for row in rows]))
+        begun = time.perf_counter()
+        episodes, staleness = collector.take(version)
+        self.staleness.append(staleness)
+        self._metrics["train"]["sampling/staleness"].append(float(staleness))
+        self.waited_s.append(time.perf_counter() - begun)
+        self._metrics["train"]["sampling/waited_s"].append(self.waited_s[-1])
+        return episodes

@@ -184,7 +184,7 @@ def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
 
 def test_a_slash_at_the_end_leads_to_the_path_without_as_it_does_on_openenvs_servers(shared, servers):
     with httpx.Client(base_url=shared, timeout=60) as caller:
-        for method, path in (("GET", "/health/"), ("GET", "/schema/"), ("POST", "/reset/"), ("GET", "/state//")):
+        for method, path in (("GET", "/health/"), ("GET", "/openapi.json/"), ("POST", "/reset/"), ("GET", "/state//")):
             answer = caller.request(method, path)
             assert (answer.status_code, answer.headers["location"]) == (307, path.rstrip("/"))
         assert caller.get("/health/", follow_redirects=True).json()["status"] == "healthy"
@@ -199,9 +199,22 @@ def test_a_slash_at_the_end_leads_to_the_path_without_as_it_does_on_openenvs_ser
 
 def test_the_documents_of_openenvs_servers_are_answered(shared):
     with httpx.Client(base_url=shared, timeout=20) as caller:
+        described = caller.get("/openapi.json").json()
+        assert described["info"]["version"]
+        for path, methods in described["paths"].items():
+            for method in methods:
+                assert method.upper() in caller.request("PATCH", path).headers["Allow"]
+                if method == "get":
+                    assert caller.get(path).status_code == 200
+        asked = described["paths"]["/reset"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert {"seed", "task_name", "screenshots"} < asked["properties"].keys()
+        assert set(described["paths"]) > {"/reset", "/step", "/state", "/health", "/metadata", "/schema"}
+        page = caller.get("/docs")
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert all(path in page.text for path in described["paths"])
         schemas = caller.get("/schema").json()
         assert set(schemas) == {"action", "observation", "reset_observation", "state"}
-        assert caller.get("/metadata").json()["name"] == "browsergym_env"
+        assert caller.get("/redoc").text == page.text
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
 
 

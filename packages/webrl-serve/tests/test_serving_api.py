@@ -82,6 +82,16 @@ def test_a_seed_repeats_an_answer(client):
     assert len(others) > 1
 
 
+def test_text_and_its_token_ids_are_continued_alike(client, model):
+    text = "click('"
+    ids = model.tokenizer(text)["input_ids"]
+    of_text = client.completions.create(model="actor", prompt=text, temperature=0)
+    of_ids = client.completions.create(model="actor", prompt=ids, temperature=0)
+    expected = asyncio.run(model.generate(ids, Sampling(temperature=0, max_new_tokens=16)))
+    assert of_text.choices[0].text == of_ids.choices[0].text == expected.text
+    assert of_ids.usage.total_tokens == len(ids) + len(expected.ids)
+
+
 def test_an_answer_ends_before_a_stop_text(client):
     whole = client.chat.completions.create(**ASK).choices[0].message.content
     stop = whole[3:5]
@@ -188,6 +198,13 @@ def test_what_is_not_done_or_not_understood_is_refused_by_name(client, changes, 
     assert message in error.body["message"]
 
 
+def test_several_prompts_and_ids_outside_the_vocabulary_are_refused(client):
+    for prompt, message in ((["a", "b"], "several prompts"), ([5, 10**6], "outside the vocabulary"), ("", "is empty")):
+        with pytest.raises(openai.BadRequestError, match=message) as caught:
+            client.completions.create(model="actor", prompt=prompt)
+        assert caught.value.param == "prompt"
+
+
 def test_a_prompt_that_does_not_fit_is_refused_with_its_length(client, model):
     long = [{"role": "user", "content": "again " * 6000}]
     length = len(encode_chat(model.tokenizer, [Message("user", long[0]["content"])]))
@@ -242,6 +259,7 @@ def test_a_prompt_of_megabytes_keeps_nobody_else_waiting(model):
 
     for path, body in (
         ("/v1/chat/completions", chat),
+        ("/v1/completions", {"model": "actor", "prompt": long}),
         ("/v1/actions", {"model": "actor", "goal": long, "observation": PAGE}),
     ):
         assert asyncio.run(ask(path, body)) == "context_length_exceeded"
@@ -301,13 +319,15 @@ def test_a_model_without_a_chat_template_answers_no_chats_and_says_why(tmp_path)
         error = post(app, "/v1/chat/completions", ASK)
         assert error.status_code == 400
         assert "has no chat template" in error.json()["error"]["message"]
+        text = post(app, "/v1/completions", {"model": "actor", "prompt": "click(", "max_tokens": 3, "temperature": 0})
+        assert text.json()["usage"]["completion_tokens"] == 3
     finally:
         asyncio.run(bare.close())
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_given_up(model):
     app = make_app(Service(model, "actor", CONFIG, 4096))
-    body = json.dumps(ASK | {"max_tokens": 4000}).encode()
+    body = json.dumps({"model": "actor", "prompt": [9], "max_tokens": 4000}).encode()
     messages = [{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}]
     sent = []
 
@@ -317,6 +337,6 @@ def test_an_answer_that_nobody_waits_for_any_more_is_given_up(model):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
     asyncio.run(app(scope | {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}, receive, send))
     assert sent[0]["status"] == 499, "not 200: nobody has waited for 4000 tokens"

@@ -97,6 +97,7 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
     cases = [
         (chat("Go."), "every request needs a picture: there is none in messages"),
         (("actions", page), "every request needs a picture: there is none in screenshot"),
+        (("completions", {"model": "vlm", "prompt": "Go."}), "a plain completion has no place for one"),
         (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
         (chat([TEXT, PICTURE]), "only text is read here"),
         (chat([PICTURE | {"image_url": {"url": URL, "detail": "low"}}, TEXT]), "only text is read here"),

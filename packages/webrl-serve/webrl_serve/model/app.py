@@ -1,4 +1,4 @@
-"""Serves a model: OpenAI's models and chats, and actions from the model's own prompt.
+"""Serves a model: OpenAI's models, chats and completions, and actions from the model's own prompt.
 
 API: `await serve(checkpoint, context, on_ready, …)` runs until SIGINT or SIGTERM; `make_app(service)` is its
 application without access control.
@@ -46,6 +46,7 @@ from webrl_serve.model.checkpoint import Checkpoint
 from webrl_serve.model.requests import (
     ActionRequest,
     ChatRequest,
+    CompletionRequest,
     RequestBody,
     RequestError,
     read,
@@ -110,6 +111,24 @@ class Service:
         reply["choices"][0]["message"] = {"role": "assistant", "content": text}
         return JSONResponse({"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", **reply})
 
+    async def complete(self, request: Request) -> Response:
+        """Continue a text, in which control tokens are read as such, or token ids."""
+        body = await self._read(CompletionRequest, request)
+        if self.config.rollout.image_size is not None:
+            raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
+        prompt, tokenizer = body.prompt, self.model.tokenizer
+        if isinstance(prompt, list):
+            ids = prompt
+        else:
+            ids = await with_tokenizer(tokenizer, lambda own: list(own(prompt)["input_ids"]))
+        if not ids:
+            raise RequestError("the prompt is empty", param="prompt")
+        if not 0 <= min(ids) <= max(ids) < len(tokenizer):
+            raise RequestError(f"a token id is outside the vocabulary, 0 … {len(tokenizer) - 1}", param="prompt")
+        text, reply = await self._generate(request, ids, body)
+        reply["choices"][0]["text"] = text
+        return JSONResponse({"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", **reply})
+
     async def act(self, request: Request) -> Response:
         """Choose the next action on a page: prompt, cutting and action language are those of the model's training."""
         body = await self._read(ActionRequest, request)
@@ -157,7 +176,7 @@ class Service:
             raise RequestError(str(error), param=param) from error
 
     async def _generate(
-        self, request: Request, ids: list[int], body: ChatRequest, png: bytes | None
+        self, request: Request, ids: list[int], body: ChatRequest | CompletionRequest, png: bytes | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Return the model's text up to the first of the request's stops, and the response but for its form."""
         room = self.context - len(ids) if self.context else self.config.rollout.max_new_tokens
@@ -225,6 +244,7 @@ def make_app(service: Service) -> Starlette:
         Route("/v1/models", service.models),
         Route("/v1/models/{name:path}", service.models),
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
+        Route("/v1/completions", service.complete, methods=["POST"]),
         Route("/v1/actions", service.act, methods=["POST"]),
     ]
     paths = ", ".join(route.path for route in routes)

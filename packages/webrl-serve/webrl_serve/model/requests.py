@@ -24,6 +24,8 @@ MAX_PICTURE_BYTES = 4 << 20
 """Bound of the file in a `data:` URL."""
 MAX_PICTURE_PIXELS = 1 << 24
 """Bound of width times height: 50 MB once it is unpacked, for a file of any size."""
+_COMPLETION_TOKENS = 16
+"""OpenAI's default length of a plain completion."""
 
 
 class RequestError(Exception):
@@ -73,10 +75,13 @@ class _Unsupported(RequestBody):
     tool_choice: Literal["none", "auto"] | None = None
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     store: Literal[False] | None = None
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
 
 
 class _Generation(_Unsupported):
-    """Fields of a chat that say how its answer is generated."""
+    """Fields of chats and completions."""
 
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=0)
@@ -202,6 +207,25 @@ class ChatRequest(_Generation):
     def picture(self) -> bytes | None:
         """Image at the start of the last user message; None: there is none."""
         return next((m.content.picture for m in reversed(self.messages) if m.role == "user"), None)
+
+
+class CompletionRequest(_Generation):
+    """Body of `/v1/completions`."""
+
+    prompt: str | list[int]
+    logprobs: None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _check_prompt(cls, value: Any) -> Any:
+        if isinstance(value, str) or (isinstance(value, list) and all(type(i) is int for i in value)):
+            return value
+        raise ValueError("expected a text or a list of token ids; several prompts are several requests")
+
+    @property
+    def limit(self) -> int:
+        """Longest answer."""
+        return self.max_tokens or _COMPLETION_TOKENS
 
 
 class _PastStep(BaseModel):

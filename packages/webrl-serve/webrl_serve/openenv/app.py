@@ -1,4 +1,4 @@
-"""Builds the application: OpenEnv's WebSocket protocol and its older HTTP one.
+"""Builds the application: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
 
 API: `make_app(hub, HttpSessions(hub))` is ASGI. (OpenEnv's own application imports Gradio, and over HTTP plays every
 step on a page of its own.)
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import json
 import logging
 import secrets
@@ -23,11 +24,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -43,6 +44,7 @@ from webrl_serve.openenv.messages import (
     BrowserGymState,
     ClientMessage,
     DataMessage,
+    ResetOptions,
     StepRequest,
     as_json,
     error_answer,
@@ -60,6 +62,7 @@ _MAX_WAITING = 4
 """Messages of a client that are read ahead; further ones wait in its own send buffer."""
 _TOO_BIG = 1009
 """Close code of a client that does not accept messages of this size."""
+_TITLE = "webrl's BrowserGym environment"
 COOKIE = "webrl_session"
 IDLE_S = 300.0
 """Silence after which an episode loses its place to a client that waits."""
@@ -87,16 +90,28 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         "description": "MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
         "version": webrl.__version__,
     }
-    entries: list[tuple[str, str, Callable[[Request], Any]]] = [
-        ("POST", "/reset", sessions.reset),
-        ("POST", "/step", sessions.step),
-        ("GET", "/state", sessions.state),
-        ("POST", "/mcp", _answer_tools),
-        ("GET", "/health", lambda _: JSONResponse({"status": "healthy"})),
-        ("GET", "/metadata", lambda _: JSONResponse(metadata)),
-        ("GET", "/schema", lambda _: JSONResponse(schemas)),
+    entries: list[tuple[str, str, str, Callable[[Request], Any], type[BaseModel] | None]] = [
+        ("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, ResetOptions),
+        ("POST", "/step", "Act once", sessions.step, StepRequest),
+        ("GET", "/state", "State of the episode", sessions.state, None),
+        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools, None),
+        ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
+        ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
+        ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
+        ("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(openapi), None),
+        ("GET", "/docs", "The same as a page", lambda _: HTMLResponse(page), None),
+        ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
     ]
-    paths = {path for _, path, _ in entries}
+    paths: dict[str, Any] = {}
+    for method, path, summary, _, body in entries:
+        operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+        if body is not None:
+            operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
+        paths[path] = {method.lower(): operation}
+    info = {"title": _TITLE, "version": webrl.__version__, "description": "Sessions are WebSockets at /ws"}
+    openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
+    text = html.escape(json.dumps(openapi, indent=2))
+    page: str = f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><pre>{text}</pre>\n"
 
     async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
@@ -110,7 +125,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         if isinstance(error, HTTPException) and known in paths:
             return RedirectResponse(known, 307)
         if isinstance(error, HTTPException):
-            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state"
+            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
             return JSONResponse({"detail": text}, error.status_code)
         problem = explain(error, known.strip("/"))["data"]
         status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
@@ -118,7 +133,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
 
     kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
     routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
-    routes += [Route(path, endpoint, methods=[method]) for method, path, endpoint in entries]
+    routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
     return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))

@@ -1,0 +1,261 @@
+"""GRPO with episodes collected ahead: which weights play, what is trained on, and how the second process ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from grpo_builders import DEMO, TINY_ACTOR, grpo
+from llm_builders import save_tiny_model, score
+
+from webrl import cli
+from webrl.errors import ModelError, StageError, UsageError
+from webrl.llm.loading import load_causal_lm
+from webrl.types import Trajectory
+from webrl_grpo.settings import GrpoSettings, load_settings
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = ["dataset_size=6", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
+ADAPTER = ("--use-peft", "learning_rate=1e-2")
+VLLM_PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
+SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "report_to=none", "envs_per_worker=4"]
+AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
+
+
+def settings(**values) -> GrpoSettings:
+    return load_settings(None, {}, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"use_vllm": True}, "max_staleness 1 with vllm_mode=colocate: that engine stands still"),
+        ({"use_vllm": True, "vllm_mode": "server"}, "max_staleness 1 with vllm_mode=server: that engine stands still"),
+        ({"temperature": 0.7}, "max_staleness 1 with temperature 0.7, top_p 1, top_k 0: the probabilities"),
+        ({"top_k": 50}, "max_staleness 1 with temperature 1, top_p 1, top_k 50"),
+        ({"top_p": 0.9}, "max_staleness 1 with temperature 1, top_p 0.9, top_k 0"),
+    ],
+)
+def test_what_cannot_be_played_ahead_is_refused_by_name(values, said):
+    settings(**values)
+    with pytest.raises(UsageError) as refused:
+        settings(max_staleness=1, **values)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("values", [{}, {"use_vllm": True}, {"vllm_mode": "own"}])
+@pytest.mark.parametrize(("name", "value"), [("vllm_python", "python3"), ("vllm_extra_args", ["--enforce-eager"])])
+def test_what_only_servers_of_our_own_read_is_refused_without_them(values, name, value):
+    assert settings(use_vllm=True, vllm_mode="own", **{name: value})
+    with pytest.raises(UsageError, match=f"{name} goes with use_vllm=true vllm_mode=own"):
+        settings(**values, **{name: value})
+
+
+@pytest.mark.grpo
+def test_ratios_are_truncated_only_where_episodes_are_played_ahead(tmp_path):
+    from webrl_grpo.train import _trl_config
+
+    small = {"per_device_train_batch_size": 4, "report_to": "none"}
+    assert _trl_config(settings(**small), tmp_path, on_gpu=False).delta is None
+    assert _trl_config(settings(max_staleness=1, **small), tmp_path, on_gpu=False).delta == 3.0
+
+
+@pytest.mark.grpo
+def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_no_more(tmp_path):
+    num_batches, max_staleness = 4, 2
+    from webrl_grpo.collector import Collector
+
+    folder = save_tiny_model(tmp_path / "model")
+    module = load_causal_lm(str(folder), dtype="float32")
+    with Collector(settings(model_name=str(folder), max_staleness=max_staleness), tmp_path) as collector:
+        taken = []
+        for version in range(num_batches):
+            collector.hand_over(f"m@{version}", module)
+            while collector.num_asked <= max_staleness and version + collector.num_asked < num_batches:
+                collector.ask(version, [])
+            taken.append(collector.take(version)[1])
+        assert taken == [min(k, max_staleness) for k in range(num_batches)]
+        collector.ask(0, [])
+        with pytest.raises(StageError, match=rf"{max_staleness + 1} generation batches behind .* max_staleness="):
+            collector.take(max_staleness + 1)
+    assert not psutil.pid_exists(collector.pid)
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+def test_weights_of_another_model_are_refused_where_the_episodes_are_awaited(tmp_path):
+    from webrl_grpo.collector import Collector
+
+    folder, other = save_tiny_model(tmp_path / "model"), save_tiny_model(tmp_path / "other", hidden=32)
+    with Collector(settings(model_name=str(folder), max_staleness=1), tmp_path) as collector:
+        collector.hand_over("m@0", load_causal_lm(str(other), dtype="float32"))
+        collector.ask(0, [])
+        with pytest.raises(ModelError, match=r"the trainer's .* is not the collector's: .* differ"):
+            collector.take(0)
+
+
+@pytest.mark.grpo
+def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path):
+    from webrl_grpo.collector import Collector
+
+    with Collector(settings(max_staleness=1), tmp_path) as collector:
+        os.kill(collector.pid, signal.SIGKILL)
+        with pytest.raises(StageError, match="the process that collects episodes ended with exit code -9"):
+            collector.check([])
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(tmp_path, capsys):
+    arguments = ["grpo", DEMO, "--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir"]
+    said = []
+    for staleness in (0, 1):
+        assert cli.main([*arguments, str(tmp_path / str(staleness)), f"max_staleness={staleness}"]) == 2
+        said.append(capsys.readouterr().err.splitlines()[-1])
+    assert said[0] == said[1]
+    assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in said[0]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never came to be")
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_nothing_is_left_of_a_training_that_is_interrupted_or_killed_while_episodes_are_awaited(tmp_path, number, code):
+    asked = asyncio.Event()
+
+    async def never_answer(reader, writer):
+        asked.set()
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        writer.close()
+
+    async def interrupt() -> None:
+        server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        # A job in the background ignores it.
+        heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code_of_command = f"{heeds}; import sys; from webrl import cli; sys.exit(cli.main(sys.argv[1:]))"
+        command = [sys.executable, "-c", code_of_command, "grpo", DEMO, "max_staleness=1", "--model-id", TINY_ACTOR]
+        command += ["--space-url", url, "--output-dir", str(tmp_path / "out")]
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        await asyncio.wait_for(asked.wait(), 300)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("webrl_grpo.collector" in child.cmdline() for child in children)
+        process.send_signal(number)
+        assert await asyncio.wait_for(process.wait(), 120) == code
+        await asyncio.to_thread(wait_until, lambda: not any(child.is_running() for child in children))
+        server.close()
+
+    asyncio.run(interrupt())
+
+
+def merged(adapter: Path, folder: Path) -> Path:
+    """The tiny actor with an adapter, as one model."""
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(load_causal_lm(TINY_ACTOR, dtype="float32"), adapter)
+    adapted.merge_and_unload().save_pretrained(folder / "merged")
+    return folder / "merged"
+
+
+def assert_played_by(model: Path, episodes: list[Trajectory]) -> None:
+    for step in [t.steps[0] for t in episodes]:
+        assert list(step.logprobs) == pytest.approx(score(str(model), step.prompt_ids, step.action_ids), abs=1e-3)
+
+
+def in_eights(episodes: list[Trajectory]) -> list[list[Trajectory]]:
+    return [episodes[i : i + 8] for i in range(0, len(episodes), 8)]
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
+def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_their_probabilities(tmp_path, monkeypatch):
+    """The ratio's denominator is what the weights of the record give to the tokens; a resumed training goes on so."""
+    from webrl_grpo import trl_trainer
+
+    batches = []
+
+    class Watched(trl_trainer.AheadTrainer):
+        def _generate_and_score_completions(self, inputs):
+            batches.append(super()._generate_and_score_completions(inputs))
+            return batches[-1]
+
+    monkeypatch.setattr(trl_trainer, "AheadTrainer", Watched)
+    out = tmp_path / "out"
+    report, episodes = grpo(out, *AHEAD, "save_interval=2")
+    assert report["staleness"] == [0, 1, 1]
+    versions = [[t.policy.partition("@step-")[2] for t in played] for played in in_eights(episodes)]
+    assert versions == [["0"] * 8, ["0"] * 8, ["2"] * 8], "the last one by the weights that the first has trained"
+    folders = {"0": TINY_ACTOR, "2": str(out / "checkpoint-2")}
+    num_rows = 0
+    for played, batch in zip(in_eights(episodes), batches, strict=True):
+        folder = folders[played[0].policy.partition("@step-")[2]]
+        steps = [s for t in played for s in t.steps]
+        for row in range(len(batch["prompt_ids"])):
+            prompt = batch["prompt_ids"][row][batch["prompt_mask"][row] == 1].tolist()
+            answer = batch["completion_ids"][row][batch["completion_mask"][row] == 1].tolist()
+            if not answer:  # it only fills up
+                continue
+            num_rows += 1
+            behaviour = batch["old_per_token_logps"][row][: len(answer)].tolist()
+            same = [s.logprobs for s in steps if (list(s.prompt_ids), list(s.action_ids)) == (prompt, answer)]
+            assert any(behaviour == pytest.approx(list(recorded), abs=1e-7) for recorded in same)
+            assert behaviour == pytest.approx(score(folder, prompt, answer), abs=1e-4)
+    assert num_rows > 0
+
+    report, episodes = grpo(out, *AHEAD, "--resume-from-checkpoint", str(out / "checkpoint-2"))
+    assert report["staleness"] == [0, 1]
+    assert {t.policy.partition("@step-")[2] for t in episodes[24:]} == {"2"}
+    assert len(episodes) == 24 + 16
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
+def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
+    out = tmp_path / "out"
+    report, episodes = grpo(out, *AHEAD, *ADAPTER, "save_interval=2")
+    assert report["staleness"] == [0, 1, 1]
+    assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
+
+
+@pytest.mark.grpo
+def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
+    options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_mode=own", "vllm_python=/no/such/python"]
+    assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options]) == 2
+    assert "vllm_python '/no/such/python' is no executable" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.grpo
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("whole", "max_staleness"), [(True, 0), (False, 1)])
+def test_servers_of_our_own_play_with_what_is_handed_over_and_end_with_the_training(tmp_path, whole, max_staleness):
+    out = tmp_path / "out"
+    before = set(psutil.Process().children(recursive=True))  # browsers that tests share
+    servers = [f"vllm_python={VLLM_PYTHON}"] if VLLM_PYTHON else []
+    servers += ["use_vllm=true", "vllm_mode=own", f"max_staleness={max_staleness}"]
+    report, episodes = grpo(out, *AHEAD, *(() if whole else ADAPTER), "save_interval=2", *servers)
+    assert report["staleness"] == [0, max_staleness, max_staleness]
+    checkpoint = out / f"checkpoint-{4 - 2 * max_staleness}"
+    assert_played_by(checkpoint if whole else merged(checkpoint, tmp_path), episodes[16:])
+    assert not list(out.glob(".*"))
+    assert set(psutil.Process().children(recursive=True)) <= before

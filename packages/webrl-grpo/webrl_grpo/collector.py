@@ -1,0 +1,223 @@
+"""Plays ahead of the training, in another process: the next generation batches, with a copy of the policy.
+
+    with Collector(settings, out) as collector:
+        collector.check(tasks)
+        collector.hand_over("actor@step-0", module)      # a snapshot, for all later requests
+        collector.ask(0, attempts)
+        episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
+
+Batches are played in the order of the requests, each with the weights handed over last before it, independently of the
+speed of either side. Errors of the process are raised here, with the type and text that they have in `Player`. The
+process and its browsers end with this one, even if it is killed.
+
+The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
+folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). The responses
+to "check" and "play" are None, the episodes, or the exception that ended the process. It ends when the pipe closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Self
+
+from webrl.config import plugins
+from webrl.config.redaction import guard_output, revealed
+from webrl.errors import StageError, WebRLError
+from webrl.llm.eyes import Eyes
+from webrl.runs.own_python import own_environment, own_python, restore_python_path
+from webrl.types import Task
+from webrl_grpo.play import Attempt, Episode, Player
+from webrl_grpo.settings import GrpoSettings
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 30.0
+"""Time for the process to end, before it is killed."""
+_CLOSING_S = 20.0
+"""Time for its browsers to close."""
+
+
+class Collector:
+    """Owns the process; `out` is where it keeps screenshots."""
+
+    def __init__(self, settings: GrpoSettings, out: Path) -> None:
+        self._settings = settings
+        self._out = out
+        self._asked: deque[tuple[int, str]] = deque()
+        self._fingerprint = ""
+
+    def __enter__(self) -> Self:
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                own_python("webrl_grpo.collector", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
+                env=own_environment(),
+            )
+        self._send(revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._connection.close()  # the process ends when its end of the pipe closes
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Check the tasks like `Player.check`."""
+        self._send("check", list(tasks))
+        self._receive()
+
+    def hand_over(self, fingerprint: str, module: Any) -> None:
+        """Take a snapshot of the trained weights for all later requests."""
+        from safetensors.torch import save
+
+        trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
+        self._fingerprint = fingerprint
+        self._send("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained}))
+
+    def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
+        """Request a batch, played with the weights that were handed over last.
+
+        Args:
+            version: number of batches that these weights have been trained on.
+        """
+        self._asked.append((version, self._fingerprint))
+        self._send("play", list(attempts))
+
+    @property
+    def num_asked(self) -> int:
+        """Number of batches that are requested and not taken."""
+        return len(self._asked)
+
+    def take(self, version: int) -> tuple[list[Episode], int]:
+        """Wait for the oldest batch; return it and how many batches its weights are behind the current ones.
+
+        Args:
+            version: number of batches that the current weights have been trained on.
+
+        Raises:
+            StageError: more than `max_staleness` behind, of other weights than requested, or the process died.
+            WebRLError: an error of `Player.play`.
+        """
+        episodes: list[Episode] = self._receive()
+        asked, fingerprint = self._asked.popleft()
+        others = {e.trajectory.policy for e in episodes} - {fingerprint}
+        if others:
+            raise StageError(f"episodes asked of {fingerprint!r} were played by {', '.join(sorted(others))}")
+        staleness = version - asked
+        if not 0 <= staleness <= self._settings.max_staleness:
+            raise StageError(
+                f"episodes of {fingerprint!r} are {staleness} generation batches behind the weights to be trained; "
+                f"max_staleness={self._settings.max_staleness}"
+            )
+        return episodes, staleness
+
+    def _send(self, *message: Any) -> None:
+        """Send a message; the process reads it at once, also while it plays."""
+        with contextlib.suppress(OSError):  # it died: `_receive` says so
+            self._connection.send(message)
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            code = self._process.wait()
+            raise StageError(f"the process that collects episodes ended with exit code {code}") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
+    """Handle messages until the process ends."""
+    from webrl_grpo.sampler import PolicyCopy, ServedCopy
+
+    eyes = Eyes(settings.model_name) if settings.sees else None
+    with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
+        # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
+        copy: PolicyCopy | ServedCopy
+        if settings.has_servers:
+            copy = ServedCopy(settings, out, player.run)
+            stack.callback(copy.stop)
+        else:
+            copy = PolicyCopy(settings, eyes)
+        while True:
+            match inbox.get():
+                case ("check", tasks):
+                    player.check(tasks)
+                    connection.send(None)
+                case ("weights", fingerprint, data):
+                    copy.take(fingerprint, data)
+                case ("play", attempts):
+                    connection.send(player.play(attempts, copy.open))
+
+
+def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+    """Queue incoming messages so that senders do not wait; interrupt the main thread at the end."""
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGINT)
+        time.sleep(_CLOSING_S)
+        os._exit(1)
+
+
+def main(fd: int) -> None:
+    """Serve the pipe's end `fd`."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    connection, inbox = Connection(fd), SimpleQueue[Any]()
+    try:
+        data, out, level = connection.recv()
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        for name in plugins.PACKAGES:
+            logging.getLogger(name).setLevel(level)
+        settings = GrpoSettings.model_validate(data)
+        threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+        _serve(connection, settings, out, inbox)
+    except (KeyboardInterrupt, EOFError, ConnectionError):
+        pass  # the other process has ended
+    except Exception as error:  # the boundary of the process; of a defect, the traceback is sent as well
+        trace = "".join(traceback.format_exception(error))
+        if not isinstance(error, WebRLError):
+            error.add_note(f"in the process that collects episodes:\n{trace}")
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception of any library, with any constructor
+            connection.send(RuntimeError(trace))
+        else:
+            connection.send(error)
+
+
+if __name__ == "__main__":
+    guard_output()
+    restore_python_path()
+    main(int(sys.argv[1]))

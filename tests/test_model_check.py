@@ -285,3 +285,14 @@ def test_an_adapter_in_the_hubs_cache_is_refused_with_the_way_to_use_it(adapter,
     for use in (check_model, lambda name: copy_model(name, tmp_path / "actor")):
         with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
             use("ann/agent")
+
+
+def test_a_hub_model_is_copied_with_its_commit_and_one_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    cached = tmp_path / "cache" / "models--ann--base"
+    save_tiny_model(cached / "snapshots" / ("0" * 40))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
+    with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
+        copy_model("ann/nothing", tmp_path / "nothing")

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Self
 
 from webrl import phase as phases
-from webrl.config import RolloutConfig, RunConfig, plugins
+from webrl.config import RolloutConfig, RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
@@ -47,17 +47,12 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_settings(config, "run()")
     check_extras(config, stages)
     check_inputs(config, stages)
-    make_showcase = plugins.hook("showcase") if config.trackers else None
-    showcase = make_showcase(config.run_dir) if make_showcase else None
-    finished = {k for k in range(config.num_phases + 1) if phases.is_phase_done(RunFolder(config.run_dir).phase(k))}
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def report(summary: dict[str, Any]) -> None:
             if on_phase is not None:
                 on_phase(summary)
             trackers.log("phase", phase_metrics(summary), summary["phase"])
-            if summary["phase"] not in finished:
-                trackers.show(showcase, summary["phase"])
 
         return phases.run(config, on_phase=report)
 

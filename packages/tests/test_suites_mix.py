@@ -167,7 +167,6 @@ def test_an_evaluation_is_counted_shown_and_compared_suite_by_suite_and_never_ov
     write_report([folder.path, other], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "arena: success after phase 1" in page
-    assert "other − mixed, miniwob" in page
     assert "so far miniwob: 1/1 = 100.0 % [20.7, 100.0]." in page
     assert "3/4" not in page
     assert ("phase 1", "2/2 = 100.0 % [34.2, 100.0] of arena: held-out seeds") in status(folder.path)

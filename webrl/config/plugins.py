@@ -9,8 +9,8 @@ Groups:
 - `ENVIRONMENTS`: values of `rollout.env` other than a browser on this machine;
 - `COMMANDS`: subcommands (`webrl.cli.command.Command`);
 - `HOOKS`: functions that the core calls where the companion that has them is installed: `report` (the page at the end
-  of a run), `showcase` (what trackers are shown after a phase), `loss-figure` and `reliability-figure` (of `webrl sft`
-  and of a trained judge), `by-hand` (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`).
+  of a run), `loss-figure` and `reliability-figure` (of `webrl sft` and of a trained judge), `by-hand`
+  (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`).
 
 In a clone webrl's own rows are those of its `pyproject.toml`, so that they are the code's even where the clone was
 updated and not installed again.
@@ -44,7 +44,7 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "grpo": {COMMANDS: ("grpo",)},
     "report": {
         COMMANDS: ("push", "report", "view"),
-        HOOKS: ("loss-figure", "reliability-figure", "report", "showcase"),
+        HOOKS: ("loss-figure", "reliability-figure", "report"),
     },
     "serve": {COMMANDS: ("serve-env", "serve-model"), ENVIRONMENTS: ("openenv",)},
     "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},

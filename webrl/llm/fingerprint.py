@@ -77,19 +77,6 @@ def weights_fingerprint(folder: Path | str) -> str:
     return digest.hexdigest()[:_HEX_DIGITS]
 
 
-def base_fingerprint(name: Path | str) -> str:
-    """`weights_fingerprint` of a folder, or of a hub model that has been downloaded; else the hub name itself."""
-    if Path(name).expanduser().is_dir():
-        return weights_fingerprint(Path(name).expanduser())
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        config = try_to_load_from_cache(str(name), "config.json")
-        return weights_fingerprint(Path(config).parent) if isinstance(config, str) else str(name)
-    except (ModelError, ValueError):  # incomplete, or not written like a hub name
-        return str(name)
-
-
 @lru_cache(maxsize=256)
 def _file_digest(path: str, version: tuple[int, int]) -> bytes:
     size, _ = version  # the modification time is there for the cache key

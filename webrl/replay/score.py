@@ -7,10 +7,9 @@ constant and survives a kill or power failure.
 from __future__ import annotations
 
 import array
-import contextlib
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from multiprocessing import get_context
@@ -96,33 +95,6 @@ class ScoreCache:
 
     def __exit__(self, *exc: object) -> None:
         self._database.close()
-
-
-def read_scores(
-    path: Path, fingerprints: Collection[str], steps: Iterable[tuple[str, Sequence[int], Sequence[int], str]]
-) -> dict[tuple[str, str], tuple[float, ...]]:
-    """Stored log-probabilities by (actor fingerprint, step id), from a file that others may write to; it is only read.
-
-    Args:
-        steps: (step id, prompt ids, action ids, SHA-256 of the picture or "") of each.
-
-    Raises:
-        DataError: not a score cache, or busy for longer than a second.
-    """
-    found = {}
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)
-        ) as database:
-            for step_id, prompt_ids, action_ids, picture in steps:
-                digest = _digest(prompt_ids, action_ids, picture)
-                for fingerprint in fingerprints:
-                    sql = "SELECT logprobs FROM scores WHERE fingerprint = ? AND step_id = ? AND digest = ?"
-                    for (blob,) in database.execute(sql, (fingerprint, step_id, digest)):
-                        found[fingerprint, step_id] = tuple(array.array("d", blob))
-    except (sqlite3.Error, ValueError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read as score cache ({error})") from None
-    return found
 
 
 def score_cached(

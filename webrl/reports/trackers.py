@@ -1,4 +1,4 @@
-"""Metrics, charts and example episodes to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
+"""Metrics to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
 `Relay` carries the metrics of a run to them while it works: trainers, here or in other processes, append to
 `phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
@@ -10,48 +10,22 @@ Only rank 0 opens trackers.
 from __future__ import annotations
 
 import hashlib
-import html
 import importlib
 import json
 import logging
-import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 logger = logging.getLogger(__name__)
 Metric = float | Sequence[float]
 """A scalar, or the values of a histogram."""
-
-
-@dataclass(frozen=True)
-class PhaseSummary:
-    """What to show after a phase; secrets are masked."""
-
-    pictures: dict[str, NDArray[np.uint8]]
-    """Charts as [height, width, 3] by their name, such as `success-by-phase`."""
-    head: Sequence[str]
-    """Columns of `examples`."""
-    examples: Sequence[Sequence[object]]
-    """Episodes of the phase, each with what it was, how it ended and where it lies."""
-
-
-class Showcase(Protocol):
-    """Draws what to show (the hook `showcase`)."""
-
-    def phase(self, number: int) -> PhaseSummary:
-        """Draw the charts of all phases up to this one, and choose examples of this one."""
 
 
 class Trackers:
@@ -63,18 +37,6 @@ class Trackers:
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
         """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
         self._each("log", lambda tracker: tracker.log(group, metrics, step))
-
-    def show(self, showcase: Showcase | None, phase: int) -> None:
-        """Show a phase's charts and examples in every tracker; nothing without a showcase."""
-        if not self._trackers or showcase is None:
-            return
-        try:
-            summary = showcase.phase(phase)
-        # A chart that cannot be drawn, be it for a damaged file or a library's bug, must not end a training run.
-        except Exception as error:
-            logger.warning("phase %d: no charts and examples for the trackers: %r", phase, error)
-            return
-        self._each("show", lambda tracker: tracker.show(summary, phase))
 
     def close(self) -> None:
         """Flush and end all of them."""
@@ -133,11 +95,6 @@ class _TensorBoard:
             elif value:
                 self._writer.add_histogram(f"{group}/{name}", np.asarray(value), step)
 
-    def show(self, summary: PhaseSummary, step: int) -> None:
-        for name, pixels in summary.pictures.items():
-            self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        self._writer.add_text("report/examples", table(summary.head, summary.examples), step)
-
     def close(self) -> None:
         self._writer.close()
 
@@ -166,14 +123,6 @@ class _Hosted:
             elif value and hasattr(self._module, "Histogram"):
                 data[f"{group}/{name}"] = self._module.Histogram(list(value))
         self._log(group, data, step)
-
-    def show(self, summary: PhaseSummary, step: int) -> None:
-        data = {f"report/{name}": self._module.Image(pixels) for name, pixels in summary.pictures.items()}
-        # trackio's tables are Markdown.
-        cell_text = str if self._module.__name__ == "wandb" else escaped
-        rows = [list(map(cell_text, row)) for row in summary.examples]
-        table = self._module.Table(columns=list(summary.head), data=rows)
-        self._log("report", data | {"report/examples": table}, step)
 
     def close(self) -> None:
         self._run.finish()
@@ -243,18 +192,3 @@ class Relay:
                     if name not in ("name", "step") and is_metric:
                         metrics[name.removeprefix(f"{data['name']}/")] = value
                 self._trackers.log(group, metrics, step)
-
-
-_SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
-
-
-def escaped(value: object) -> str:
-    """The text of a value on one line, without a sign that means something in Markdown or HTML."""
-    text = html.escape(str(value), quote=False)
-    return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of escaped cells."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join('---' if cell == '---' else escaped(cell) for cell in line)} |" for line in lines)

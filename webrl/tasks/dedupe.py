@@ -101,7 +101,7 @@ def find_duplicates(
     """Find the earlier instruction that each task duplicates, if any, among `known` and the tasks before it.
 
     Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
-    take about a minute (`benchmarks/curriculum.py`).
+    take about a minute.
 
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.

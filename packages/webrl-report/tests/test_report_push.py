@@ -12,26 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from hub_stand_in import TOKEN, Hub, stand_in
-from huggingface_hub import ModelCard, constants
-from peft import PeftModel
+from huggingface_hub import ModelCard
 from report_builders import build_run, mark, trajectory
-from safetensors.torch import load_file, save_file
-from training_builders import make_actor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from webrl import cli, stages
-from webrl.config import OptimConfig
-from webrl.errors import ModelError
-from webrl.llm.loading import load_causal_lm, load_tokenizer
-from webrl.runs.disk import atomic_path
+from webrl import cli
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
-from webrl.training.export import STATE, Start, exporter, read_origin
-from webrl.training.lora import add_adapters
-from webrl.training.models import load_actor
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,9 +37,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         folder = run.phase(phase)
         shutil.copytree(ACTOR, folder.actor)
         (folder.actor / "optimizer.pt").write_bytes(b"state of an optimizer")
-        if phase:
-            (folder.actor / "lora").mkdir()
-            (folder.actor / "lora" / "state.safetensors").write_bytes(b"x")
         tried = list(read_records(folder.trajectories, Trajectory))
         page = f"see https://shop.test/?token={SECRET}</b><script>alert(1)</script>"
         tried[0] = trajectory(tried[0].task, phase, 0.0, page=page, action=page)
@@ -117,7 +103,6 @@ def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
         assert SECRET.encode() not in data, name
         assert TOKEN.encode() not in data, name
     assert yaml.safe_load(files["config.yaml"])["models"]["actor"] == "https://***@models.test/x"
-    assert b"https://shop.test/?token=***&lt;/b&gt;" in files["report.html"]
     assert TOKEN not in done.out + done.err
     assert hub.num_puts == 1
 
@@ -133,7 +118,6 @@ def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     answer = model.generate(**tokenizer("click", return_tensors="pt"), max_new_tokens=2, do_sample=False)
@@ -268,149 +252,11 @@ def test_a_secret_in_the_model_folder_stops_the_push(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_no_weights_and_a_base_that_is_no_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = build_run(tmp_path / "run", num_phases=0)
     shutil.copytree(ACTOR, run.phase(0).actor)
+    assert cli.main(["push", str(run.path), "ann/agent", "--dry-run", "--base", str(ACTOR)]) == 2
+    assert "is no name of a model on the Hub; it is OWNER/NAME" in capsys.readouterr().err
     (run.phase(0).actor / "model.safetensors").unlink()
     assert cli.main(["push", str(run.path), "ann/agent", "--dry-run"]) == 1
     assert "no weights (model*.safetensors); name a phase that has them" in capsys.readouterr().err
-
-
-def adapt(start: str, folder: Path, rank: int, seed: int) -> None:
-    """What a LoRA training writes, with adapters of random weights."""
-    config = OptimConfig(lora_rank=rank, lora_alpha=1.5 * rank)
-    model = load_actor(start)
-    add_adapters(model, config)
-    generator = torch.Generator().manual_seed(seed)
-    state = {
-        name: torch.randn(value.shape, generator=generator) / 20
-        for name, value in model.named_parameters()
-        if value.requires_grad
-    }
-    with atomic_path(folder) as temporary:
-        temporary.mkdir()
-        exporter(Start(start), load_tokenizer(start), config)(state, temporary)
-
-
-@pytest.fixture(scope="module")
-def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunFolder]:
-    """A base model, and a run from it: a supervised start and two phases, adapters each."""
-    home = tmp_path_factory.mktemp("adapted")
-    base = make_actor(home / "base")
-    sft = home / "earlier" / "sft"
-    adapt(str(base), sft, 4, seed=1)
-    run = build_run(home / "run", num_phases=2, models={"actor": str(sft)})
-    stages.copy_model(str(sft), run.phase(0).actor)
-    adapt(str(run.phase(0).actor), run.phase(1).actor, 2, seed=2)
-    adapt(str(run.phase(1).actor), run.phase(2).actor, 4, seed=3)
-    return base, run
-
-
-def test_a_damaged_adapter_state_is_named_before_it_takes_memory(adapted: tuple[Path, RunFolder], tmp_path: Path):
-    folder = shutil.copytree(adapted[1].phase(0).actor, tmp_path / "actor")
-    state = load_file(folder / STATE)
-    origin = read_origin(folder)
-    assert origin is not None
-    for message, changed in (
-        (r"it claims lora_rank=1000000000, its adapters have \[4\]", {"lora_rank": 10**9}),
-        (r"damaged \(.*lora_alpha", {"lora_alpha": -1}),
-    ):
-        text = json.dumps(origin.model_dump() | changed)
-        save_file(state, folder / STATE, metadata={"webrl": text})
-        with pytest.raises(ModelError, match=message):
-            read_origin(folder)
-    (folder / STATE).write_bytes(b"\xff" * 100)
-    with pytest.raises(ModelError, match="not a trained state of webrl's, or damaged"):
-        read_origin(folder)
-
-
-def test_a_pushed_adapter_is_what_peft_puts_onto_the_named_base_model(
-    push: Pusher, adapted: tuple[Path, RunFolder], tmp_path: Path
-):
-    base, run = adapted
-    done = push(str(run.path), "ann/agent", "--adapter", "--base", "ann/base")
-    assert done.code == 0, done.err
-    files = push.hub.repos["ann/agent"]
-    assert set(files) == {
-        "README.md", "config.yaml", "report.html", "adapter_config.json", "adapter_model.safetensors",
-        "tokenizer.json", "tokenizer_config.json",
-    }  # fmt: skip
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-    config = json.loads(files["adapter_config.json"])
-    assert (config["r"], config["base_model_name_or_path"], config["task_type"]) == (10, "ann/base", "CAUSAL_LM")
-    card = ModelCard.load(tmp_path / "README.md")
-    assert (card.data.base_model, card.data.library_name) == ("ann/base", "peft")
-    assert card.data.to_dict()["base_model_relation"] == "adapter"
-    assert 'AutoModelForCausalLM.from_pretrained("ann/base", dtype="float32")' in card.text
-    assert 'PeftModel.from_pretrained(base, "ann/agent")' in card.text
-    assert "The run trained 3 adapters one after the other; this is their sum." in card.text
-    ids = torch.arange(2, 40)[None]
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path)
-    trained = AutoModelForCausalLM.from_pretrained(run.phase(2).actor)
-    plain = AutoModelForCausalLM.from_pretrained(base)
-    with torch.no_grad():
-        found, wanted, start = (m(ids).logits for m in (model, trained, plain))
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
-    assert (start - wanted).abs().max() > 0.1
-    assert AutoTokenizer.from_pretrained(tmp_path)("w7")["input_ids"] == [7]
-    # webrl's own loaders take the folder too, once the base is where the adapter says.
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(base)}))
-    with torch.no_grad():
-        own = load_causal_lm(str(tmp_path), dtype="float32")(ids).logits
-    torch.testing.assert_close(own, wanted, atol=1e-4, rtol=1e-4)
-
-
-def test_an_adapter_without_a_base_that_others_have_is_refused(
-    adapted: tuple[Path, RunFolder], finished: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    base, run = adapted
-    whole = build_run(tmp_path / "whole", num_phases=0)
-    shutil.copytree(ACTOR, whole.phase(0).actor)
-    local = f"the run started from the folder {str(base)!r}, which others do not have; name that model"
-    for options, code, says in (
-        ([str(run.path)], 2, local),
-        ([str(run.path), "--base", str(base)], 2, "is no name of a model on the Hub; it is OWNER/NAME"),
-        ([str(whole.path), "--base", "ann/base"], 1, "--adapter: nothing was trained"),
-        ([str(finished.path), "--base", "ann/base"], 1, "phase_01/actor/lora/state.safetensors: not a trained state"),
-    ):
-        given, *more = options
-        out = tmp_path / "out"
-        assert cli.main(["push", given, "ann/agent", "--adapter", "--to", str(out), *more]) == code
-        said = capsys.readouterr().err
-        assert says in said
-        assert "Traceback" not in said
-        assert not out.exists()
-
-
-def test_a_base_on_the_hub_is_copied_into_the_run_and_compared_with_what_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    for name, seed in (("base", 0), ("other", 1)):
-        cached = tmp_path / "cache" / f"models--ann--{name}"
-        make_actor(cached / "snapshots" / (str(seed) * 40), seed=seed)
-        (cached / "refs").mkdir()
-        (cached / "refs" / "main").write_text(str(seed) * 40)
-    run = build_run(tmp_path / "run", num_phases=1, models={"actor": "ann/base"})
-    mark(run.phase(0), "train", stages.copy_model("ann/base", run.phase(0).actor))
-    adapt(str(run.phase(0).actor), run.phase(1).actor, 4, seed=2)
-    pushed = ["push", str(run.path), "ann/agent", "--adapter", "--to", str(tmp_path / "out")]
-    assert cli.main([*pushed, "--base", "ann/other"]) == 2
-    assert "--base ann/other: it has other weights than 'ann/base'" in capsys.readouterr().err
-    assert cli.main(pushed) == 0
-    assert ModelCard.load(tmp_path / "out" / "README.md").data.base_model == "ann/base"
-    with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
-        stages.copy_model("ann/nothing", tmp_path / "nothing")
-
-
-def test_a_base_folder_written_like_a_hub_name_is_not_taken_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    make_actor(Path("models/llama"))
-    run = build_run(tmp_path / "run", num_phases=0)
-    adapt("models/llama", run.phase(0).actor, 4, seed=1)
-    shutil.rmtree("models")
-    assert cli.main(["push", str(run.path), "ann/agent", "--adapter", "--dry-run"]) == 2
-    assert "the run started from the folder './models/llama'" in capsys.readouterr().err

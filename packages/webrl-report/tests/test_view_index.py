@@ -1,23 +1,21 @@
 """The viewer's index: selections, growth and replacement of files, bad lines, details of a step."""
 
-import math
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from view_builders import PAGE, make_run, step_record, trajectory, write
+from view_builders import PAGE, make_run, trajectory, write
 
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.score import ScoreCache
 from webrl.reward.data import read_judged
 from webrl.runs.spelling import visible
 from webrl.types import Label, Status
 from webrl_report.view.app import set_label
 from webrl_report.view.details import Run, acted_elements, describe, pieces
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, check_run
-from webrl_report.view.query import Selection, options, policy_names, same_task, select, totals
+from webrl_report.view.query import Selection, options, same_task, select, totals
 
 
 @pytest.fixture
@@ -188,43 +186,12 @@ def test_attempts_at_a_task_are_found_over_phases_and_runs(run, tmp_path):
     ]
 
 
-def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_actors(run):
-    (run / "config.yaml").write_text("actor: {objective: webrl, gae_lambda: 0.5}\n")
-    with ScoreCache(run / "scores.sqlite") as cache:
-        cache.put("actor0", [step_record("p00-a", 0, 2)])
-        cache.put("actor1", [step_record("p00-a", 0, 2, ref_logprobs=(-0.25, -0.125))])
-        cache.put("actor1", [step_record("p00-b", 0, 1, prompt_ids=(9,))])  # another prompt: not this step's
-    index = indexed(run)
-    assert policy_names(index, 0) == {"actor0": "the start", "actor1": "after phase 1"}
-    details = described(index, run)
-    first, last = details.steps
-    assert [(s.actor, s.is_sampling, s.total) for s in first.scores] == [
-        ("the start", True, -0.75),
-        ("after phase 1", False, -0.375),
-    ]
-    assert math.isclose(first.scores[1].mean_probability, math.exp(-0.1875))
-    # 0.5 (0.5 − 0.25) + 0.5 (1 − 0.25), and 1 − 0.25 at the end
-    assert [step.trained[0][2] for step in details.steps] == [0.5, 0.75]
+def test_a_step_shows_its_values_log_probability_and_the_element_that_was_used(run):
+    (run / "config.yaml").write_text("\0")  # what cannot be read keeps no page from being shown
+    first, last = described(indexed(run), run).steps
+    assert (first.log_probability, first.trained[0][0], first.trained[0][1].value) == (-0.75, 0, 0.25)
     assert last.elements == ("17",)
     assert [p.text for p in last.page if p.kind == "acted"] == ["[17] button 'Cancel'"]
-    assert described(index, run, 2).steps[0].scores == []
-
-
-def test_of_a_config_the_actor_alone_is_read(run):
-    (run / "config.yaml").write_text("actor: {objective: webrl_released}\nan_option_of_long_ago: 3\n")
-    details = described(indexed(run), run)
-    assert details.steps[0].trained[0][2] == 1.0
-    assert "advantages" not in "".join(details.notes)
-
-
-@pytest.mark.parametrize("text", ["actor: {objektive: webrl}", "actor: [webrl]", "- actor", "actor: {objective", "\0"])
-def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run, text):
-    (run / "config.yaml").write_text(text)
-    details = described(indexed(run), run)
-    assert str(run / "config.yaml") in details.notes[0]
-    assert "advantages are not known" in details.notes[0]
-    assert details.steps[0].trained[0][1].value == 0.25
-    assert details.steps[0].trained[0][2] is None
 
 
 def test_an_answers_tokens_are_its_text_piece_by_piece(tmp_path):

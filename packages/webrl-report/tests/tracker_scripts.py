@@ -14,17 +14,14 @@ from typing import Any
 
 from webrl.config import load_config
 from webrl.reports.trackers import open_trackers
-from webrl_report.page.showcase import Showcase
 
 
 def write(run: Path, kind: str) -> None:
     config = load_config(run / "config.yaml").model_copy(update={"trackers": (kind,)})
-    showcase = Showcase(run)
     with open_trackers(config) as trackers:
         for phase in (0, 1):
             trackers.log("phase", {"eval.rate": 0.5 + phase / 4}, phase)
             trackers.log(f"phase_{phase:02d}/actor", {"loss": 1.5, "advantages": [0.0, 1.0]}, 8)
-            trackers.show(showcase, phase)
 
 
 def read_wandb(run: Path) -> list[dict[str, Any]]:

@@ -6,10 +6,11 @@ sends it.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,19 @@ from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
 from webrl.evaluate import is_evaluated, named_rates
-from webrl.llm.fingerprint import base_fingerprint, weights_fingerprint
 from webrl.llm.loading import HUB_NAME, MODEL_FILES
 from webrl.phase import is_phase_done
 from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
-from webrl.reports.trackers import escaped, table
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
 from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
-from webrl.training.export import STATE, read_origin, stacked_adapter
 from webrl_report.page.build import render, settings_table
 from webrl_report.page.facts import RunFacts, read_run
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-_WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
-"""Files that an adapter does without."""
+_SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
+"""What means something in Markdown."""
 _HEADER_BYTES = 100 << 20
 _OUTDATED = ["model*.safetensors*", "adapter_*", "config.json", "generation_config.json"]
 """Files of an earlier push that are removed where this one has none of the name, such as other shards."""
@@ -48,20 +46,6 @@ _HINTS = {
 
 class HubError(WebRLError):
     """The Hub could not be reached, or rejected a request; the text explains which and why."""
-
-
-@dataclass(frozen=True)
-class Ancestry:
-    """What an actor was made from: the phases before it, the supervised start, and the model that all began with."""
-
-    trained: tuple[Path, ...]
-    """Model folders that were trained one from the other, oldest first; the last is the actor."""
-    base: str
-    """What the first of them was trained from, as it was named."""
-    weights: str | None
-    """`base_fingerprint` of that; None: not known."""
-    on_hub: bool
-    """Whether it is a name of the Hub, rather than a folder."""
 
 
 def check_repo_id(repo_id: str) -> None:
@@ -106,25 +90,17 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
 
 
 def write_folder(
-    phase: PhaseFolder,
-    out: Path,
-    repo_id: str,
-    license_id: str,
-    *,
-    adapter: bool = False,
-    base: str | None = None,
-    link: bool = False,
+    phase: PhaseFolder, out: Path, repo_id: str, license_id: str, *, base: str | None = None, link: bool = False
 ) -> None:
     """Fill an empty folder with all that is uploaded.
 
     Args:
-        adapter: the LoRA adapter for the base model, instead of the weights.
         base: the base model's name on the Hub, where the run started from a folder.
         link: link the weights instead of copying them.
 
     Raises:
-        ModelError: the model has no weights, lacks its tokenizer or config, or was trained whole and has no adapter.
-        UsageError: an adapter for a base that only this machine has, or a base of other weights.
+        ModelError: the model has no weights, or lacks its tokenizer or config.
+        UsageError: a base that is no name of the Hub.
         DataError: something in the folder looks like a secret (which file, not which text).
     """
     from huggingface_hub import get_token
@@ -136,21 +112,15 @@ def write_folder(
     for section in (config, *(config.get(name, {}) for name in ("generate", "rollout", "label"))):
         remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
-    origin = ancestry(phase)
-    if base is not None:
-        if not HUB_NAME.fullmatch(base) or Path(base).exists():
-            raise UsageError(f"--base {base!r} is no name of a model on the Hub; it is OWNER/NAME")
-        if origin.weights and base_fingerprint(base) not in (origin.weights, base):
-            raise UsageError(f"--base {base}: it has other weights than {origin.base!r}, which the run started from")
-        origin = replace(origin, base=base, on_hub=True)
-    rank = _put_adapter(origin, out) if adapter else None
+    if base is not None and (not HUB_NAME.fullmatch(base) or Path(base).exists()):
+        raise UsageError(f"--base {base!r} is no name of a model on the Hub; it is OWNER/NAME")
     found = {path for pattern in MODEL_FILES for path in phase.actor.glob(pattern) if path.is_file()}
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
         raise ModelError(f"{phase.actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
     if lacking := {"config.json", "tokenizer_config.json"} - names:
         raise ModelError(f"{phase.actor}: {', '.join(sorted(lacking))} is not there")
-    for path in sorted(path for path in found if not (adapter and _WEIGHTS.search(path.name))):
+    for path in sorted(found):
         target = out / path.name
         if link and path.suffix == ".safetensors":
             target.symlink_to(path.resolve())
@@ -159,7 +129,7 @@ def write_folder(
                 shutil.copyfile(path, temporary)
     facts = read_run(run.path)
     facts.phases = [found for found in facts.phases if found.phase <= phase.phase]
-    write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, origin, rank))
+    write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, base))
     write_text(out / "config.yaml", yaml.safe_dump(redact_all(config), sort_keys=False, allow_unicode=True))
     write_text(out / "report.html", render([facts]))
     secret = []
@@ -175,70 +145,6 @@ def write_folder(
             f"not uploaded: {', '.join(secret)} would hold a password, a token or a log-in in an address; remove it "
             f"from the model folder {str(phase.actor)!r}"
         )
-
-
-def ancestry(phase: PhaseFolder) -> Ancestry:
-    """Follow a phase's actor back to the model that all began with, as far as the folders are here.
-
-    Raises:
-        ModelError: a `lora/state.safetensors` that is damaged.
-    """
-    run = RunFolder(phase.path.parent)
-    start = run.phase(0)
-    trained = []
-    for number in range(phase.phase, 0, -1):
-        folder = run.phase(number)
-        # Where it was not accepted, the phase's actor is a copy of the one before.
-        if not folder.is_done("accept") or folder.read_stage("accept")["counts"].get("accepted", True):
-            trained.append(folder.actor)
-    models: dict[str, Any] = read_yaml(run.config, "the run's config").get("models") or {}
-    base, weights = str(models.get("actor")), None
-    on_hub = start.is_done("train") and "hub_commit" in start.read_stage("train")["counts"]
-    actor = start.actor
-    while actor not in trained and (origin := read_origin(actor)):
-        trained.append(actor)
-        base, weights = origin.base, origin.base_weights
-        actor = Path(base).expanduser()
-        on_hub = bool(HUB_NAME.fullmatch(base)) and not actor.is_dir()
-        if on_hub or _weights(actor) != weights:
-            break
-    return Ancestry(tuple(reversed(trained)), base, weights or _weights(start.actor), on_hub)
-
-
-def _weights(folder: Path) -> str | None:
-    try:
-        return weights_fingerprint(folder)
-    except ModelError:  # it holds none any more
-        return None
-
-
-def _put_adapter(origin: Ancestry, out: Path) -> int:
-    """Write the adapter as peft does; returns its rank.
-
-    Raises:
-        ModelError: weights that were trained whole.
-        UsageError: a base that only this machine has.
-    """
-    from peft import LoraConfig
-    from safetensors.torch import save_file
-
-    whole = [folder for folder in origin.trained if not (folder / STATE).is_file()]
-    if whole or not origin.trained:
-        what = f"{whole[0]}: its weights were trained whole" if whole else "nothing was trained"
-        raise ModelError(f"--adapter: {what}, so that there is no adapter; leave --adapter out")
-    if not origin.on_hub:
-        raise UsageError(
-            f"--adapter: the run started from the folder {origin.base!r}, which others do not have; "
-            "name that model on the Hub with --base OWNER/NAME (after `hf upload OWNER/NAME FOLDER`)"
-        )
-    tensors, rank = stacked_adapter(origin.trained)
-    names = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
-    LoraConfig(
-        base_model_name_or_path=origin.base, task_type="CAUSAL_LM", inference_mode=True, r=rank, lora_alpha=rank,
-        target_modules=names,
-    ).save_pretrained(str(out))  # fmt: skip
-    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
-    return rank
 
 
 def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
@@ -278,21 +184,21 @@ def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
     return address
 
 
-def model_card(
-    run: RunFacts, phase: int, repo_id: str, license_id: str, origin: Ancestry, adapter_rank: int | None
-) -> str:
+def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: str | None) -> str:
     """Write README.md of the model after a phase, by `card.md.j2`.
 
     Args:
         run: with all its phases up to this one.
-        adapter_rank: of the LoRA adapter that is uploaded; None: whole weights.
         license_id: as the Hub spells licenses (`apache-2.0`, `llama3.1`); `unknown` if it is not known.
+        base: the base model's name on the Hub; None: what the run downloaded, if it did.
     """
     from huggingface_hub import EvalResult, ModelCardData
     from jinja2 import StrictUndefined, Template
 
     phases = [facts for facts in run.phases if facts.phase <= phase]
-    start, base = str(run.option("models.actor", "not known")), origin.base if origin.on_hub else None
+    start = str(run.option("models.actor", "not known"))
+    if base is None and "hub_commit" in run.phases[0].counts("train"):
+        base = start
     sees = run.option("rollout.image_size") is not None
     name = repo_id.rpartition("/")[2]
     suites = run.option("tasks.suite", "tasks")
@@ -308,8 +214,7 @@ def model_card(
     ]  # fmt: skip
     data = ModelCardData(
         base_model=base,
-        base_model_relation="adapter" if adapter_rank else None,
-        library_name="peft" if adapter_rank else "transformers",
+        library_name="transformers",
         license=license_id,
         pipeline_tag="image-text-to-text" if sees else "text-generation",
         tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
@@ -335,17 +240,17 @@ def model_card(
     # Jinja would write a word from outside as it is: each is escaped, or without the backticks that it is put between.
     text = files("webrl_report").joinpath("card.md.j2").read_text(encoding="utf-8")
     body = Template(text, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).render(
-        name=escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), base=base,
-        rank=adapter_rank, sees=sees, num_trained=len(origin.trained), version=webrl.__version__,
+        name=_escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), sees=sees,
+        version=webrl.__version__,
         start=_code(start), start_is_folder=start != base,
-        success_table=table(("phase", *names), success) if success else "",
+        success_table=_table(("phase", *names), success) if success else "",
         is_evaluated=phase in rates, seed=run.option("seed", "?"),
         objective=_code(run.option("actor.objective", "?")), judge=_code(run.option("label.judge", "orm")),
         later_tasks="written from failures" if run.option("tasks.source") == "curriculum" else "of the suite",
-        agreement_table=table(("phase", "labels"), agreements) if agreements else "",
-        settings_table=table(settings.head, settings.rows),
-        versions=escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
-        suite=_code(suite), data_table=table(counted_head, counted),
+        agreement_table=_table(("phase", "labels"), agreements) if agreements else "",
+        settings_table=_table(settings.head, settings.rows),
+        versions=_escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
+        suite=_code(suite), data_table=_table(counted_head, counted),
     )  # fmt: skip
     return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(body)).strip()}\n"
 
@@ -353,3 +258,15 @@ def model_card(
 def _code(value: object) -> str:
     """What may stand between backticks."""
     return str(value).replace("`", "'").replace("\n", " ")
+
+
+def _escaped(value: object) -> str:
+    """Return the text of a value on one line, without a sign that means something in Markdown or HTML."""
+    text = html.escape(str(value), quote=False)
+    return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of escaped cells."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join('---' if cell == '---' else _escaped(cell) for cell in line)} |" for line in lines)

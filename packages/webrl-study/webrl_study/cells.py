@@ -114,9 +114,8 @@ def check_config(cell: Cell) -> None:
         pairs["models.actor"] = (was["models"]["actor"], now["models"]["actor"])
         pairs |= {f"sft.{key}": (was["sft"].get(key), value) for key, value in now["sft"].items()}
         changed = {key: f"was {old!r}, now {new!r}" for key, (old, new) in pairs.items() if old != new}
-    for key, folder in (("models.orm", "orm"), ("models.actor", "sft")):
-        if changed.get(key, "").count(f"{START}-seed{cell.seed}/{folder}'") == 2:  # the study's folder was moved
-            del changed[key]
+    if changed.get("models.actor", "").count(f"{START}-seed{cell.seed}/sft'") == 2:  # the study's folder was moved
+        del changed["models.actor"]
     if changed:
         raise StageError(
             f"{run.path} was made with other settings ({name_changes(changed)}), and its numbers would be taken for "

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -34,11 +34,8 @@ from webrl.preflight import check_settings
 
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
-ORM = "orm"
-"""Name of the training of a seed's outcome model, for `retrain_orm`; it is in the start's folder."""
 SFT = "start_sft"
-"""Name of the training of a seed's supervised start, for `demos`; it is in the start's folder too."""
-_TRAINED = {ORM: "orm", SFT: "sft"}
+"""Name of the training of a seed's supervised start, for `demos`; it is in the start's folder."""
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
 _METHOD_KEYS = {
@@ -67,9 +64,6 @@ class StudyConfig(Section):
     demos: tuple[Annotated[Path, AfterValidator(shipped_data)], ...] = Field(
         (), description="demonstrations that each seed's start is trained on, with `overrides.sft`; none: models.actor"
     )
-    retrain_orm: tuple[str, ...] = Field(
-        (), description="methods whose judge is models.orm trained further on phase 0 and the environment's reward"
-    )
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -80,10 +74,8 @@ class StudyConfig(Section):
     def _methods_can_be_told_apart(self) -> Self:
         if self.reference not in self.methods:
             raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
-        for name in {START, ORM, SFT} & self.methods.keys():
+        for name in {START, SFT} & self.methods.keys():
             raise ValueError(f"methods.{name}: the name is reserved for what methods share; choose another")
-        for name in set(self.retrain_orm) - self.methods.keys():
-            raise ValueError(f"retrain_orm: {name!r} is none of the methods: {', '.join(self.methods)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: each once")
         return self
@@ -91,10 +83,10 @@ class StudyConfig(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or the start of a seed, or a training: of the model it starts from, of its outcome model."""
+    """One run of a study, or the start of a seed, or the training of the model that it starts from."""
 
     method: str
-    """Name of the method, or `start`, `start_sft`, `orm`."""
+    """Name of the method, or `start`, `start_sft`."""
     seed: int
     config: RunConfig
     """Resolved."""
@@ -112,16 +104,14 @@ class Cell:
     @property
     def model(self) -> Path | None:
         """Where a training writes its model; None of a run."""
-        return self.config.run_dir / _TRAINED[self.method] if self.method in _TRAINED else None
+        return self.config.run_dir / "sft" if self.method == SFT else None
 
     @property
     def arguments(self) -> list[str]:
         """What comes after `webrl`."""
         if self.model is None:
             return ["run", *self.settings]
-        data = self.demos or (self.config.run_dir / "phase_00" / "trajectories.jsonl",)
-        command = "sft" if self.method == SFT else "train-orm"
-        return [command, *self.settings, "--data", *map(str, data), "--out", str(self.model)]
+        return ["sft", *self.settings, "--data", *map(str, self.demos), "--out", str(self.model)]
 
 
 @dataclass(frozen=True)
@@ -133,8 +123,6 @@ class Study:
     """Training of each seed's start, if the study has demonstrations."""
     starts: tuple[Cell, ...]
     """Phase 0 of each seed."""
-    orms: tuple[Cell, ...]
-    """Training of each seed's outcome model, if a method is judged by it."""
     cells: tuple[Cell, ...]
     """Seed by seed, methods in the order of the file."""
 
@@ -146,7 +134,7 @@ class Study:
     @property
     def jobs(self) -> tuple[Cell, ...]:
         """Everything that is run, in the order in which it may be."""
-        return (*self.sfts, *self.starts, *self.orms, *self.cells)
+        return (*self.sfts, *self.starts, *self.cells)
 
     @property
     def splits(self) -> dict[str, str]:
@@ -163,8 +151,7 @@ class Study:
             return []
         if job in self.starts:
             return [sft for sft in self.sfts if sft.seed == job.seed]
-        retrained = job.method in self.config.retrain_orm
-        return [self.start_of(job), *(orm for orm in self.orms if retrained and orm.seed == job.seed)]
+        return [self.start_of(job)]
 
 
 def splits_of(config: RunConfig) -> dict[str, str]:
@@ -213,8 +200,7 @@ def load_study(
         if unknown := [name for name in methods if name not in config.methods]:
             raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
         kept = {name: own for name, own in config.methods.items() if name in (*methods, config.reference)}
-        retrained = tuple(name for name in config.retrain_orm if name in kept)
-        config = config.model_copy(update={"methods": kept, "retrain_orm": retrained})
+        config = config.model_copy(update={"methods": kept})
     given = {f"methods.{name}": own for name, own in config.methods.items()}
     for where, keys in {"overrides": config.overrides, **given}.items():
         if own := sorted(set(keys) & set(_OWN_KEYS)):
@@ -224,8 +210,7 @@ def load_study(
     starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
     sfts = tuple(_cell(config, path, base, SFT, seed) for seed in config.seeds if config.demos)
-    orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
-    study = Study(config, sfts, starts, orms, cells)
+    study = Study(config, sfts, starts, cells)
     for cell in cells:
         for section, free in _METHOD_KEYS.items():
             runs = (study.start_of(cell).config, cell.config)
@@ -246,17 +231,11 @@ def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -
         "name": start if method == SFT else f"{method}-seed{seed}", "runs_dir": str(config.runs_dir / config.name),
         "seed": seed, "num_phases": 0 if method in (START, SFT) else config.num_phases,
     }  # fmt: skip
-    trained = {
-        key: str(config.runs_dir / config.name / start / folder)
-        for key, folder, is_due in (
-            ("orm", _TRAINED[ORM], method in config.retrain_orm),
-            ("actor", _TRAINED[SFT], config.demos and method != SFT),
-        )
-        if is_due
-    }
     if config.demos and "actor" in chosen.get("models", {}):
         raise UsageError(f"{source}.models.actor: every method begins with its seed's start, trained on `demos`")
-    settings = overlay(overlay(overlay(config.overrides, chosen), {"models": trained} if trained else {}), own)
+    if config.demos and method != SFT:
+        own["models"] = {"actor": str(config.runs_dir / config.name / start / "sft")}
+    settings = overlay(overlay(config.overrides, chosen), own)
     resolved = validate_config(overlay(read_config(base), settings), source)
     check_settings(resolved, source)
     demos = config.demos if method == SFT else ()

@@ -14,7 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("repo_id", metavar="OWNER/NAME", help="repository on the Hub; made where it is not there")
     parser.add_argument("--phase", type=int, metavar="N", help="whose model (default: the last of a finished run)")
-    parser.add_argument("--adapter", action="store_true", help="the LoRA adapter alone, for the base model")
     parser.add_argument("--base", metavar="OWNER/NAME", help="base model on the Hub, if the run began with a folder")
     parser.add_argument("--license", default="unknown", metavar="ID", help="as the Hub spells it, say apache-2.0")
     parser.add_argument("--private", action="store_true", help="make the repository private")
@@ -38,8 +37,7 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="webrl-push-", dir=beside) as folder:
         made = Path(folder, "model")
         made.mkdir()
-        options = {"adapter": args.adapter, "base": args.base, "link": args.to is None}
-        write_folder(phase, made, args.repo_id, args.license, **options)
+        write_folder(phase, made, args.repo_id, args.license, base=args.base, link=args.to is None)
         if args.to:
             shutil.move(made, args.to)
             print(args.to)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -21,13 +20,13 @@ import webrl
 from webrl.config import SHARED, RunConfig, share
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
-from webrl.evaluate import by_suite, is_decided, is_success, over_start_text, paired_cells, paired_difference
+from webrl.evaluate import by_suite, over_start_text
 from webrl.runs.clock import duration
 from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
 from webrl_report.page.charts import Table, interval_chart
-from webrl_report.page.facts import PhaseFacts, RunFacts, in_words, phase_names, read_run
-from webrl_report.page.families import statuses
+from webrl_report.page.facts import RunFacts, in_words, read_run
+from webrl_report.page.funnel import statuses
 from webrl_report.page.sections import (
     Cell,
     Section,
@@ -100,8 +99,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         ]
         note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
         figures = [interval_chart("Success by phase, run by run", note, series)] if series else []
-        table, refused = paired(runs)
-        comparison = {"figures": figures, "paired": table, "refused": refused, "settings": differences(runs)}
+        comparison = {"figures": figures, "settings": differences(runs)}
     html = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8")).render(
         css=Markup(css),
         style_source=f"'sha256-{digest}'",
@@ -114,15 +112,10 @@ def render(runs: Sequence[RunFacts]) -> str:
     return "".join(map(redact, re.split("(<[^>]*>)", visible(html))))
 
 
-def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:
-    """Return the start of a text, and how long it is if that is not all of it.
-
-    Args:
-        whole: its length before an earlier cut.
-    """
+def short(text: object, limit: int = SHOWN_CHARS) -> str:
+    """Return the start of a text, and how long it is if that is not all of it."""
     start = str(text)
-    length = len(start) if whole is None else whole
-    return start if length <= limit else f"{start[:limit]} … [cut: {length:,} characters in all]"
+    return start if len(start) <= limit else f"{start[:limit]} … [cut: {len(start):,} characters in all]"
 
 
 def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
@@ -229,66 +222,6 @@ def differences(runs: Sequence[RunFacts]) -> Table:
         if len(set(texts)) > 1:
             rows.append((key, *texts))
     return Table(("setting", *(run.name for run in runs)), rows)
-
-
-def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
-    """Compare held-out success of each further run with the first, task by task; returns why others are not paired too.
-
-    A phase is paired if both evaluated the same tasks in it, each as often; else nothing is averaged over the two. Of
-    several suites each has a row of its own.
-    """
-    first, rows = runs[0], []
-    refused: dict[str, list[int]] = defaultdict(list)
-    for run in runs[1:]:
-        others = {phase.phase: phase for phase in run.phases}
-        for phase in first.phases:
-            other = others.get(phase.phase)
-            if other is None or not (phase.counts("eval") and other.counts("eval")):
-                continue
-            if not (phase.evaluated and other.evaluated):
-                refused[f"{run.name} and {first.name}: the episodes of an evaluation are not there"].append(phase.phase)
-                continue
-            mine, theirs = _outcomes(phase), _outcomes(other)
-            if mine.keys() != theirs.keys():
-                shared = len(mine.keys() & theirs.keys())
-                counts = f"{len(theirs)} and {len(mine)}, {shared} in common"
-                text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); shown side by side, not paired"
-                refused[text].append(phase.phase)
-                continue
-            undecided = [sum(outcome is None for outcome in side.values()) for side in (theirs, mine)]
-            if any(undecided):
-                counts = " and ".join(map(str, undecided))
-                text = f"{run.name} and {first.name}: {counts} of the episodes have no reward"
-                refused[text + "; shown side by side, not paired"].append(phase.phase)
-                continue
-            for suite in sorted({name[0] for name in mine}):
-                pairs = Counter((theirs[name], mine[name]) for name in mine if name[0] == suite)
-                difference, low, high = paired_difference(*paired_cells(pairs))
-                rows.append((
-                    f"{run.name} − {first.name}" + (f", {suite}" if suite else ""), phase.phase, pairs.total(),
-                    pairs[True, False], pairs[False, True],
-                    f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
-                ))  # fmt: skip
-    head = ("runs", "phase", "tasks", "solved by the first alone", "by the second alone", "difference in points, 95 %")
-    return (Table(head, rows) if rows else None), [f"{t}; {phase_names(phases)}" for t, phases in refused.items()]
-
-
-def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
-    """Return success by (suite, or "" where there is one, task, how many times it came before), None without a verdict;
-    held-out types are tasks like others.
-
-    Two sites of your own may name their tasks alike: what a task says is a part of which it is.
-    """
-    seen: Counter[str] = Counter()
-    suites = by_suite(phase.counts("eval"))
-    found: dict[tuple[str, str, int], bool | None] = {}
-    for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
-        task, tried = attempt.trajectory.task, attempt.trajectory
-        name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
-        suite = "" if "" in suites else task.site.partition(".")[0]
-        found[suite, name, seen[name]] = is_success(tried) if is_decided(tried) else None
-        seen[name] += 1
-    return found
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The kinds of charts of a report, each with the table that says the same; matplotlib draws them.
 
 The page shows a chart as inline SVG whose colours are variables of `page.css`, so that it is light or dark as the page
-is; trackers show the same drawing as pixels.
+is.
 """
 
 from __future__ import annotations
@@ -9,22 +9,17 @@ from __future__ import annotations
 import io
 import math
 import re
-import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
 from webrl.config.redaction import redact
 from webrl.runs.spelling import visible
 from webrl_report.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
@@ -74,25 +69,6 @@ class Figure:
             '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}" '
             'stroke-linejoin="round"><title>{2}</title><desc>{3}</desc>{4}</svg>'
         ).format(width, height, self.title, self.note, Markup(_inline(out.getvalue(), key)))
-
-    def pixels(self) -> NDArray[np.uint8]:
-        """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
-        import numpy as np
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        width, _ = self.plot.get_size_inches()
-        lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
-        drawn = []
-        with style(), warnings.catch_warnings(action="ignore"):
-            head = new_figure(width, 17 * len(lines) / _UNIT, layout=None)
-            head.text(0.01, 1, "\n".join(lines), va="top")
-            _clean_texts(self.plot)
-            for plot in (head, self.plot):
-                plot.set_dpi(2 * _UNIT)
-                canvas = FigureCanvasAgg(plot)
-                canvas.draw()
-                drawn.append(np.asarray(canvas.buffer_rgba())[..., :3])
-        return np.vstack(drawn)
 
 
 @dataclass(frozen=True)
@@ -222,29 +198,6 @@ def histogram(
     return Figure(title, note, plot, Table((x_label, *(name for name, _ in groups)), rows))
 
 
-def strips(
-    title: str, note: str, rows: Sequence[tuple[str, Sequence[int]]], band: tuple[float, float] | None
-) -> Figure:
-    """Plot a row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
-    with style():
-        plot, axes = _plot("critic's value of the task", "", height=64 + 26 * len(rows))
-        for place, (_, counts) in enumerate(rows):
-            most, size = max([*counts, 1]), 1 / max(len(counts), 1)
-            for k, number in enumerate(counts):
-                look = {"color": COLOURS[0], "alpha": round(number / most, 2), "linewidth": 0}
-                axes.barh(place, size, 0.8, left=k * size, **look)
-        for edge in band or ():
-            axes.axvline(edge, color=INK, linestyle="--", linewidth=1)
-        _name_rows(axes, [name for name, _ in rows])
-        axes.set_xlim(0, 1)
-    table = []
-    for name, counts in rows:
-        total = sum(counts)
-        mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total if total else math.nan
-        table.append((name, total, plain(mean)))
-    return Figure(title, note, plot, Table(("phase", "tasks", "mean value (by bins)"), table))
-
-
 def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str, float]]], table: Table) -> Figure:
     """Plot stages over the run's time: (stage, phase, seconds, what they were spent on), in the order of the run."""
     names = list(dict.fromkeys(name for name, _, _, _ in bars))
@@ -272,7 +225,9 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
         for phase, begin in begins.items():
             axes.axvline(begin / unit, color=GRID, linewidth=1, zorder=0)
             axes.text(begin / unit, 1.02, f"phase {phase}", transform=axes.get_xaxis_transform())
-        _name_rows(axes, names)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)  # the first at the top
+        axes.tick_params(axis="y", length=0)
         axes.set_xlim(0, total / unit)
         _add_legend(plot, columns=len(spans))
     return Figure(title, note, plot, table, is_wide=True)
@@ -314,13 +269,6 @@ def _add_legend(plot: Any, columns: int = 2) -> None:
     plot.set_size_inches(width, height + more)
     axes.set_position([left, bottom * height / (height + more), across, up * height / (height + more)])
     plot.legend(handles, names, loc="upper left", ncols=columns, handlelength=1.2, borderaxespad=0.1)
-
-
-def _name_rows(axes: Any, names: Sequence[str]) -> None:
-    """Name the rows, the first at the top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
 
 
 def _inline(drawn: str, key: str) -> str:

@@ -25,23 +25,8 @@ from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
-PAGE_CHARS = 4000
-"""Characters of a page, an action or a message that are kept."""
 NUM_SHOWN = 3
 """Bad lines of a file that are quoted; the others are counted."""
-WRITES = {
-    "gen-tasks": ("generated",),
-    "filter-tasks": ("tasks",),
-    "rollout": ("trajectories",),
-    "label": ("labels",),
-    "replay": ("train_filter",),
-    "train": ("metrics",),
-    "accept": (),
-    "eval": ("eval",),
-}
-"""Of each stage, the files without which something is left out of the report (attributes of `PhaseFolder`)."""
-_WORK = {"gen-tasks": ("num_generated",), "train": ("critic_steps", "actor_steps")}
-"""Counts of stages that write nothing in a phase where all of these are 0: no curriculum, no critic."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +38,6 @@ class Attempt:
     num_steps: int
     prompt_tokens: int
     answer_tokens: int
-    actions: tuple[str, ...]
-    """The action of each step; what the model said where it was unreadable."""
-    page: str
-    """Start of the final page."""
-    page_chars: int
-    """Length of the whole final page."""
 
 
 @dataclass
@@ -176,14 +155,8 @@ def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any
         if not folder.is_done(spec.name):
             unfinished.append(spec.name)
             continue
-        marker = _try(run, partial(folder.read_stage, spec.name), None)
-        if marker is None:
-            continue
-        facts.stages[spec.name] = marker
-        lacking = [path.name for name in WRITES[spec.name] if not (path := getattr(folder, name)).exists()]
-        is_idle = spec.name in _WORK and not any(map(marker["counts"].get, _WORK[spec.name]))
-        if lacking and not is_idle:
-            run.note(f"{', '.join(lacking)} is not there, though {spec.name} has finished", facts.phase)
+        if (marker := _try(run, partial(folder.read_stage, spec.name), None)) is not None:
+            facts.stages[spec.name] = marker
     if unfinished:
         run.note(f"not finished: {', '.join(unfinished)}", facts.phase)
     facts.generated = records(folder.generated, Task)
@@ -211,9 +184,6 @@ def _reduce(trajectory: Trajectory) -> Attempt:
         num_steps=len(trajectory.steps),
         prompt_tokens=sum(len(step.prompt_ids) for step in trajectory.steps),
         answer_tokens=sum(len(step.action_ids) for step in trajectory.steps),
-        actions=tuple((step.action or step.response)[:PAGE_CHARS] for step in trajectory.steps),
-        page=trajectory.final_observation[:PAGE_CHARS],
-        page_chars=len(trajectory.final_observation),
     )
 
 

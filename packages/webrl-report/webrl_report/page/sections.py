@@ -14,7 +14,6 @@ from webrl.reports.run import rate_text, standing_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl.suites import by_suite
-from webrl.types import Label
 from webrl_report.page.charts import (
     Figure,
     Point,
@@ -26,13 +25,11 @@ from webrl_report.page.charts import (
     interval_chart,
     percent,
     plain,
-    strips,
 )
-from webrl_report.page.facts import Attempt, RunFacts, in_words, texts
-from webrl_report.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
+from webrl_report.page.facts import RunFacts, in_words, texts
+from webrl_report.page.funnel import FunnelRow, funnel, num_judged, num_solved
 
 _BIN = 0.05
-NUM_DISAGREEMENTS = 20
 MIN_IN_BIN = 4
 """Observations from which on a bin of a calibration chart is a point of its line."""
 
@@ -56,10 +53,6 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
-    trees: list[Node] = field(default_factory=list)
-    mistakes: list[tuple[int, Attempt, str]] = field(default_factory=list)
-    """(phase, attempt, who said what) of the outcome model's, those first of which it was surest."""
-    num_mistakes: int = 0
     folded: list[tuple[str, Table]] = field(default_factory=list)
     """Long tables, closed until they are opened."""
     lacks: str = ""
@@ -133,11 +126,10 @@ def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]], 
 
 
 def curriculum(run: RunFacts) -> Section:
-    """Show the funnel of each phase, and families of tasks."""
+    """Show the funnel of each phase."""
     text = "What was proposed, what each filter left, what was attempted, and what the outcome model judged solved."
     section = Section("curriculum", "Curriculum", text)
     section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
-    section.trees = families(run)
     if not section.funnels:
         section.lacks = "No phase has tasks yet."
     return section
@@ -163,21 +155,21 @@ def difficulty(run: RunFacts) -> Section:
                 "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
             )
         )
-    bins: list[tuple[str, list[int]]] = []
+    expected: list[tuple[object, ...]] = []
     for phase in run.phases:
         counts = phase.filters.get("value_histogram")
-        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and sum(counts):
-            bins.append((f"phase {phase.phase}", counts))
-    if bins:
+        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and (total := sum(counts)):
+            mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total
+            expected.append((phase.phase, total, plain(mean)))
+    if expected:
         band = _band(run, "filter.value_low", "filter.value_high")
-        note = "Of the proposals that reached that filter; darker is more."
-        if band:
-            note += f" Kept between the lines, at {plain(band[0])} and {plain(band[1])}."
-        section.figures.append(strips("What the critic expects of proposals", note, bins, band))
+        name = "What the critic expects of proposals"
+        name += f" (kept from {plain(band[0])} to {plain(band[1])})" if band else ""
+        section.tables.append((name, Table(("phase", "proposals", "mean value (by bins)"), expected)))
     if rows:
         head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
         section.tables.append(("Attempts", Table(head, rows)))
-    if not (lines or bins or rows):
+    if not (lines or expected or rows):
         section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
     return section
 
@@ -219,23 +211,19 @@ def _band(run: RunFacts, low: str, high: str) -> tuple[float, float] | None:
 def judge(run: RunFacts) -> Section:
     """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
     section = Section("judge", "Outcome model")
-    known: list[tuple[int, Attempt, Label]] = []
-    for phase in run.phases:
-        for attempt in phase.attempts:
-            label = phase.labels.get(attempt.trajectory.trajectory_id)
-            if label is not None and label.reward is not None:
-                known.append((phase.phase, attempt, label))
-    with_truth = [
-        (phase, attempt, label, int(is_success(attempt.trajectory)))
-        for phase, attempt, label in known
-        if attempt.trajectory.env_reward is not None
+    known = [
+        (attempt.trajectory, label)
+        for phase in run.phases
+        for attempt in phase.attempts
+        if (label := phase.labels.get(attempt.trajectory.trajectory_id)) is not None and label.reward is not None
     ]
+    with_truth = [(label, int(is_success(tried))) for tried, label in known if tried.env_reward is not None]
     if with_truth:
         section.text = (
             f"{len(with_truth)} of {len(known)} judged trajectories have a reward from the environment to compare with "
             "(instructions that a model wrote have none). Training never sees that reward."
         )
-        scored = [(truth, label.p_yes) for _, _, label, truth in with_truth if label.p_yes is not None]
+        scored = [(truth, label.p_yes) for label, truth in with_truth if label.p_yes is not None]
         if scored:
             note = (
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
@@ -245,7 +233,7 @@ def judge(run: RunFacts) -> Section:
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
-        report = judge_report([t for *_, t in with_truth], [float(label.reward or 0) for _, _, label, _ in with_truth])
+        report = judge_report([t for _, t in with_truth], [float(label.reward or 0) for label, _ in with_truth])
         counts: list[tuple[object, ...]] = [
             ("judged solved", report["true_positive"], report["false_positive"]),
             ("judged failed", report["false_negative"], report["true_negative"]),
@@ -260,13 +248,6 @@ def judge(run: RunFacts) -> Section:
                 text = f"{100 * found['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
                 shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
-        wrong = [(n, attempt, label) for n, attempt, label, truth in with_truth if truth != label.reward]
-        wrong.sort(key=lambda row: -abs((row[2].p_yes if row[2].p_yes is not None else 0.5) - 0.5))
-        section.num_mistakes = len(wrong)
-        for number, attempt, label in wrong[:NUM_DISAGREEMENTS]:
-            said, truth = ("solved", "failed") if label.reward else ("failed", "solved")
-            sure = "" if label.p_yes is None else f" (P(YES) {label.p_yes:.3f})"
-            section.mistakes.append((number, attempt, f"judged {said}{sure}, in truth {truth}"))
     elif known:
         section.lacks = (
             f"{len(known)} trajectories were judged; none has a reward of the environment's own to compare with."

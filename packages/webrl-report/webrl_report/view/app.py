@@ -245,7 +245,7 @@ class _Pages:
             choices=choices,
             problems=problems,
             num_problems=num_problems,
-            percent=None if self._index.is_complete else self._index.progress(),
+            is_complete=self._index.is_complete,
         )
 
     def state(self, request: Request) -> Response:

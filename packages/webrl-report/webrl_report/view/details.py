@@ -11,24 +11,19 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from webrl.config import ActorConfig, read_config
-from webrl.errors import DataError, TrainingError, WebRLError, problem_text
+from webrl.config import read_config
+from webrl.errors import WebRLError
 from webrl.llm.loading import adapter_base
-from webrl.replay.score import read_scores
 from webrl.rollouts.answers import read_any
 from webrl.runs.spelling import visible
-from webrl.training.objectives import get_objective
 from webrl.types import Step, StepRecord, Trajectory
 from webrl_report.view.index import Index, Row
-from webrl_report.view.query import policy_names
 
 logger = logging.getLogger(__name__)
 
@@ -152,30 +147,12 @@ class Run:
     name: str
     """What it is called on the pages."""
 
-    @cached_property
-    def settings(self) -> tuple[ActorConfig | None, str, str]:
-        """Settings of the actor's training (None: not known), the model it starts from, and what is wrong, or "".
-
-        Other sections are not looked at: those of an earlier version's run may no longer be valid.
-        """
-        path = self.path / "config.yaml"
-        if not path.is_file():
-            return None, "", f"{path}: not there, so advantages are not known"
-        try:
-            data = read_config(path)
-            start = (data.get("models") or {}).get("actor") or ""
-            return ActorConfig.model_validate(data.get("actor") or {}), str(start), ""
-        except ValidationError as error:
-            problem = f"{path}: actor.{problem_text(error.errors()[0])}"
-        except (WebRLError, AttributeError) as error:  # AttributeError: a section that is no mapping
-            problem = str(error)
-        return None, "", f"{problem}; so advantages are not known"
-
     def tokenizer(self) -> Tokenizer | None:
         """Load the tokenizer of its newest actor, else of the model that it started from; None without either."""
         folders = sorted(self.path.glob("phase_*/actor"), reverse=True)
-        if model := self.settings[1]:
-            folders.append(Path(model).expanduser())
+        with contextlib.suppress(WebRLError, AttributeError):  # AttributeError: a section that is no mapping
+            start = (read_config(self.path / "config.yaml").get("models") or {}).get("actor")
+            folders += [Path(start).expanduser()] if isinstance(start, str) else []
         for folder in folders:
             path = folder / "tokenizer.json"
             if not path.is_file():
@@ -202,28 +179,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Log-probabilities of a step's answer under one actor."""
-
-    actor: str
-    """`after phase 1`."""
-    is_sampling: bool
-    """The actor that gave the answer; scored again by the trainer, whose figures differ in their last digits."""
-    logprobs: tuple[float, ...]
-    """[A] one a token, the end token's included."""
-
-    @property
-    def total(self) -> float:
-        """Log π(a|s): the sum."""
-        return math.fsum(self.logprobs)
-
-    @property
-    def mean_probability(self) -> float:
-        """Geometric mean of the tokens' probabilities."""
-        return math.exp(self.total / len(self.logprobs)) if self.logprobs else 1.0
-
-
-@dataclass(frozen=True)
 class Token:
     """A token of an answer."""
 
@@ -234,8 +189,6 @@ class Token:
     """Of the sampling policy."""
     level: int
     """0 (likely) to 4 (under 10 %)."""
-    later: tuple[float, ...]
-    """Log-probabilities under the actors of `StepView.scores`."""
 
 
 @dataclass(frozen=True)
@@ -249,12 +202,10 @@ class StepView:
     answer: Sequence[Piece]
     tokens: Sequence[Token]
     """Empty where the ids' text is not known, or there are none."""
-    sampled: Scored | None
-    scores: Sequence[Scored]
-    """Under the same and later actors."""
-    trained: Sequence[tuple[int, StepRecord, float | None]]
-    """(phase, record, advantage) of each use in training; the objective's advantage is None where it depends on other
-    samples too, or something is missing."""
+    log_probability: float | None
+    """Log π(a|s) as sampled: the sum over the tokens, the end token's included."""
+    trained: Sequence[tuple[int, StepRecord]]
+    """(phase, record) of each use in training."""
     prompt: Sequence[Piece] | None
     """None where its text is not known; empty where it is too long for the page."""
     has_screenshot: bool
@@ -266,8 +217,6 @@ class Details:
 
     row: Row
     trajectory: Trajectory
-    policy: str | None
-    """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
     steps: Sequence[StepView]
     final_page: Sequence[Piece]
     notes: Sequence[str]
@@ -279,16 +228,13 @@ class Details:
 def describe(index: Index, run: Run, row: Row) -> Details:
     """Read everything that a trajectory's page shows. Raises as `Index.read`."""
     trajectory, line = index.read(row)
-    policies = policy_names(index, row.file.run)
-    config, _, config_problem = run.settings
-    scores, scores_problem = _later_scores(run.path / "scores.sqlite", policies, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
     limit = min(SHOWN_CHARS, _PAGES_CHARS // max(1, len(shown)))
     max_tokens = min(_MAX_TOKENS, _ALL_TOKENS // max(1, len(shown)))
     run_tokens = run.tokenizer()
     steps = []
     for step in shown:
-        tokenizer, later = run_tokens, scores.get(step.index, [])
+        tokenizer = run_tokens
         if tokenizer and (len(step.action_ids) > max_tokens or not tokenizer.made(step.action_ids, step.response)):
             tokenizer = None
         prompt: list[Piece] | None = None
@@ -302,15 +248,18 @@ def describe(index: Index, run: Run, row: Row) -> Details:
                 page=pieces(step.observation, elements, limit),
                 elements=elements,
                 answer=pieces(step.response, limit=limit),
-                tokens=_tokens(tokenizer, step, later) if tokenizer else (),
-                sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
-                scores=later,
-                trained=_trained_on(index, row.file.run, trajectory, step, config),
+                tokens=_tokens(tokenizer, step) if tokenizer else (),
+                log_probability=math.fsum(step.logprobs) if step.logprobs else None,
+                trained=[
+                    (phase, record)
+                    for phase, record in index.read_steps(row.file.run, f"{trajectory.trajectory_id}:{step.index}")
+                    if record.action_ids == step.action_ids
+                ],
                 prompt=prompt,
                 has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
             )
         )
-    notes = [note for note in (scores_problem, config_problem) if note]
+    notes = []
     if len(shown) < len(trajectory.steps):
         notes.append(f"{len(trajectory.steps):,} steps: the first {len(shown)} are shown, an export has all")
     if any(step.step.action_ids and not step.tokens for step in steps):
@@ -320,59 +269,16 @@ def describe(index: Index, run: Run, row: Row) -> Details:
         )
     final_page = pieces(trajectory.final_observation)
     digest = hashlib.sha256(line).hexdigest()
-    return Details(row, trajectory, policies.get(trajectory.policy), steps, final_page, notes, digest)
+    return Details(row, trajectory, steps, final_page, notes, digest)
 
 
-def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:
+def _tokens(tokenizer: Tokenizer, step: Step) -> list[Token]:
     has_logprobs = len(step.logprobs) == len(step.action_ids)
     tokens = []
     for i, text in enumerate(tokenizer.pieces(step.action_ids)):
         logprob = step.logprobs[i] if has_logprobs else None
         probability = None if logprob is None else math.exp(min(logprob, 0.0))
         level = 0 if probability is None else sum(probability < bound for bound in _LEVELS)
-        later = tuple(score.logprobs[i] for score in scores)
         shown = visible(text.replace("\n", "⏎\n"))
-        tokens.append(Token(step.action_ids[i], shown, logprob, probability, level, later))
+        tokens.append(Token(step.action_ids[i], shown, logprob, probability, level))
     return tokens
-
-
-def _later_scores(path: Path, names: Mapping[str, str], trajectory: Trajectory) -> tuple[dict[int, list[Scored]], str]:
-    """Read scores by step from a run's score cache; and why there are none, or "".
-
-    Args:
-        names: fingerprint of an actor -> what it is, in the order of training (`policy_names`).
-    """
-    if not path.is_file() or not names:
-        return {}, ""
-    ids = {step.index: f"{trajectory.trajectory_id}:{step.index}" for step in trajectory.steps}
-    steps = [(ids[step.index], step.prompt_ids, step.action_ids, step.screenshot_sha256) for step in trajectory.steps]
-    try:
-        found = read_scores(path, names, steps)
-    except DataError as error:
-        return {}, str(error)
-    by_step = {}
-    for step in trajectory.steps:
-        scores = [
-            Scored(name, fingerprint == trajectory.policy, found[fingerprint, ids[step.index]])
-            for fingerprint, name in names.items()
-            if (fingerprint, ids[step.index]) in found
-        ]
-        by_step[step.index] = [score for score in scores if len(score.logprobs) == len(step.action_ids)]
-    return by_step, ""
-
-
-def _trained_on(
-    index: Index, run: int, trajectory: Trajectory, step: Step, config: ActorConfig | None
-) -> list[tuple[int, StepRecord, float | None]]:
-    """Find the step in the training data of each phase that used it."""
-    objective = get_objective(config.objective) if config else None
-    found = []
-    for phase, record in index.read_steps(run, f"{trajectory.trajectory_id}:{step.index}"):
-        if record.action_ids != step.action_ids:
-            continue
-        advantage = None
-        if config and objective and not objective.is_relative:
-            with contextlib.suppress(TrainingError):  # not labelled, or not valued, yet
-                advantage = objective.advantages([record], config)[0]
-        found.append((phase, record, advantage))
-    return found

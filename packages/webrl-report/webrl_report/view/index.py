@@ -32,7 +32,6 @@ EPISODES = {"trajectories.jsonl": "rollout", "eval.jsonl": "eval"}
 _LABELS = dict(zip(EPISODES, ("labels.jsonl", "eval_labels.jsonl"), strict=True))
 _SCORED = ("train_scored.jsonl", "train_filter.jsonl", "train.jsonl")
 """The same steps, in the order of how much is known of them."""
-_CHECKED_BYTES = 256
 _MAX_PROBLEMS = 100
 _MAX_REASON = 500
 _TORN = "its last line is not whole: it is being written, or its writer was killed"
@@ -69,8 +68,6 @@ class File:
     end: int = 0
     """Bytes read: the end of the last whole line."""
     line: int = 0
-    last: bytes = b""
-    """End of the last line."""
     state: tuple[int, int, int] = (0, 0, 0)
     """Inode, size and time of the last look."""
 
@@ -223,12 +220,6 @@ class Index:
         """End a refresh in another thread."""
         self._stopped = True
 
-    def progress(self) -> int:
-        """Return the percentage of the bytes that are taken in."""
-        with self._lock:
-            files = [file for file in self._files.values() if file.path.exists()]
-        return 100 * sum(file.end for file in files) // max(1, sum(file.path.stat().st_size for file in files))
-
     def problems(self) -> tuple[list[str], int]:
         """Return `file:line: what is wrong` of the first lines that are left out, and the number of all.
 
@@ -293,16 +284,13 @@ class Index:
         file.state = state
         try:
             with open_input(file.path) as opened:
-                opened.seek(file.end - len(file.last))
-                if opened.read(len(file.last)) != file.last:
-                    self._clear(file)
-                    opened.seek(0)
+                opened.seek(file.end)
                 file.is_torn = False
                 for number, line in numbered_lines(opened, file.path, file.problems.append, before=file.line):
                     file.is_torn = not line.endswith(b"\n")
                     if file.is_torn or self._stopped:
                         break
-                    file.line, file.end, file.last = number, opened.tell(), line[-_CHECKED_BYTES:]
+                    file.line, file.end = number, opened.tell()
                     try:
                         if line.strip():
                             self._add(file, number, file.end - len(line), line)
@@ -316,7 +304,7 @@ class Index:
     def _clear(self, file: File) -> None:
         with self._lock:
             file.entries.clear()
-            file.problems, file.is_torn, file.end, file.line, file.last = [], False, 0, 0, b""
+            file.problems, file.is_torn, file.end, file.line = [], False, 0, 0
             self.version += 1
 
     def _add(self, file: File, number: int, start: int, line: bytes) -> None:

@@ -164,14 +164,3 @@ def same_task(index: Index, own: Row) -> list[Row]:
             r.trajectory.task.task_id != task_id, r.file.run, r.trajectory.phase, r.file.kind, r.line,
         ),
     )  # fmt: skip
-
-
-def policy_names(index: Index, run: int) -> dict[str, str]:
-    """Return fingerprint of an actor -> what it is: `after phase 1`, `the start`; in the order of training."""
-    trained: dict[str, int] = {}
-    for row in index.rows():
-        policy, phase = row.trajectory.policy, row.trajectory.phase - (row.file.kind != "eval")
-        if row.file.run == run and policy:
-            trained[policy] = min(phase, trained.get(policy, phase))
-    ordered = sorted(trained.items(), key=lambda item: item[1])
-    return {policy: f"after phase {phase}" if phase > 0 else "the start" for policy, phase in ordered}

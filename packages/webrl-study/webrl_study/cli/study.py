@@ -104,17 +104,15 @@ def _check(study: Any) -> None:
         check_config(cell)
     for cell in study.jobs:
         check_extras(cell.config, [*stages, "sft"] if cell.demos else stages)
-        if cell.method not in study.config.retrain_orm:  # their judge is yet to be trained
-            config = cell.config
-            if study.sfts:  # and so may be their start
-                base = {"actor": study.sfts[0].config.models.actor}
-                config = config.model_copy(update={"models": config.models.model_copy(update=base)})
-            check_inputs(config, stages)
+        config = cell.config
+        if study.sfts:  # their start may be yet to be trained
+            base = {"actor": study.sfts[0].config.models.actor}
+            config = config.model_copy(update={"models": config.models.model_copy(update=base)})
+        check_inputs(config, stages)
 
 
 def _show_plan(study: Any) -> int:
     from webrl_study.cells import num_finished
-    from webrl_study.plan import SFT
 
     config = study.config
     print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
@@ -123,10 +121,8 @@ def _show_plan(study: Any) -> int:
         done = f"{num_finished(cell)} of {run.num_phases + 1} phases done"
         bound = "at most " if run.tasks.source == "curriculum" else ""
         episodes = f"{bound}{run.max_phase_tasks * run.rollout.num_generations}"
-        if cell.method == SFT:
+        if cell.model is not None:
             print(f"{cell.name}: the start of the seed, trained on {', '.join(map(str, cell.demos))}")
-        elif cell.model is not None:
-            print(f"{cell.name}: the outcome model, trained further on phase 0")
         elif run.num_phases:
             steps = f"critic {run.critic.steps or 'by epochs'}, actor {run.actor.steps or 'by epochs'}"
             print(f"{cell.name}: {done}; a phase: {episodes} episodes, steps: {steps}")

@@ -1,5 +1,7 @@
 """Prompt texts byte for byte, and what gives way when they are too long."""
 
+import re
+
 import pytest
 from llm_builders import PAGE, build_tokenizer, save_tiny_model
 
@@ -34,19 +36,19 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
 
 
 @pytest.mark.parametrize("dialect", ["browsergym", "webrl"])
-def test_every_example_of_the_prompt_for_strangers_is_an_action_and_the_prompt_stays_short(dialect):
-    system, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
-    examples = [line.partition(": ")[2] for line in system.content.partition("Examples:\n")[2].split("\n")]
-    assert len(examples) == {"browsergym": 12, "webrl": 11}[dialect]
-    for example in examples:
+def test_every_example_of_the_prompt_for_strangers_is_an_action_and_rounds_of_other_tasks_come_first(dialect):
+    system, *rounds, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
+    examples = re.findall(r"\w+\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)", system.content.partition("Examples:\n")[2])
+    assert len(examples) == {"browsergym": 19, "webrl": 11}[dialect]
+    for example in [*examples, *(message.content for message in rounds if message.role == "assistant")]:
         read = read_answer(example, dialect)
         assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
-    brief = policy_messages("Buy it", (), PAGE, dialect)
-    assert len(system.content) < 1.3 * len(brief[0].content)
+    assert [message.role for message in rounds] == ["user", "assistant"] * {"browsergym": 5, "webrl": 0}[dialect]
     closing = "Answer with the next action that the goal still needs, one call, and nothing else."
-    assert user.content == f"{brief[1].content}\n{closing}"
-    user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt="examples")[1]
+    assert user.content == f"Goal: Buy it\nPage:\n{PAGE}\nHistory:\nnone\n{closing}"
+    user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt="examples")[-1]
     assert user.content.endswith(f"\nDone last, and shown in the page above: click('3')\n{closing}")
+    assert len(policy_messages("Buy it", (), PAGE, dialect, prompt="examples", max_tokens=2399)) == 2
 
 
 def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_path):

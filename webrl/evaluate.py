@@ -102,11 +102,6 @@ def pass_all(attempts: int, successes: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(attempts, k)
 
 
-def paired_cells(pairs: Counter[Any]) -> tuple[int, int, int, int]:
-    """Return how often both succeeded, the first alone, the second alone, neither, of counted (first, second)."""
-    return pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
-
-
 def sign_test(worse: int, better: int) -> float:
     """One-sided p-value of `worse` or more of the pairs that differ, if either direction is as likely (McNemar)."""
     num = worse + better
@@ -176,7 +171,8 @@ def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], conf
     if not decided:
         return None
     pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in decided)
-    difference, *interval = paired_difference(*paired_cells(pairs), confidence)
+    cells = pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
+    difference, *interval = paired_difference(*cells, confidence)
     return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 

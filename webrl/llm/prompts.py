@@ -35,6 +35,8 @@ _LIKELY_CHARS_PER_TOKEN = 4
 """A page of more characters a token of the budget is not tried whole first."""
 _NOTE_TOKENS = 24
 """About what the note on left-out lines takes; more is seen at the seams."""
+ROUNDS_FROM = 2400
+"""Prompts of fewer tokens have no rounds of other tasks, which take about 900."""
 _MAX_CHARS_PER_TOKEN = 32
 """Beyond this many characters a token, the page's tail is cut before it is tokenised: it cannot fit."""
 
@@ -232,7 +234,8 @@ def build_policy_prompt(
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
+        how = models.prompt_format, name, models.max_prompt_tokens
+        messages = policy_messages(instruction, history[start:], page, dialect, *how)
         if eyes and look:
             return eyes.encode(messages if shows_text else by_coordinates(messages), look)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
@@ -258,22 +261,29 @@ def policy_messages(
     dialect: Dialect = "browsergym",
     prompt_format: PromptFormat = "chat",
     prompt: PromptName = "brief",
+    max_tokens: int = ROUNDS_FROM,
 ) -> list[Message]:
-    """Messages of the `chat` formats; the assistant answers with the action alone."""
-    past = "\n".join(_history_line(step) for step in history) or "none"
-    parts = [f"History:\n{past}", f"Page:\n{observation}"]
-    if prompt_format == "chat_history_last":
-        parts.reverse()
-    if prompt == "examples":
-        if history:
-            parts.append(f"Done last, and shown in the page above: {_history_line(history[-1])}")
-        parts.append("Answer with the next action that the goal still needs, one call, and nothing else.")
-    texts = _texts()
-    told = texts["examples"][dialect] if prompt == "examples" else f"{texts['role']}\n\n{texts['actions'][dialect]}"
-    return [
-        Message("system", told),
-        Message("user", "\n".join([f"Goal: {instruction}", *parts])),
-    ]
+    """Messages of the `chat` formats; the assistant answers with the action alone.
+
+    `examples` has the page before the history, and rounds of other tasks first where `max_tokens` leave room for them.
+    """
+    texts, is_new = _texts(), prompt == "examples"
+    told = texts["examples"][dialect] if is_new else f"{texts['role']}\n\n{texts['actions'][dialect]}"
+    messages = [Message("system", told)]
+
+    def ask(goal: str, past: Sequence[str], page: str) -> Message:
+        parts = ["History:\n" + ("\n".join(past) or "none"), f"Page:\n{page}"]
+        if prompt_format == "chat_history_last" or is_new:
+            parts.reverse()
+        if is_new:
+            parts += [f"Done last, and shown in the page above: {past[-1]}"] if past else []
+            parts.append(texts["ask"])
+        return Message("user", "\n".join([f"Goal: {goal}", *parts]))
+
+    for shown in texts["rounds"][dialect] if is_new and max_tokens >= ROUNDS_FROM else ():
+        past, page = shown["history"].splitlines(), shown["page"].rstrip()
+        messages += [ask(shown["goal"], past, page), Message("assistant", shown["answer"])]
+    return [*messages, ask(instruction, [_history_line(step) for step in history], observation)]
 
 
 def released_parts(

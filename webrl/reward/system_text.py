@@ -50,18 +50,14 @@ def system_text(path: Path) -> str:
     return text
 
 
-def is_released(text: str) -> bool:
-    """Return whether it is the text that the released outcome model was trained with."""
-    return sha256(text.encode()).hexdigest() == RELEASED_SHA256
-
-
 def describe(path: Path) -> str:
     """Describe a file in a few words; never raises."""
     try:
         text = system_text(path)
     except UsageError as error:
         return str(error).removeprefix("label.system_prompt: ")
-    return f"{path}: {'the' if is_released(text) else 'another text than the'} released outcome model's"
+    is_released = sha256(text.encode()).hexdigest() == RELEASED_SHA256
+    return f"{path}: {'the' if is_released else 'another text than the'} released outcome model's"
 
 
 def extract(clone: Path) -> str:

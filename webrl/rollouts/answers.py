@@ -263,15 +263,12 @@ def _meant(name: str, dialect: Dialect) -> str:
     return f": did you mean {_EXAMPLES.get(guess, f'{guess}(…)')}?" if guess else ", take one of those listed."
 
 
-def _is_key(values: list[Any]) -> bool:
-    return len(values) == 1 and isinstance(values[0], str) and bool(_KEY.fullmatch(values[0]))
-
-
 def _alias(name: str, values: list[Any]) -> str:
     """The action of BrowserGym's that a call of another name, or with other arguments, means; "" if none is certain."""
-    if name in ("send_keys", "press_key", "press") and _is_key(values):
+    text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+    if name in ("send_keys", "press_key", "press") and _KEY.fullmatch(text):
         return "keyboard_press"
-    if name == "scroll" and len(values) == 1 and isinstance(values[0], str) and values[0].lower() in _DIRECTIONS:
+    if name == "scroll" and text.lower() in _DIRECTIONS:
         return "scroll"
     return _ALIASES.get((name, len(values)), "")
 

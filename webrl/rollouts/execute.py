@@ -115,7 +115,8 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
-        if is_crash(error):
+        # Page or browser are gone, rather than that the action failed.
+        if re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)):
             raise
         raise ActionFailed(_explain(error)) from None
     except ChannelError as error:
@@ -125,11 +126,6 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
-
-
-def is_crash(error: Exception) -> bool:
-    """Whether a Playwright error means that page or browser are gone rather than that the action failed."""
-    return bool(re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)))
 
 
 def _explain(error: Exception) -> str:

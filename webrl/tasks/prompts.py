@@ -83,7 +83,8 @@ def in_breadth_prompt(
     else:
         system = _WRITER.format(form=f"{num_tasks} instructions, one on each line,")
         tail = f"{num_tasks} new instructions:"
-    head = f"Site: {site}\nFailed:\n{_bullets(failed)}\n"
+    listed = "\n".join(f"- {one_line(line)}" for line in failed) or "none"
+    head = f"Site: {site}\nFailed:\n{listed}\n"
     return _assemble(system, rules, head, page, tail)
 
 
@@ -107,7 +108,3 @@ def _assemble(system: str, rules: Sequence[str], head: str, page: str, tail: str
     if page:
         return ChatPrompt(system, head + "Page:\n", page.strip("\n"), "\n" + tail)
     return ChatPrompt(system, head, "", tail)
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {one_line(line)}" for line in lines) or "none"

@@ -69,23 +69,8 @@ def drawn(name: str, e: Entities, rng: random.Random, chosen: Chosen) -> Any:
     return rng.choice(getattr(load_words("tasks"), name.removeprefix("words.")) if "." in name else getattr(e, name))
 
 
-def _talks(e: Entities) -> list[Topic]:
-    """Return the topics that customers have begun and all of whose posts are shown."""
-    return [topic for topic in e.topics if topic.posts[0].email and topic.shown == topic.posts]
-
-
 def _questions(asks: str) -> Callable[[Entities, Chosen], Sequence[Topic]]:
     return lambda e, _: [topic for topic in e.topics if topic.asks == asks]
-
-
-def _answerers(e: Entities, c: Chosen) -> list[str]:
-    taken = {post.email for post in c.topic.posts}
-    return [customer.email for customer in e.customers if customer.email not in taken]
-
-
-def _of_open_orders(e: Entities, _: Chosen) -> list[Ticket]:
-    numbers = {order.number for order in e.orders if order.status in _NEXT_STATUSES}
-    return [ticket for ticket in e.tickets if ticket.is_open and ticket.order in numbers]
 
 
 def _mails(
@@ -101,7 +86,8 @@ _POOLS: dict[str, Callable[[Entities, Chosen], Sequence[Any]]] = {
     "quantities": lambda *_: _QUANTITIES,
     "open orders": lambda e, _: [order for order in e.orders if order.status in _NEXT_STATUSES],
     "next statuses": lambda _, c: _NEXT_STATUSES[c.order.status],
-    "talks": lambda e, _: _talks(e),
+    # begun by customers, with all posts shown
+    "talks": lambda e, _: [topic for topic in e.topics if topic.posts[0].email and topic.shown == topic.posts],
     "replies": lambda _, c: c.topic.posts[1:],
     "boards": lambda *_: [board for board in forum().boards if board.name not in (ANNOUNCEMENTS, SWAP)],
     "other boards": lambda _, c: [board for board in forum().boards if board != c.topic.board],
@@ -114,13 +100,19 @@ _POOLS: dict[str, Callable[[Entities, Chosen], Sequence[Any]]] = {
     "questions on price": _questions("price"),
     "questions on weight": _questions("weight"),
     "questions on stock": _questions("stock"),
-    "answerers": _answerers,
+    "answerers": lambda e, c: [
+        customer.email for customer in e.customers if customer.email not in {post.email for post in c.topic.posts}
+    ],
     "open tickets": lambda e, _: [ticket for ticket in e.tickets if ticket.is_open],
     "planned tickets": lambda e, _: [ticket for ticket in e.tickets if ticket.milestone],
     "customers' tickets": lambda e, _: [ticket for ticket in e.tickets if "." in ticket.reporter],
     "price requests": lambda e, _: [ticket for ticket in e.tickets if ticket.summary.endswith(": new price")],
     "stocktakes": lambda e, _: [ticket for ticket in e.tickets if ticket.summary.endswith(": stocktake")],
-    "tickets of open orders": _of_open_orders,
+    "tickets of open orders": lambda e, _: [
+        ticket
+        for ticket in e.tickets
+        if ticket.is_open and ticket.order in {order.number for order in e.orders if order.status in _NEXT_STATUSES}
+    ],
     "priorities": lambda *_: PRIORITIES,
     "other priorities": lambda _, c: [priority for priority in PRIORITIES if priority != c.ticket.priority],
     "resolutions": lambda *_: RESOLUTIONS,

@@ -154,7 +154,15 @@ class OpenAIModel:
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "skip_special_tokens": False,
-        } | sampling_options(sampling)
+            # everything that a model's generation_config.json could turn on behind our back
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": _seed(sampling),
+        }
 
     async def ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
         """Return what `parse` makes of the servers' answer to a request.
@@ -215,23 +223,6 @@ async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
     except PolicyError as error:
         raise ModelError(f"{served_name!r} does not answer: {error}") from error
     return True
-
-
-def sampling_options(sampling: Sampling) -> dict[str, Any]:
-    """Everything that a model's generation_config.json could turn on behind our back."""
-    return {
-        "max_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "seed": _seed(sampling),
-    }
-
-
-def _seed(sampling: Sampling) -> int:
-    return random.getrandbits(62) if sampling.seed is None else sampling.seed % 2**63  # signed in the protocol
 
 
 def _as_error(error: Refused) -> ModelError | PolicyError:
@@ -300,3 +291,7 @@ def _token_id(token: str) -> int:
     if not token.startswith(_TOKEN_PREFIX):
         raise ValueError(f"{token!r} is not of the form token_id:N")
     return int(token.removeprefix(_TOKEN_PREFIX))
+
+
+def _seed(sampling: Sampling) -> int:
+    return random.getrandbits(62) if sampling.seed is None else sampling.seed % 2**63  # signed in the protocol

@@ -22,8 +22,10 @@ def step(index, action, response=None, error=""):
     return Step(index, observation="p", response=response or action, action=action, error=error)
 
 
-def build(tokenizer, history=(), page=PAGE, goal="Click OK.", max_tokens=4000, **models):
-    return build_policy_prompt(tokenizer, goal, history, page, ModelsConfig(max_prompt_tokens=max_tokens, **models))
+def build(tokenizer, history=(), page=PAGE, goal="Click OK.", max_tokens=4000, prompt="", **models):
+    prompt = prompt or ("auto" if models.get("prompt_format") == "webrl" else "brief")
+    config = ModelsConfig(max_prompt_tokens=max_tokens, prompt=prompt, **models)
+    return build_policy_prompt(tokenizer, goal, history, page, config)
 
 
 def test_chat_prompt_has_goal_history_page_in_this_order():
@@ -39,7 +41,7 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
 def test_every_example_of_the_prompt_for_strangers_is_an_action_and_rounds_of_other_tasks_come_first(dialect):
     system, *rounds, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
     examples = re.findall(r"\w+\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)", system.content.partition("Examples:\n")[2])
-    assert len(examples) == {"browsergym": 19, "webrl": 11}[dialect]
+    assert len(examples) == {"browsergym": 18, "webrl": 11}[dialect]
     for example in [*examples, *(message.content for message in rounds if message.role == "assistant")]:
         read = read_answer(example, dialect)
         assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
@@ -55,11 +57,11 @@ def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_pa
     strange = load_tokenizer(str(save_tiny_model(tmp_path / "instruct")))
     ours = load_tokenizer("data/tiny/actor")
     for tokenizer, form in ((strange, "examples"), (ours, "brief")):
-        chosen = build(tokenizer)
+        chosen = build(tokenizer, prompt="auto")
         assert chosen.ids == build(tokenizer, prompt=form).ids
         tokenizer.save_pretrained(tmp_path / form)
         assert prompt_of(load_tokenizer(str(tmp_path / form))) == form
-    assert build(strange, prompt="brief").ids != build(strange).ids
+    assert build(strange).ids != build(strange, prompt="auto").ids
     mark_folder(tmp_path / "examples", "brief")
     assert prompt_of(load_tokenizer(str(tmp_path / "examples"))) == "brief"
     mark_folder(tmp_path / "examples", "auto")
@@ -67,7 +69,7 @@ def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_pa
     config = tmp_path / "examples" / "tokenizer_config.json"
     config.write_text(config.read_text().replace('"brief"', '"of 2030"'))
     with pytest.raises(ModelError, match=r"webrl_prompt='of 2030' is no prompt of this version; set models\.prompt"):
-        build(load_tokenizer(str(tmp_path / "examples")))
+        build(load_tokenizer(str(tmp_path / "examples")), prompt="auto")
 
 
 def test_with_history_last_the_next_step_shares_what_is_left_of_its_page(tokenizer):

@@ -158,7 +158,7 @@ def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
     async def ask(client, local, server):
         with pytest.raises(ModelError, match="answers chat only"):
             await client.generate(PROMPT, SAMPLING)
-        policy = ModelPolicy(client, RunConfig(rollout={"max_new_tokens": 5}))
+        policy = ModelPolicy(client, RunConfig(rollout={"max_new_tokens": 5}, models={"prompt": "brief"}))
         output = await policy.act(Turn("Click", (), "PAGE", seed=1))
         assert (output.prompt_ids, output.action_ids, output.observation_shown) == ((), (), "PAGE")
         with pytest.raises(PolicyError, match="cannot be trained on"):

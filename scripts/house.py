@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 28_785,
+    "core: lines": 28_789,
     "core: files": 180,
-    "lines": 48_411,
+    "lines": 48_415,
     "files": 311,
     "names per 1000 lines": 63.6,
     "options": 189,

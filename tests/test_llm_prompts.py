@@ -39,18 +39,27 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
 
 @pytest.mark.parametrize("dialect", ["browsergym", "webrl"])
 def test_every_example_of_the_prompt_for_strangers_is_an_action_and_rounds_of_other_tasks_come_first(dialect):
-    system, *rounds, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
-    examples = re.findall(r"\w+\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)", system.content.partition("Examples:\n")[2])
-    assert len(examples) == {"browsergym": 18, "webrl": 11}[dialect]
-    for example in [*examples, *(message.content for message in rounds if message.role == "assistant")]:
-        read = read_answer(example, dialect)
-        assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
-    assert [message.role for message in rounds] == ["user", "assistant"] * {"browsergym": 5, "webrl": 0}[dialect]
+    brief = policy_messages("Buy it", (), PAGE, dialect)
     closing = "Answer with the next action that the goal still needs, one call, and nothing else."
-    assert user.content == f"Goal: Buy it\nPage:\n{PAGE}\nHistory:\nnone\n{closing}"
-    user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt="examples")[-1]
-    assert user.content.endswith(f"\nDone last, and shown in the page above: click('3')\n{closing}")
-    assert len(policy_messages("Buy it", (), PAGE, dialect, prompt="examples", max_tokens=2399)) == 2
+    for name, num_examples, num_rounds in (("examples", 12, 0), ("rounds", 18, 5)):
+        if dialect == "webrl":
+            num_examples, num_rounds = 11, 0
+        system, *rounds, user = policy_messages("Buy it", (), PAGE, dialect, prompt=name)
+        examples = re.findall(r"\w+\((?:'[^']*'|\"[^\"]*\"|[^()'\"])*\)", system.content.partition("Examples:\n")[2])
+        assert len(examples) == num_examples
+        for example in [*examples, *(message.content for message in rounds if message.role == "assistant")]:
+            read = read_answer(example, dialect)
+            assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
+        assert [message.role for message in rounds] == ["user", "assistant"] * num_rounds
+        parts = [f"Page:\n{PAGE}", "History:\nnone"] if num_rounds else ["History:\nnone", f"Page:\n{PAGE}"]
+        assert user.content == "\n".join(["Goal: Buy it", *parts, closing])
+        user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt=name)[-1]
+        assert user.content.endswith(f"\nDone last, and shown in the page above: click('3')\n{closing}")
+    examples, short = (
+        policy_messages("Buy it", (), PAGE, dialect, "chat", *how) for how in (["examples"], ["rounds", 2399])
+    )
+    assert short == examples
+    assert len(examples[0].content) < 1.3 * len(brief[0].content)
 
 
 def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_path):

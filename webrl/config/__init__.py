@@ -146,10 +146,11 @@ class ModelsConfig(PromptLimit):
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
-    prompt: Literal["auto", "brief", "examples"] = Field(
+    prompt: Literal["auto", "brief", "examples", "rounds"] = Field(
         "auto",
         description="what the chat formats tell the actor: brief: the actions, for a model trained on it; examples: "
-        "with an example of each, for one that was not; auto: what its folder says it was trained on, else examples",
+        "with an example of each; rounds: with rounds of other tasks too, for one trained on no prompt of ours; "
+        "auto: what its folder says it was trained on, else examples",
     )
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
@@ -412,7 +412,7 @@ def adapter_of_hub(name: str) -> str:
     return f"{name!r} on the Hub is an adapter: get it with `hf download {name} --local-dir FOLDER`, and name FOLDER"
 
 
-PromptName = Literal["brief", "examples"]
+PromptName = Literal["brief", "examples", "rounds"]
 _KEY = "webrl_prompt"
 """In tokenizer_config.json."""
 
@@ -424,7 +424,7 @@ def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
         ModelError: the tokenizer names another prompt, of a later version perhaps.
     """
     name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
-    if name not in ("brief", "examples"):
+    if name not in get_args(PromptName):
         raise ModelError(f"tokenizer_config.json: {_KEY}={name!r:.80} is no prompt of this version; set models.prompt")
     return cast("PromptName", name)
 

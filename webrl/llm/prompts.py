@@ -36,7 +36,7 @@ _LIKELY_CHARS_PER_TOKEN = 4
 _NOTE_TOKENS = 24
 """About what the note on left-out lines takes; more is seen at the seams."""
 ROUNDS_FROM = 2400
-"""Prompts of fewer tokens have no rounds of other tasks, which take about 900."""
+"""Rounds of other tasks take about 900 tokens: a prompt of fewer tokens than this has none."""
 _MAX_CHARS_PER_TOKEN = 32
 """Beyond this many characters a token, the page's tail is cut before it is tokenised: it cannot fit."""
 
@@ -265,22 +265,25 @@ def policy_messages(
 ) -> list[Message]:
     """Messages of the `chat` formats; the assistant answers with the action alone.
 
-    `examples` has the page before the history, and rounds of other tasks first where `max_tokens` leave room for them.
+    `rounds` begins with rounds of other tasks, and has the page before the history; with fewer than `ROUNDS_FROM`
+    tokens it is `examples`.
     """
-    texts, is_new = _texts(), prompt == "examples"
-    told = texts["examples"][dialect] if is_new else f"{texts['role']}\n\n{texts['actions'][dialect]}"
-    messages = [Message("system", told)]
+    texts = _texts()
+    rounds = texts["rounds"] if prompt == "rounds" and dialect == "browsergym" and max_tokens >= ROUNDS_FROM else None
 
     def ask(goal: str, past: Sequence[str], page: str) -> Message:
         parts = ["History:\n" + ("\n".join(past) or "none"), f"Page:\n{page}"]
-        if prompt_format == "chat_history_last" or is_new:
+        if prompt_format == "chat_history_last" or rounds:
             parts.reverse()
-        if is_new:
+        if prompt != "brief":
             parts += [f"Done last, and shown in the page above: {past[-1]}"] if past else []
             parts.append(texts["ask"])
         return Message("user", "\n".join([f"Goal: {goal}", *parts]))
 
-    for shown in texts["rounds"][dialect] if is_new and max_tokens >= ROUNDS_FROM else ():
+    brief = f"{texts['role']}\n\n{texts['actions'][dialect]}"
+    told = rounds["told"] if rounds else brief if prompt == "brief" else texts["examples"][dialect]
+    messages = [Message("system", told)]
+    for shown in rounds["shown"] if rounds else ():
         past, page = shown["history"].splitlines(), shown["page"].rstrip()
         messages += [ask(shown["goal"], past, page), Message("assistant", shown["answer"])]
     return [*messages, ask(instruction, [_history_line(step) for step in history], observation)]

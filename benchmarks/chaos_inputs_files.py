@@ -49,7 +49,7 @@ FILES = (
     BadInput(f"{_CONVERT} hostile/empty out", 1, "damaged file", "hostile/empty", ""),
     BadInput(f"{_CONVERT} hostile/random_bytes out", 1, "damaged file", "hostile/random_bytes", ""),
     BadInput(f"{_CONVERT} hostile/runs_code.pkl out", 1, "posix.system", "hostile/runs_code.pkl", "Do not load"),
-    BadInput(f"{_CONVERT} hostile/no_pickle.zip out", 1, "data.pkl", "hostile/no_pickle.zip", ""),
+    BadInput(f"{_CONVERT} hostile/no_pickle.zip out", 1, "damaged file", "hostile/no_pickle.zip", ""),
     BadInput(f"{_CONVERT} folder out", 1, "a folder", "not a regular file", "", files={"folder": a_folder}),
     BadInput(f"{_CONVERT} pipe out", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
     BadInput(f"{_CONVERT} data/README.md out", 1, "damaged file", "data/README.md", ""),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 28_789,
+    "core: lines": 28_790,
     "core: files": 180,
-    "lines": 48_415,
+    "lines": 48_416,
     "files": 311,
     "names per 1000 lines": 63.6,
     "options": 189,

@@ -77,11 +77,12 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     spec = next(s for s in phases.STAGES if s.name == "train")
     if phase is None and is_main():
         phase = phases.next_phase(folder, spec)
-        if phase and not folder.phase(phase).trajectories.is_file():  # `gen_task.py` has begun it after a finished run
+        begun = folder.phase(phase)
+        if phase and not (begun.is_done("replay") or begun.trajectories.is_file()):  # begun by `gen_task.py` alone
             planned = max(phase, config.num_phases)
             logger.info(
                 "%s has no rollouts yet: `webrl run --run %s num_phases=%d` plays and trains it",
-                folder.phase(phase).path, folder.path, planned,
+                begun.path, folder.path, planned,
             )  # fmt: skip
             phase -= 1
     number = int(broadcast(phase))

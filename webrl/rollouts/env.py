@@ -56,11 +56,6 @@ _PATIENCE = 0.6
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
-_PRESSES = frozenset(("click", "dblclick", "check", "uncheck"))
-_MAX_PRESSES = 4
-"""A click that its element moved away from (`aimAt` of act.js) is made again, so often in all."""
-_PRESS_AGAIN_S = 0.1
-"""For a picture to be loaded; then longer each time."""
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
@@ -187,6 +182,7 @@ class BrowserEnv:
         self.tab: Tab = None  # type: ignore[assignment]
         self.scale = 1.0
         self.shows_all = config.observation != "html"
+        self.patience_s = config.step_timeout_s * _PATIENCE
         self.upload_dir = config.upload_dir
         self.max_tabs = MAX_TABS
         self.observer: EpisodeObserver | None = None
@@ -198,7 +194,6 @@ class BrowserEnv:
         self._clean = False
         self._restarts = 0
         self._ids: dict[str, str] | None = None
-        self._missed = False
         self._copied: dict[str, str] | None = None
 
     async def reset(self, task: Task) -> Observation:
@@ -229,31 +224,21 @@ class BrowserEnv:
             raise BrowserError("step() before reset()")
         blocked = self._guard.blocked
         action: Action | None = None
+        error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
-            parts: tuple[Action, ...] = ()
-            for attempt in range(_MAX_PRESSES):
-                await asyncio.sleep(_PRESS_AGAIN_S * attempt)
-                error, self._missed = "", False
-                try:
-                    if action is None:
-                        action = self._parse(action_text)
-                        parts = (action, *action.rest)
-                    for part in parts:
-                        clean = clean and part.name not in _DIRTY
-                        await self._use_tab()
-                        async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
-                            await self._act(part)
-                except (ActionError, ActionFailed) as problem:
-                    error = str(problem)
-                observation, verdict = await self._look(HORIZON_MS if action else 0)
-                parts = parts[-1:]
-                if not (self._missed and parts[0].name in _PRESSES):
-                    break
-            else:
-                error = error or "Error: the click reached nothing: the element moves away from the mouse"
+            try:
+                action = self._parse(action_text)
+                for part in (action, *action.rest):
+                    clean = clean and part.name not in _DIRTY
+                    await self._use_tab()
+                    async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
+                        await self._act(part)
+            except (ActionError, ActionFailed) as problem:
+                error = str(problem)
+            observation, verdict = await self._look(HORIZON_MS if action else 0)
             self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
         return StepResult(
@@ -405,11 +390,8 @@ class BrowserEnv:
         hidden = json.dumps(list(self._site.hidden_ids))
         form = self._config.observation
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
-        seen: dict[str, Any] = await tab.evaluate_or_stop(
-            f"{before}__webrl.look({how})", self._config.step_timeout_s * _PATIENCE
-        )
+        seen: dict[str, Any] = await tab.evaluate_or_stop(f"{before}__webrl.look({how})", self.patience_s)
         self._copied = seen["copied"] or self._copied
-        self._missed = self._missed or seen["missed"]
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:

@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 
 from webrl.rollouts.actions import MODIFIERS, Action
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ time is up: the agent gets Playwright's answer without that wait."""
 MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
+_PAUSES_S = (0, 0.1, 0.2, 0.3)
+"""Before each try of a click that its element moved away from."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -87,6 +89,8 @@ class Tabs(Protocol):
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+    patience_s: float
+    """How long a page that is leaving for a server that does not answer may take."""
     shows_all: bool
     """The agent is shown all of a page, wherever it is scrolled to."""
     max_tabs: int
@@ -236,13 +240,32 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
+async def _aim(tabs: Tabs, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
-    point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS)
+    point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses)
     if point == "mixed":
         quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, quads)
+        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses, quads)
     return (point[0], point[1]) if isinstance(point, list) else point
+
+
+async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> str | bool | None:
+    """Click an element that needs no waiting: True; else what `_aim` says of it.
+
+    An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
+    """
+    for pause_s in _PAUSES_S:
+        await asyncio.sleep(pause_s)
+        point = await _aim(tabs, bid, presses=True)
+        if not isinstance(point, tuple):
+            return point
+        await tabs.tab.click(*point, button, count)
+        try:
+            if not await tabs.tab.evaluate_or_stop("__webrl.missed()", tabs.patience_s):
+                return True
+        except (ChannelError, ChannelClosed):  # the click has taken the page away
+            return True
+    raise ActionFailed("Error: the click reached nothing: the element moves away from the mouse")
 
 
 async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
@@ -275,10 +298,11 @@ async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Se
 
 async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
     """Click, double-click or hover."""
-    point = None if modifiers else await _aim(tabs, bid)
+    count = {"hover": 0, "click": 1, "dblclick": 2}[method]
+    point = None if modifiers else await (_click(tabs, bid, button, count) if count else _aim(tabs, bid, presses=False))
     if isinstance(point, tuple):
-        clicks = {"hover": 0, "click": 1, "dblclick": 2}[method]
-        await (tabs.tab.click(*point, button, clicks) if clicks else tabs.tab.move(*point))
+        await tabs.tab.move(*point)
+    if isinstance(point, tuple) or point is True:
         return
     if method == "click" and await _call(tabs, bid, "pick"):
         return
@@ -298,7 +322,7 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
         ready = await _call(tabs, bid, "selectField", value)
         if example := _EXAMPLES.get(ready):
             raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
-        if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable():
+        if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not tabs.tab.held_keys:
             await tabs.page.keyboard.type(value)
         elif ready in ("keys", "selected"):
             await tabs.tab.insert_text(value)
@@ -342,9 +366,7 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     state = await _call(tabs, bid, "checked")
     if state is wanted:
         return
-    point = None if state is None else await _aim(tabs, bid)
-    if isinstance(point, tuple):
-        await tabs.tab.click(*point)
+    if state is not None and await _click(tabs, bid) is True:
         state = None
         with contextlib.suppress(ChannelError):  # the click has taken the page away
             state = await _call(tabs, bid, "checked")

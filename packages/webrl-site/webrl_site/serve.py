@@ -13,6 +13,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -26,7 +27,8 @@ from webrl_site.hooks import await_answer, filled
 from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 
-_PREFIX = ".webrl-episode-"
+_PREFIX = f".webrl-episode-{socket.gethostname()}-"
+"""Hosts may share a folder for temporary files; process ids are a host's own."""
 _TRIES = 3
 _SHOWN_CHARS = 300
 

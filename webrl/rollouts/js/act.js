@@ -85,7 +85,8 @@
       } catch {
         // more than are shown
       }
-      const areas = parts.filter((part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth)
+      const isCut = (part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth;
+      const areas = parts.filter((part) => isCut(part) && !/^(visible|clip)/.test(getComputedStyle(part).overflow))
         .map((part) => part.getBoundingClientRect()).sort((a, b) => b.width * b.height - a.width * a.height);
       const places = [[innerWidth / 2, innerHeight / 2], ...areas.map((area) => centre([area])).filter(Boolean)];
       place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
@@ -94,16 +95,25 @@
     // Both come after the browser says that the wheel was turned. What is left that way in pixels, as a person sees on the
     // bar; -1 if the page left the wheel unused; null if nobody here can tell.
     api.wheeled = new Promise((resolve) => {
-      const end = ({ target, defaultPrevented }) => {
-        if (!place) return resolve(defaultPrevented ? null : -1);
-        const part = target.scrollingElement ?? target;
-        const rest = (delta, start, size, shown) => (delta > 0 ? size - shown - start : Math.abs(start));
-        return resolve(dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
-          : rest(dx, part.scrollLeft, part.scrollWidth, part.clientWidth));
+      const tell = (left) => {
+        window.removeEventListener(event, end, { capture: place !== null });
+        resolve(left);
       };
-      window.addEventListener(event, end, { once: true, capture: place !== null, passive: true });
+      const end = ({ target, defaultPrevented }) => {
+        if (!place) return tell(defaultPrevented ? null : -1);
+        const top = topmost(document, place);
+        for (let part = top; part && target !== document && part !== target; part = api.parentOf(part)) {
+          if (!api.parentOf(part)) return undefined; // something else has scrolled, by itself
+        }
+        const part = target.scrollingElement ?? target;
+        const isMirrored = getComputedStyle(part).direction === 'rtl'; // counts from its end, downwards from 0
+        const rest = (delta, start, size, shown) => (delta > 0 ? size - shown - start : start);
+        return tell(dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
+          : rest(dx, part.scrollLeft + (isMirrored ? part.scrollWidth - part.clientWidth : 0), part.scrollWidth, part.clientWidth));
+      };
+      window.addEventListener(event, end, { capture: place !== null, passive: true });
       const isFrame = place && FRAME.test(topmost(document, place)?.localName);
-      setTimeout(() => resolve(null), isFrame ? FRAME_WHEEL_MS : WHEEL_MS);
+      setTimeout(() => tell(null), isFrame ? FRAME_WHEEL_MS : WHEEL_MS);
     });
     return place ?? point;
   };
@@ -155,30 +165,37 @@
     return !api.isIdle(waitMs);
   };
 
-  // The element that is clicked next. What the mouse, by coming, has moved from under it (a picture that is only loading)
-  // gets no click, and neither does what is there instead: `look` says that it was missed.
+  // The element that is clicked next. Where the mouse, by coming, has moved it away (a picture that is only loading), what is
+  // there instead gets no click either, until `missed` is asked.
   let aimed = null;
-  let missed = false;
+  let isMissed = false;
   const guard = (event) => {
     if (!aimed || !event.isTrusted) return;
     if (event.type === 'pointerdown') {
-      missed = !event.composedPath().some((part) => part === aimed || (part.localName === 'label' && part.control === aimed));
-      if (!missed) aimed = null;
+      const isHit = (part) => part === aimed || (part.localName === 'label' && part.control === aimed);
+      isMissed = aimed.isConnected && !event.composedPath().some(isHit);
+      if (!isMissed) aimed = null;
     }
-    if (!missed) return;
+    if (!isMissed) return;
     event.stopImmediatePropagation();
-    event.preventDefault();
+    if (event.type !== 'pointerdown') event.preventDefault(); // no mousedown would follow, whose focus can be prevented
   };
   const PRESSES = ['pointerdown', 'mousedown', 'pointerup', 'mouseup', 'click', 'dblclick', 'auxclick', 'contextmenu'];
   const aimAt = (element, point) => {
-    [aimed, missed] = [point && element, false];
+    [aimed, isMissed] = [point && element, false];
     for (const type of PRESSES) window.addEventListener(type, guard, true);
     return point;
+  };
+  api.missed = () => {
+    const was = isMissed;
+    [aimed, isMissed] = [null, false];
+    return was;
   };
 
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
   // of DOM.getContentQuads); 'hidden' if it is not visible and nothing that goes on could show it within `waitMs`.
-  api.aim = (bid, waitMs, quads) => {
+  // `presses`: it is clicked there, so that `missed` tells whether it was.
+  api.aim = (bid, waitMs, presses, quads) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element && !isVisible(element) && !inLabel(element) && !mayAppear(element, waitMs)) return 'hidden';
@@ -187,7 +204,8 @@
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
     const point = centre(quads ? quads.map(corners) : element.getClientRects());
-    return aimAt(element, point && isOnTop(element, point) ? point : inLabel(element));
+    const place = point && isOnTop(element, point) ? point : inLabel(element);
+    return presses ? aimAt(element, place) : place;
   };
 
   const changed = (element) => {
@@ -309,9 +327,7 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied(), missed };
-    aimed = null;
-    missed = false;
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied() };
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -198,15 +198,22 @@
     return element?.isConnected && element.getAttribute('bid') === bid ? element : null;
   };
 
-  // Does something while elements have a style that the page does not set.
-  api.withStyle = (elements, name, value, act) => {
-    const styles = elements.map((element) => element.getAttribute('style'));
-    for (const element of elements) element.style.setProperty(name, value, 'important');
-    act();
-    elements.forEach((element, at) => {
-      if (styles[at] === null) element.removeAttribute('style');
-      else element.setAttribute('style', styles[at]);
+  // Gives elements a style that the page does not set; returns what puts theirs back. (Never by attribute: a page's policy
+  // may forbid that.)
+  const restyle = (elements, name, value) => {
+    const before = elements.map(({ style, attributes }) =>
+      [name, style.getPropertyValue(name), style.getPropertyPriority(name), 'style' in attributes]);
+    for (const { style } of elements) style.setProperty(name, value, 'important');
+    return () => elements.forEach((element, at) => {
+      const [, , , hadStyle] = before[at];
+      element.style.setProperty(...before[at].slice(0, 3));
+      if (!hadStyle && !element.getAttribute('style')) element.removeAttribute('style');
     });
+  };
+  api.withStyle = (elements, name, value, act) => {
+    const putBack = restyle(elements, name, value);
+    act();
+    putBack();
   };
 
   // Chromium before 138 crashes where its tree is asked for while a picker is open: 119 with one of a date or color, 126 with
@@ -258,12 +265,11 @@
   // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
   // drawn, but off the window or behind something.
   let revealed = [];
-  // What is drawn only once it is scrolled to has no tree before (`content-visibility`): [element, its own style].
-  let skipped = [];
+  // What is drawn only once it is scrolled to has no tree before (`content-visibility`).
+  let undraw = () => {};
   const draw = (elements) => {
-    skipped = elements.filter((element) => getComputedStyle(element).contentVisibility === 'auto').map((element) =>
-      [element, element.style.getPropertyValue('content-visibility'), element.hasAttribute('style')]);
-    for (const [element] of skipped) element.style.setProperty('content-visibility', 'visible', 'important');
+    const skipped = elements.filter((element) => getComputedStyle(element).contentVisibility === 'auto');
+    undraw = restyle(skipped, 'content-visibility', 'visible');
   };
   const isOnTop = (element) => {
     const box = element.getBoundingClientRect();
@@ -273,13 +279,9 @@
   };
   const cover = () => {
     for (const element of revealed) if (!element.hasAttribute('aria-hidden')) element.ariaHidden = 'true';
-    for (const [element, style, hasStyle] of skipped) {
-      if (style) element.style.setProperty('content-visibility', style);
-      else element.style.removeProperty('content-visibility');
-      if (!hasStyle && !element.getAttribute('style')) element.removeAttribute('style');
-    }
+    undraw();
+    undraw = () => {};
     revealed = [];
-    skipped = [];
   };
   const reveal = (elements) => {
     let unseen = 0;

@@ -276,12 +276,15 @@
   const { attachShadow } = Element.prototype;
   const { get: shadowOf, ...shadow } = Object.getOwnPropertyDescriptor(Element.prototype, 'shadowRoot');
   Element.prototype.attachShadow = function (options) {
-    const isClosed = options?.mode === 'closed';
-    const root = apply(attachShadow, this, [isClosed ? { ...options, mode: 'open' } : options]);
-    if (isClosed) {
-      closed.add(this);
-      Object.defineProperty(root, 'mode', { value: 'closed' });
+    if (options?.mode !== 'closed') return apply(attachShadow, this, [options]);
+    let root;
+    try {
+      root = apply(attachShadow, this, [{ ...options, mode: 'open' }]);
+    } catch {
+      return apply(attachShadow, this, [options]); // the page's HTML has closed it already; or its own error
     }
+    closed.add(this);
+    Object.defineProperty(root, 'mode', { value: 'closed' });
     return root;
   };
   Object.defineProperty(Element.prototype, 'shadowRoot', { ...shadow, get() {

@@ -54,6 +54,14 @@ def test_members_that_share_their_bytes_are_refused(tmp_path):
         load_restricted(path)
 
 
+@pytest.mark.parametrize("name", ["builtins\nbytearray", "torch.storage\nUntypedStorage", "torch\nFloatTensor"])
+def test_a_few_bytes_that_ask_for_a_terabyte_are_refused(tmp_path, name):
+    asks = b"\x80\x02c" + name.encode() + b"\n\x8a\x06" + (2**40).to_bytes(6, "little") + b"\x85R."
+    path = archive(tmp_path / "a.pt", asks, members=[("x/version", "3"), ("x/byteorder", "little")])
+    with pytest.raises(DataError, match=f"a.pt: refused: the pickle asks for {name.replace(chr(10), '.')}"):
+        load_restricted(path)
+
+
 def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path):
     page = "Round 0\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\npage"
     prompt = page + "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"

@@ -91,7 +91,9 @@ def test_a_task_keeps_its_number_sites_starts_and_what_it_asks(settings):
         (lambda e: e | {"eval": [{"evaluator": "PixelEvaluator"}]}, ["task_id 44", "PixelEvaluator", "known: Agent"]),
         (lambda e: e | {"eval": []}, ["task_id 44", "evaluator []"]),
         (lambda e: e | {"start_urls": ["__SHOPPING__"]}, ["task_id 44", "do not list shopping"]),
-        (lambda e: e | {"start_urls": "__GITLAB__"}, ["task_id 44", "`start_urls` '__GITLAB__'"]),
+        (lambda e: e | {"start_urls": "__GITLAB__"}, ["task_id 44", "list of addresses"]),
+        (lambda e: e | {"start_urls": [44]}, ["task_id 44", "list of addresses, found [44]"]),
+        (lambda e: e | {"intent": " "}, ["task_id 44", "`intent` a text"]),
         (lambda e: [e], ["task 0", "not a task"]),
     ],
 )

@@ -89,19 +89,23 @@ def _task(data: Any, where: str) -> Task:
         odd = sorted(data.keys() ^ _KEYS) if isinstance(data, dict) else [f"{data!r:.80}"]
         raise DataError(f"{where}: not a task of WebArena-Verified: missing or unknown {', '.join(odd)}")
     where = f"{where} (task_id {data['task_id']!r})"
-    names, starts = check_sites(data["sites"], where), data["start_urls"]
+    names, starts, intent = check_sites(data["sites"], where), data["start_urls"], data["intent"]
+    if not isinstance(starts, list) or not starts or not all(isinstance(url, str) for url in starts):
+        raise DataError(f"{where}: `start_urls` must be a list of addresses, found {json.dumps(starts):.80}")
+    if type(data["task_id"]) is not int or not isinstance(intent, str) or not intent.strip():
+        raise DataError(f"{where}: `task_id` is a number and `intent` a text; found {json.dumps(intent):.80}")
     evaluators = data["eval"] if isinstance(data["eval"], list) else [data["eval"]]
     known = [isinstance(each, dict) and each.get("evaluator") in _EVALUATORS for each in evaluators]
     if not known or not all(known):
         raise DataError(f"{where}: evaluator {json.dumps(evaluators):.100}; known: {', '.join(_EVALUATORS)}")
-    unlisted = placeholders(starts) - set(names) or placeholders(evaluators) & set(SITES) - set(names)
-    if not isinstance(starts, list) or not starts or unlisted:
-        raise DataError(f"{where}: `sites` {names} do not list {', '.join(unlisted)}; `start_urls` {starts!r:.80}")
-    wanted = str(next((e["expected"].get("task_type") for e in evaluators if "task_type" in e["expected"]), "?"))
+    if unlisted := placeholders(starts) - set(names) or placeholders(evaluators) & set(SITES) - set(names):
+        raise DataError(f"{where}: `sites` {names} do not list {', '.join(sorted(unlisted))}")
+    expected = [e["expected"] for e in evaluators if isinstance(e.get("expected"), dict)]
+    wanted = str(next((each["task_type"] for each in expected if "task_type" in each), "?"))
     config = {
         "sites": names,
         "task_id": data["task_id"],
-        "intent": data["intent"],
+        "intent": intent,
         "revision": data["revision"],
         "start_url": " |AND| ".join(starts),
         "geolocation": None,

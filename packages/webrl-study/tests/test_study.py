@@ -323,6 +323,10 @@ def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
     write_phase(study.cells[1], 0, "01101", "10")
     with pytest.raises(StageError, match=r"first difference: task t4 with actor pi0"):
         read_results(study, {})
+    write_phase(study.cells[1], 0, "0110", "10")
+    write_phase(study.cells[1], 1, "011", "10")
+    with pytest.raises(StageError, match=r"phase 1 was evaluated on other tasks than phase 0 \(1 differ, such as t3\)"):
+        read_results(study, {})
 
 
 def test_numbers_of_other_settings_are_not_taken_for_the_studys(

@@ -78,7 +78,8 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
     """Read the cells in the study's order.
 
     Raises:
-        StageError: a cell was made with other settings, or began elsewhere than the start of its seed.
+        StageError: a cell was made with other settings, began elsewhere than the start of its seed, or was evaluated on
+            other tasks, so that no pairs can be made.
     """
     results = []
     for job in (*study.sfts, *study.starts):
@@ -110,6 +111,14 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
             phases.append(result)
         if phases:
             check_start(study.start_of(cell), cell)
+        for phase in phases:
+            for split, outcomes in phases[0].outcomes.items():
+                if other := outcomes.keys() ^ phase.outcomes[split].keys():
+                    raise StageError(
+                        f"{cell.config.run_dir}: phase {phase.phase} was evaluated on other tasks than phase 0 "
+                        f"({len(other)} differ, such as {min(other)}); remove the folder, and the same command runs it "
+                        "again"
+                    )
         results.append(CellResult(cell, tuple(phases), failures.get(cell.name, "")))
     return results
 

@@ -55,10 +55,7 @@ def test_every_example_of_the_prompt_for_strangers_is_an_action_and_rounds_of_ot
         assert user.content == "\n".join(["Goal: Buy it", *parts, closing])
         user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt=name)[-1]
         assert user.content.endswith(f"\nDone last, and shown in the page above: click('3')\n{closing}")
-    examples, short = (
-        policy_messages("Buy it", (), PAGE, dialect, "chat", *how) for how in (["examples"], ["rounds", 2399])
-    )
-    assert short == examples
+    examples = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
     assert len(examples[0].content) < 1.3 * len(brief[0].content)
 
 
@@ -188,6 +185,8 @@ def test_characters_are_counted_in_the_released_format_only():
         load_config(None, ["models.max_prompt_chars=15872"])
     with pytest.raises(UsageError, match="models: prompt=brief goes with prompt_format=chat"):
         load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
+    with pytest.raises(UsageError, match="prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400"):
+        load_config(None, ["models.prompt=rounds", "models.max_prompt_tokens=99"])
 
 
 def test_an_instruction_that_does_not_fit_is_an_error(tokenizer):

@@ -124,6 +124,10 @@ class TasksConfig(Section):
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
+_ROUNDS_FROM = 2400
+"""Tokens that a prompt with rounds of other tasks may take at least: room for a page beside them."""
+
+
 class PromptLimit(Section):
     """How long a prompt may be."""
 
@@ -149,8 +153,8 @@ class ModelsConfig(PromptLimit):
     prompt: Literal["auto", "brief", "examples", "rounds"] = Field(
         "auto",
         description="what the chat formats tell the actor: brief: the actions, for a model trained on it; examples: "
-        "with an example of each; rounds: with rounds of other tasks too, for one trained on no prompt of ours; "
-        "auto: what its folder says it was trained on, else examples",
+        "with an example of each; rounds: with rounds of other tasks too (about 900 tokens, browsergym's actions), for "
+        "one trained on no prompt of ours; auto: what its folder says it was trained on, else examples",
     )
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
@@ -168,6 +172,11 @@ class ModelsConfig(PromptLimit):
             raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
         if self.prompt != "auto" and self.prompt_format == "webrl":
             raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
+        if self.prompt == "rounds" and self.max_prompt_tokens < _ROUNDS_FROM:
+            raise ValueError(
+                f"prompt=rounds takes about 900 tokens: set max_prompt_tokens to {_ROUNDS_FROM} at least, not "
+                f"{self.max_prompt_tokens}, or prompt=examples"
+            )
         return self
 
 

@@ -93,9 +93,7 @@ class ModelPolicy:
         sampling = self._sampling(self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
             prompt = prompt_of(None, models.prompt)
-            messages = policy_messages(
-                goal, past, page, rollout.dialect, models.prompt_format, prompt, models.max_prompt_tokens
-            )
+            messages = policy_messages(goal, past, page, rollout.dialect, models.prompt_format, prompt)
             return PolicyOutput.of(await self._model.chat(messages, sampling), page)
 
         def build(tokenizer: Any) -> Prompt:

@@ -35,8 +35,6 @@ _LIKELY_CHARS_PER_TOKEN = 4
 """A page of more characters a token of the budget is not tried whole first."""
 _NOTE_TOKENS = 24
 """About what the note on left-out lines takes; more is seen at the seams."""
-ROUNDS_FROM = 2400
-"""Rounds of other tasks take about 900 tokens: a prompt of fewer tokens than this has none."""
 _MAX_CHARS_PER_TOKEN = 32
 """Beyond this many characters a token, the page's tail is cut before it is tokenised: it cannot fit."""
 
@@ -234,8 +232,7 @@ def build_policy_prompt(
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        how = models.prompt_format, name, models.max_prompt_tokens
-        messages = policy_messages(instruction, history[start:], page, dialect, *how)
+        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
         if eyes and look:
             return eyes.encode(messages if shows_text else by_coordinates(messages), look)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
@@ -261,15 +258,14 @@ def policy_messages(
     dialect: Dialect = "browsergym",
     prompt_format: PromptFormat = "chat",
     prompt: PromptName = "brief",
-    max_tokens: int = ROUNDS_FROM,
 ) -> list[Message]:
     """Messages of the `chat` formats; the assistant answers with the action alone.
 
-    `rounds` begins with rounds of other tasks, and has the page before the history; with fewer than `ROUNDS_FROM`
-    tokens it is `examples`.
+    `rounds` begins with rounds of other tasks, and has the page before the history; in another dialect than browsergym
+    it is `examples`.
     """
     texts = _texts()
-    rounds = texts["rounds"] if prompt == "rounds" and dialect == "browsergym" and max_tokens >= ROUNDS_FROM else None
+    rounds = texts["rounds"] if prompt == "rounds" and dialect == "browsergym" else None
 
     def ask(goal: str, past: Sequence[str], page: str) -> Message:
         parts = ["History:\n" + ("\n".join(past) or "none"), f"Page:\n{page}"]

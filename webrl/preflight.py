@@ -73,8 +73,8 @@ def check_settings(config: RunConfig, source: str) -> None:
     if rollout.image_size is not None:
         models, is_blind = config.models, not rollout.show_text
         _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
-            "rollout.engine.kind=openai: not yet; set rollout.engine.kind=vllm or transformers":
-                rollout.engine.kind == "openai",
+            f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers":
+                rollout.engine.kind != "transformers",
             "models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat":
                 models.prompt_format == "webrl",
             "models.enable_thinking=true: not yet; set models.enable_thinking=false": models.enable_thinking,

@@ -54,12 +54,12 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
             "several times, rollout.num_generations=4"
         )
     every = [value for outcomes in groups.values() for value in outcomes.values()]
+    scale = stdev(every) + _STD_FLOOR if config.scale_rewards == "batch" else 1.0
     known: dict[str, float] = {}
     for outcomes in groups.values():
-        mean, scale = fmean(outcomes.values()), 1.0
-        if config.scale_rewards != "none":
-            compared = every if config.scale_rewards == "batch" else list(outcomes.values())
-            scale = (stdev(compared) if len(compared) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
+        mean = fmean(outcomes.values())
+        if config.scale_rewards == "group":
+            scale = (stdev(outcomes.values()) if len(outcomes) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
         known |= {name: (value - mean) / scale for name, value in outcomes.items()}
     return [known[record.trajectory_id] for record in records]
 

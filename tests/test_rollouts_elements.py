@@ -1,5 +1,6 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
+import dataclasses
 import json
 import re
 
@@ -10,9 +11,19 @@ pytestmark = pytest.mark.browser
 
 
 def on_page(page, *actions, **settings):
-    """The texts before and after each action, and the errors; `{words}` is the id of the line with these words."""
+    """The texts before and after each action, and the errors; `{words}` is the id of the line with these words.
+
+    An action of several lines is one of several parts, as BrowserGym's agents may give.
+    """
 
     async def play(env):
+        parse = env._parse
+
+        def parse_lines(text):
+            first, *rest = map(parse, text.splitlines())
+            return dataclasses.replace(first, rest=tuple(rest))
+
+        env._parse = parse_lines
         async with serve({"/": page} if isinstance(page, str) else page) as url:
             texts, errors = [(await env.reset(at(url + "/"))).text], []
             for action in actions:
@@ -420,10 +431,26 @@ GO = "<button onclick=\"this.textContent='done'\">Go</button>"
             ["focus('{Date}')", "keyboard_type('1122')", "keyboard_type('2020')"],
             ["got 2020-11-22"],
         ),
+        (
+            "<p id=o></p><div id=h><template shadowrootmode=closed><b>old</b></template></div><script>"
+            "const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `<button style='position: fixed; inset: 0' "
+            "onclick=\"this.textContent = 'done'\">Go</button>`; o.textContent = `${r.mode} ${h.shadowRoot}`</script>",
+            ["mouse_click(300, 200)"],
+            ["button 'done'", "closed null"],
+        ),
+        (
+            "<style>* { scroll-behavior: smooth } form { content-visibility: auto }</style><form><input type=hidden>"
+            f"<input name=children><input name=style>{GO.replace('<button', '<button type=button')}</form>",
+            ["click('{Go}')"],
+            ["button 'done'"],
+        ),
         (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
         (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
     ],
-    ids=["closed shadow tree", "content-visibility", "smooth", "sandbox", "date", "slider", "color"],
+    ids=[
+        *("closed shadow tree", "content-visibility", "smooth", "sandbox", "date"),
+        *("shadow tree that the HTML has closed", "form with fields named as what we ask of it", "slider", "color"),
+    ],
 )  # fmt: skip
 def test_what_a_person_can_use_the_agent_can(page, actions, seen):
     texts, errors = on_page(page, *actions)
@@ -602,6 +629,76 @@ def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_t
     assert "moves away from the mouse" in errors[1] or "intercepts pointer events" in errors[1]
 
 
+FLEES = """<title>t</title><p id=o>log:</p><p id=p>log:</p><button id=b onclick="log(o, 'hit')">Flees</button>
+<style>button { position: absolute; left: 20px; top: 200px; width: 100px; height: 40px }</style>
+<script>const log = (place, words) => { place.textContent += ` ${words}` };
+const flee = ({ currentTarget }) => { currentTarget.style.left = '300px' };
+b.addEventListener('mouseover', flee, { once: true });</script>"""
+
+
+@pytest.mark.parametrize(
+    ("before", "script", "action", "seen"),
+    [
+        ("", "", "click('{Flees}')", ["'log: hit'"]),
+        ("", "b.ondblclick = () => log(p, 2)", "dblclick('{Flees}')", ["'log: hit hit'", "'log: 2'"]),
+        ("", "b.oncontextmenu = () => log(p, 'menu')", "click('{Flees}', 'right')", ["'log: menu'"]),
+        (
+            "<input aria-label=n oninput='log(p, this.value)'><a href=#x onclick=\"log(p, 'counted')\">Count</a>",
+            "",
+            "fill('{'n'}', 'Ann')\nclick('{Flees}')\nclick('{Count}')",
+            ["'log: hit'", "'log: Ann counted'"],
+        ),
+        (
+            "<p onclick=\"log(p, 'chosen')\" style='position: absolute; top: 190px; width: 150px; height: 50px'></p>",
+            "",
+            "hover('{Flees}')\nmouse_click(70, 220)",
+            ["'log:'", "'log: chosen'"],
+        ),
+        (
+            "",
+            "document.onclick = () => alert('now')",
+            "click('{Flees}')",
+            ["alert box 'now', closed", "'log: hit'"],
+        ),
+        (
+            "<input type=checkbox id=c style='position: absolute; opacity: 0; pointer-events: none' onchange='log(p, "
+            "this.checked)'><label id=l for=c style='position: relative'>Agree</label>",
+            "l.addEventListener('mouseover', flee, { once: true })",
+            "check('{checkbox}')",
+            ["'log: true'", "checked='true'"],
+        ),
+    ],
+    ids=["click", "dblclick", "right button", "one of several parts", "hover", "alert", "label"],
+)
+def test_a_click_that_its_element_moves_away_from_is_made_again_and_nothing_else_is(before, script, action, seen):
+    texts, errors = on_page(FLEES.replace("<button", f"{before}<button") + f"<script>{script}</script>", action)
+    assert errors == [""]
+    assert [part for part in seen if part not in texts[1]] == [], texts[1]
+    assert texts[1].count("alert") <= 1
+
+
+@pytest.mark.parametrize("form", ["axtree", "html"])
+def test_a_click_that_reaches_nothing_is_made_four_times(form):
+    always = FLEES.replace("= '300px'", "= b.style.left === '300px' ? '20px' : '300px'").replace(", { once: true }", "")
+    always += "<script>document.onclick = () => { p.textContent += ' heard' }</script>"
+
+    async def play(env):
+        results = []
+        async with serve({"/": FLEES, "/always": always}) as url:
+            for path in ("/", "/always"):
+                text = (await env.reset(at(url + path))).text
+                number = bid_of(text, "button", "Flees") if form == "axtree" else "0"
+                results.append(await env.step(f"click('{number}')"))
+            results.append(await env.step("mouse_click(600, 400)"))
+        return results
+
+    once, never, later = in_browser(play, observation=form)
+    assert (once.error, never.error) == ("", "Error: the click reached nothing: the element moves away from the mouse")
+    assert "log: hit" in once.observation.text
+    assert not re.search("hit|heard", never.observation.text)
+    assert "log: heard" in later.observation.text
+
+
 def test_a_scroll_moves_the_part_of_a_page_that_scrolls_and_says_what_is_left():
     page = """<title>t</title><p>Terms<textarea disabled style="width: 99px; height: 50px"></textarea>
     <button disabled>Agree</button><script>const text = document.querySelector('textarea');
@@ -615,6 +712,54 @@ def test_a_scroll_moves_the_part_of_a_page_that_scrolls_and_says_what_is_left():
     assert texts[3].startswith("scroll: there is nothing to scroll that way\n")
 
 
+@pytest.mark.parametrize(
+    ("style", "mode", "actions", "hints"),
+    [
+        ("direction: rtl", None, ["-100, 0", "100, 0", "100, 0"], ["1600 more", "this is the end", "there is nothing"]),
+        ("flex-flow: column-reverse", "closed", ["0, -100", "0, 100"], ["700 more", "this is the end"]),
+        ("flex-flow: row-reverse", "open", ["-9000, 0", "100, 0"], ["this is the end", "1600 more"]),
+        ("writing-mode: vertical-rl", None, ["-100, 0", "0, 100"], ["1600 more", "700 more"]),
+    ],
+)
+def test_a_part_that_begins_at_its_other_end_is_scrolled_in_shadow_trees_too(style, mode, actions, hints):
+    big = "<p style='min-width: 2000px; min-height: 1000px; margin: 0'></p>"
+    box = f"<div style='display: flex; overflow: scroll; width: 315px; height: 215px; {style}'>{big}</div>"
+    inside = f"<div id=h></div><script>h.attachShadow({{ mode: '{mode}' }}).innerHTML = `{box}`</script>"
+    texts, _ = on_page(inside if mode else f"<title>t</title>{box}", *(f"scroll({by})" for by in actions))
+    assert [hint in text for text, hint in zip(texts[1:], hints, strict=True)] == [True] * len(hints), texts[1:]
+
+
+def test_what_scrolls_by_itself_meanwhile_does_not_say_what_is_left():
+    page = """<style>div { width: 300px; height: 200px; overflow: auto }</style><div id=a><p style="height: 1000px">read
+    </div><div id=b><p style="height: 5000px">news</div><script>a.onwheel = () => { b.scrollTop = 50 }</script>"""
+    texts, _ = on_page(page, "scroll_at(50, 50, 0, 300)")
+    assert re.match(r"scroll: [45]\d\d more pixels", texts[1])
+
+
+def test_marks_are_drawn_and_removed_where_a_page_forbids_styles_of_its_elements():
+    page = """<title>t</title><link rel=stylesheet href=/s.css><section id=s><button id=b></button></section>
+    <script src=/s.js></script>"""
+    script = """s.style.setProperty('content-visibility', 'auto', 'important'); s.style.color = 'red';
+    const [root] = document.children; root.style.setProperty('scroll-behavior', 'smooth', 'important');
+    b.onclick = () => { b.textContent = [s, root, b].map((each) => each.getAttribute('style')).join(' ') };
+    document.onsecuritypolicyviolation = () => { document.title = 'broken' };"""
+
+    async def send(path, writer):
+        bodies = {
+            "/": (page, "html"),
+            "/s.js": (script, "javascript"),
+            "/s.css": ("section { margin: 3000px 0 }", "css"),
+        }
+        body, kind = bodies[path]
+        await reply(writer, body, headers="Content-Security-Policy: style-src 'self'\r\n", kind=f"text/{kind}")
+
+    texts, errors = on_page(dict.fromkeys(("/", "/s.js", "/s.css"), send), "click('{button}')")
+    assert errors == [""]
+    styles = "content-visibility: auto !important; color: red; scroll-behavior: smooth !important;"
+    assert f"button {styles!r}" in texts[1]
+    assert "broken" not in texts[1]
+
+
 def test_a_field_that_listens_to_keys_is_filled_by_typing():
     page = """<input aria-label=filter value=old onkeyup="o.textContent = 'only ' + this.value"><input aria-label=plain>
     <p id=o>all</p><script>document.querySelectorAll('input')[1].oninput = (e) => { o.textContent = e.data }</script>"""
@@ -622,3 +767,17 @@ def test_a_field_that_listens_to_keys_is_filled_by_typing():
     assert not any(errors)
     assert "StaticText 'only Ann E'" in texts[1]
     assert texts[2].count("'Bob'") == 3, "the field, its text, and all of it in one event"
+
+
+def test_a_text_is_typed_into_a_field_that_listens_to_keys_as_text_and_in_time():
+    page = """<input id=i aria-label=filter><p id=o></p><script>i.addEventListener('keydown', ({ ctrlKey }) => {
+    const start = performance.now();
+    while (!ctrlKey && performance.now() - start < 80);
+    o.textContent = `heard ${i.value.length}` })</script>"""
+    held = ("keyboard_down('Control')", "fill('{filter}', 'aaa')", "keyboard_up('Control')")
+    long = "0123456789" * 10
+    texts, errors = on_page(page, *held, f"fill('{{filter}}', '{long}')", step_timeout_s=6)
+    assert errors == [""] * 4
+    assert "textbox 'filter' value='aaa'" in texts[2]
+    assert f"textbox 'filter' value='{long}'" in texts[4]
+    assert int(re.search(r"heard (\d+)", texts[4])[1]) in range(9, 90), "as much as there is time for"

@@ -69,6 +69,8 @@ time is up: the agent gets Playwright's answer without that wait."""
 MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
+_TYPED_AT_ONCE = 10
+"""After so many characters the time is looked at."""
 _PAUSES_S = (0, 0.1, 0.2, 0.3)
 """Before each try of a click that its element moved away from."""
 MAX_WAIT_MS = 10_000
@@ -323,8 +325,11 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
         if example := _EXAMPLES.get(ready):
             raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
         if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not tabs.tab.held_keys:
-            await tabs.page.keyboard.type(value)
-        elif ready in ("keys", "selected"):
+            end = time.monotonic() + tabs.patience_s / 2
+            while value and time.monotonic() < end:
+                await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
+                value = value[_TYPED_AT_ONCE:]
+        if value and ready in ("keys", "selected"):  # what a page that is slow to hear has left no time to type, too
             await tabs.tab.insert_text(value)
         if ready:
             return

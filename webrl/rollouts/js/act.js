@@ -56,19 +56,36 @@
     return false;
   };
   const FRAME = /^(iframe|frame|embed|object)$/;
+  // The elements at a point, from the topmost outwards.
+  const chainAt = (point) => {
+    const chain = [];
+    for (let part = topmost(document, point); part; part = api.parentOf(part)) chain.push(part);
+    return chain;
+  };
+  // How many pixels a part of the page can still be scrolled: to its left and right, or up and down. What is written or
+  // laid out from its right, or from below, counts from there, downwards from 0.
+  const roomOf = (part, isAcross) => {
+    const isPage = part === document.scrollingElement;
+    const { direction, display, flexDirection, writingMode } = getComputedStyle((isPage && document.body) || part);
+    const flow = !isPage && display.endsWith('flex') ? flexDirection : '';
+    const isAlongLine = isAcross === writingMode.startsWith('horizontal');
+    const isBackwards = isAlongLine ? (direction === 'rtl') !== (flow === 'row-reverse')
+      : writingMode.endsWith('rl') !== (flow === 'column-reverse');
+    const [at, most] = isAcross ? [part.scrollLeft, part.scrollWidth - part.clientWidth]
+      : [part.scrollTop, part.scrollHeight - part.clientHeight];
+    return isBackwards ? [at + most, 0 - at] : [at, most - at]; // -0 is no number to DevTools
+  };
   // Whether a wheel turned at a point scrolls something; inside frames and plug-ins nobody here can tell.
   const scrollsAt = (point, dx, dy) => {
     const moves = (element, overflow, page) => {
-      const { scrollTop, scrollLeft, scrollHeight, scrollWidth } = element;
       const allows = (way) => (page ? !/hidden|clip/.test(way) : /auto|scroll/.test(way));
-      const has = (delta, at, size, shown) => (delta > 0 ? at + shown < size - 1 : delta < 0 && at > 0);
-      return (allows(overflow.overflowY) && has(dy, scrollTop, scrollHeight, element.clientHeight)) ||
-        (allows(overflow.overflowX) && has(dx, Math.abs(scrollLeft), scrollWidth, element.clientWidth));
+      const has = (delta, isAcross) => delta && roomOf(element, isAcross)[delta > 0 ? 1 : 0] > 1;
+      return (allows(overflow.overflowY) && has(dy, false)) || (allows(overflow.overflowX) && has(dx, true));
     };
     const page = document.scrollingElement ?? document.documentElement;
-    for (let top = topmost(document, point); top; top = api.parentOf(top)) {
-      if (FRAME.test(top.localName)) return true;
-      if (top !== page && moves(top, getComputedStyle(top), false)) return true;
+    for (const part of chainAt(point)) {
+      if (FRAME.test(part.localName)) return true;
+      if (part !== page && moves(part, getComputedStyle(part), false)) return true;
     }
     const [html, body] = [document.documentElement, document.body].map((each) => each && getComputedStyle(each));
     return moves(page, html.overflowY === 'visible' && body ? body : html, true);
@@ -91,29 +108,24 @@
       const places = [[innerWidth / 2, innerHeight / 2], ...areas.map((area) => centre([area])).filter(Boolean)];
       place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
     }
+    const chain = place ? chainAt(place) : [];
+    // A scroll in a shadow tree is told there alone.
+    const listeners = place ? new Set([document, ...chain.map((part) => part.getRootNode())]) : [window];
     const event = !place ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
     // Both come after the browser says that the wheel was turned. What is left that way in pixels, as a person sees on the
     // bar; -1 if the page left the wheel unused; null if nobody here can tell.
     api.wheeled = new Promise((resolve) => {
       const tell = (left) => {
-        window.removeEventListener(event, end, { capture: place !== null });
+        for (const each of listeners) each.removeEventListener(event, end, { capture: place !== null });
         resolve(left);
       };
       const end = ({ target, defaultPrevented }) => {
         if (!place) return tell(defaultPrevented ? null : -1);
-        const top = topmost(document, place);
-        for (let part = top; part && target !== document && part !== target; part = api.parentOf(part)) {
-          if (!api.parentOf(part)) return undefined; // something else has scrolled, by itself
-        }
-        const part = target.scrollingElement ?? target;
-        const isMirrored = getComputedStyle(part).direction === 'rtl'; // counts from its end, downwards from 0
-        const rest = (delta, start, size, shown) => (delta > 0 ? size - shown - start : start);
-        return tell(dy ? rest(dy, part.scrollTop, part.scrollHeight, part.clientHeight)
-          : rest(dx, part.scrollLeft + (isMirrored ? part.scrollWidth - part.clientWidth : 0), part.scrollWidth, part.clientWidth));
+        if (target !== document && !chain.includes(target)) return undefined; // something else has scrolled, by itself
+        return tell(roomOf(target.scrollingElement ?? target, !dy)[(dy || dx) > 0 ? 1 : 0]);
       };
-      window.addEventListener(event, end, { capture: place !== null, passive: true });
-      const isFrame = place && FRAME.test(topmost(document, place)?.localName);
-      setTimeout(() => tell(null), isFrame ? FRAME_WHEEL_MS : WHEEL_MS);
+      for (const each of listeners) each.addEventListener(event, end, { capture: place !== null, passive: true });
+      setTimeout(() => tell(null), FRAME.test(chain[0]?.localName) ? FRAME_WHEEL_MS : WHEEL_MS);
     });
     return place ?? point;
   };

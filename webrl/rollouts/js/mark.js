@@ -19,6 +19,9 @@
   const TooLarge = class extends Error {
     constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
   };
+  // A form's `children` or `style` is its field of that name.
+  const { get: childrenOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'children');
+  const { get: styleOf } = Object.getOwnPropertyDescriptor(HTMLElement.prototype, 'style');
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -144,7 +147,7 @@
   const MAX_BOX_PX = 64;
   const boxesOf = (element) => {
     if (!element.firstElementChild || element.firstElementChild.firstChild) return '';
-    const parts = [...element.children];
+    const parts = [...childrenOf.call(element)];
     if (parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
     if (element.textContent.trim() || isActive(element) || isInActive(element) || !parts.every(isDrawn)) return '';
     const counts = {};
@@ -201,13 +204,14 @@
   // Gives elements a style that the page does not set; returns what puts theirs back. (Never by attribute: a page's policy
   // may forbid that.)
   const restyle = (elements, name, value) => {
-    const before = elements.map(({ style, attributes }) =>
-      [name, style.getPropertyValue(name), style.getPropertyPriority(name), 'style' in attributes]);
-    for (const { style } of elements) style.setProperty(name, value, 'important');
-    return () => elements.forEach((element, at) => {
-      const [, , , hadStyle] = before[at];
-      element.style.setProperty(...before[at].slice(0, 3));
-      if (!hadStyle && !element.getAttribute('style')) element.removeAttribute('style');
+    const before = elements.map((element) => {
+      const style = element instanceof HTMLElement ? styleOf.call(element) : element.style;
+      return { style, own: [name, style.getPropertyValue(name), style.getPropertyPriority(name)], had: element.hasAttribute('style') };
+    });
+    for (const { style } of before) style.setProperty(name, value, 'important');
+    return () => before.forEach(({ style, own, had }, at) => {
+      style.setProperty(...own);
+      if (!had && !elements[at].getAttribute('style')) elements[at].removeAttribute('style');
     });
   };
   api.withStyle = (elements, name, value, act) => {

@@ -96,10 +96,6 @@ REFUSED = [
     ("a(" * 9000, "Not an action"),
     ("click('1')" * 20_000, "characters long"),
 ]
-PAGE = (
-    "[12] textbox 'Name'\n\t[18] link 'Renda'\n[19] button 'Save'\n[20] button 'SAVE'\n[21] link 'Save'\n"
-    "StaticText 'X'\n[22] link '\\x'"
-)
 
 
 @pytest.mark.parametrize(("answer", "action"), TAKEN)
@@ -125,20 +121,3 @@ def test_the_released_language_is_found_in_an_answer_that_says_more():
     assert read_answer(answer, "webrl").canonical == "do(action='Search', argument='a # b', element='4')"
     with pytest.raises(ActionError, match=r"No action 'stop': did you mean exit\(message"):
         read_answer("stop('42')", "webrl")
-
-
-@pytest.mark.parametrize(
-    ("answer", "action", "note"),
-    [
-        ("click('Renda')", "click('18')", "for click('Renda')"),
-        ("click('renda')", "click('18')", "for click('renda')"),
-        ("click('SAVE')", "click('20')", "for click('SAVE')"),
-        ("click('Save')", "click('Save')", ""),
-        ("click('X')", "click('X')", ""),
-        ("click('12')", "click('12')", ""),
-    ],
-)
-def test_a_label_becomes_an_id_only_if_one_element_has_it(answer, action, note):
-    taken = read_answer(answer, "browsergym", PAGE)
-    assert (taken.canonical, taken.note) == (action, note)
-    assert read_answer(answer, "browsergym").canonical == answer

@@ -11,7 +11,7 @@ from pathlib import Path
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
-from webrl.rollouts.collect import collect, open_breaker
+from webrl.rollouts.collect import collect
 from webrl.rollouts.suite import suite_at
 from webrl.suites import parts
 from webrl.suites.miniwob.experts import expert_for
@@ -112,7 +112,6 @@ async def record(
     Raises:
         StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/collect.py`).
     """
-    breaker = open_breaker(out, len(tasks), config.rollout)
     experts = {site: ExpertPolicy(site, slip, seed) for site in sorted({task.site for task in tasks})}
-    name = prefix or out.stem
-    await collect(tasks, config, experts, out, phase=phase, prefix=name, on_episode=breaker)
+    allowed = config.rollout.max_failed
+    await collect(tasks, config, experts, out, phase=phase, prefix=prefix or out.stem, max_failed=allowed)

@@ -5,7 +5,7 @@ API: `read_answer(text, dialect) -> Action` (raises `ActionError`, whose text is
 An answer that is one literal call is taken as it is written, so what a quoted text holds is never touched. From any
 other answer the first call is taken, out of the first of these that holds one: `<action>` tags, JSON tool calls,
 fenced code, what follows `Action:`, the whole text. `Action.note` tells what was taken where that is not what the
-answer says: the first of several calls, a name of another action space, an element by its label.
+answer says: the first of several calls, a name of another action space.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, Literal, get_args
 from webrl.llm.tokens import without_thinking
 from webrl.rollouts.actions import (
     ACTIONS,
-    ID,
     MAX_ACTION_CHARS,
     SCROLL_PX,
     SIGNATURES,
@@ -68,12 +67,8 @@ _EXAMPLES = {
 _LABELLED = re.compile(r"^[ \t]*\[(\w+)\] [\w ]+? ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")", re.MULTILINE)
 
 
-def read_answer(text: str, dialect: Dialect, page: str | None = None) -> Action:
-    """The action that an answer takes.
-
-    Args:
-        text: the answer as it was sampled; its reasoning is left out.
-        page: the page's text, where an element may be named by its label if no other element has the same.
+def read_answer(text: str, dialect: Dialect) -> Action:
+    """The action that an answer takes, as it was sampled; its reasoning is left out.
 
     Raises:
         ActionError: no call, or one that is not certain.
@@ -84,11 +79,8 @@ def read_answer(text: str, dialect: Dialect, page: str | None = None) -> Action:
         except ActionError as error:
             problem = error
         else:
-            action = _known(*call, dialect)
-            break
-    else:
-        action = _first_call(answer, dialect, problem)
-    return action if page is None else _by_label(action, page)
+            return _known(*call, dialect)
+    return _first_call(answer, dialect, problem)
 
 
 def read_any(text: str) -> Action | None:
@@ -109,21 +101,6 @@ def labelled(page: str, label: str) -> list[str]:
             names.append((bid, str(ast.literal_eval(name)).strip()))
     exact = [bid for bid, name in names if name == label.strip()]
     return exact or [bid for bid, name in names if name.casefold() == label.strip().casefold()]
-
-
-def _by_label(action: Action, page: str) -> Action:
-    if action.written:
-        return action
-    arguments = dict(action.arguments)
-    for name in arguments.keys() & {"bid", "from_bid", "to_bid"}:
-        if not ID.fullmatch(arguments[name]):
-            if len(found := labelled(page, arguments[name])) != 1:
-                return action
-            arguments[name] = found[0]
-    if arguments == action.arguments:
-        return action
-    note = "; ".join(filter(None, (f"for {action.canonical}", action.note)))
-    return dataclasses.replace(action, arguments=arguments, note=note)
 
 
 def _first_call(text: str, dialect: Dialect, problem: ActionError) -> Action:

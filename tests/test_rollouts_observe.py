@@ -6,7 +6,8 @@ import re
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
-from webrl.rollouts.observe import flatten_axtree, framed_axtree, remove_elements
+from webrl.rollouts.html import remove_elements
+from webrl.rollouts.observe import flatten_axtree, framed_axtree
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
   let element = document.getElementById(id);

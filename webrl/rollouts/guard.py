@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
@@ -191,31 +191,22 @@ async def _relay_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         return
 
 
-async def _splice(
-    up: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None,
-    down: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    browser: asyncio.StreamReader,
-) -> None:
-    """Copy both ways (one way without `up`) until either side hangs up."""
-    copies = [asyncio.ensure_future(_copy(*down)), asyncio.ensure_future(_copy(*up) if up else _wait_for_end(browser))]
+async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    """Copy until either side hangs up."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+
+    copies = [asyncio.ensure_future(copy(*way)) for way in ways]
     try:
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for copy in copies:
-            copy.cancel()
+        for copying in copies:
+            copying.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-
-
-async def _wait_for_end(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(OSError):
-        await reader.read(1)
 
 
 # A loopback host without a port would admit every port, the browser's DevTools included.
@@ -361,7 +352,7 @@ class NavigationGuard:
             else:
                 await _forward(head, method, target, reader, to_server)
                 await _relay_head(there, writer)
-            await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
+            await _splice((reader, to_server), (there, writer))
         finally:
             to_server.close()
 

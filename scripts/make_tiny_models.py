@@ -50,8 +50,10 @@ def main() -> None:
 
 async def record_experts(args: argparse.Namespace) -> None:
     """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
+    from tiny.instructions import proposed_tasks
+
     from webrl.config import RunConfig
-    from webrl.demos.record import expert_tasks, proposed_tasks, record
+    from webrl.demos.record import expert_tasks, record
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
 
@@ -68,8 +70,10 @@ async def record_experts(args: argparse.Namespace) -> None:
 
 async def record_actor(args: argparse.Namespace) -> None:
     """Sampled episodes of the actor, on own and proposed instructions."""
+    from tiny.instructions import proposed_tasks
+
     from webrl.config import load_config
-    from webrl.demos.record import expert_tasks, proposed_tasks
+    from webrl.demos.record import expert_tasks
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.config import RunConfig
@@ -14,8 +13,7 @@ from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
 from webrl.rollouts.suite import suite_at
 from webrl.suites import parts
-from webrl.suites.miniwob.experts import expert_for
-from webrl.types import Task, Trajectory
+from webrl.types import Task
 
 DEMONSTRATION_SEED = 10_000
 """Added to the seed that draws page seeds, so that demonstrations and a run's tasks are drawn independently."""
@@ -82,18 +80,6 @@ def expert_tasks(config: RunConfig, per_type: int) -> list[Task]:
         if lacking := sorted({task.site for task in mine if suite.expert(task.site) is None}):
             raise DataError(f"no scripted expert for {', '.join(lacking)}")
         tasks += mine
-    return tasks
-
-
-def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
-    """The recorded pages again, each with an instruction that the scripted proposer writes for it."""
-    tasks = []
-    for trajectory in recorded:
-        rng = random.Random(f"{seed}:{trajectory.task.task_id}")
-        instruction = expert_for(trajectory.task.site).propose(trajectory.steps[0].observation, rng)
-        if instruction:
-            task_id = f"{trajectory.task.task_id}.proposed"
-            tasks.append(replace(trajectory.task, task_id=task_id, instruction=instruction))
     return tasks
 
 

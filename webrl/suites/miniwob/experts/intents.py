@@ -1,32 +1,134 @@
-"""What the pages' intents mean there (`GOALS`), and how new instructions about them are drawn (`DRAWS`).
+"""What instructions ask of a page: wordings with slots (`Intent`), and the goal that they mean there (`Goal`).
 
-`intents.yaml` names them: buttons, tabs, dialogs, boxes, lists, a contact book; and text entry, of given text or of
-text, dates and times that are looked up on the page.
+A goal is a state of the page's fields, then clicks in order. `intents.yaml` names the functions of `GOALS`: buttons,
+tabs, dialogs, boxes, lists, a contact book; and text entry, of given text or of text, dates and times that are looked
+up on the page.
 """
 
 from __future__ import annotations
 
 import datetime
-import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeVar
 
-from webrl.suites.miniwob.experts.goal import (
-    Goal,
-    Intent,
-    Slots,
-    nth,
-    ordinal,
-    random_code,
-    random_name,
-    submit_button,
-)
-from webrl.suites.miniwob.experts.page import Page, read_action
+from webrl.suites.miniwob.experts.page import Action, Page, read_actions
 
-_EVERYTHING = "everything"
-_EXCEPT = "everything except "
-_ATTRIBUTES = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}
+T = TypeVar("T")
+Slots = dict[str, str]
+
+DONE = "send_msg_to_user('done')"
+_CLICKS = frozenset({"click", "dblclick"})
+_POSITION = r"\d+(?:st|nd|rd|th)"
+_SLOT_PATTERNS = {"nth": _POSITION, "where": _POSITION, "n": r"\d+", "date": r"\d\d/\d\d/\d{4}"}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Bids of one page: the fields' wanted state, then the clicks that follow.
+
+    A click is a set of bids any of which will do (two buttons of the same name).
+    """
+
+    fills: dict[str, str] = field(default_factory=dict)
+    """Field → text it must hold; other text fields must stay as they were."""
+    checked: frozenset[str] | None = None
+    """Exactly these checkboxes or radio buttons are ticked; None: they do not matter."""
+    selected: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """List → labels selected in it, exactly."""
+    clicks: tuple[tuple[str, ...], ...] = ()
+    """Clicks in order, after the state holds."""
+    roles: frozenset[str] = frozenset({"button", "link", "tab", "menuitem"})
+    """Roles whose clicks count: one more or another order of these is a mistake."""
+    touch: bool = False
+    """True where filling or focusing counts as a click (the instruction is about the focus)."""
+
+    def next_action(self, page: Page, history: Sequence[str]) -> str:
+        """The next action towards the goal, `DONE` if nothing is left."""
+        done = read_actions(history)
+        for bid, text in self.fills.items():
+            if not holds(page, bid, text, done):
+                return f"fill({bid!r}, {text!r})"
+        for element in page.all("checkbox", "radio") if self.checked is not None else []:
+            can_toggle = element.role == "checkbox" or not element.checked
+            if element.checked != (element.bid in (self.checked or ())) and can_toggle:
+                return f"click({element.bid!r})"
+        for bid, labels in self.selected.items():
+            if selected_in(page, bid) != set(labels):
+                return f"select_option({bid!r}, {labels[0] if len(labels) == 1 else list(labels)!r})"
+        remaining = self.clicks
+        for action in done:
+            if remaining and action.name in _CLICKS and action.bid in remaining[0]:
+                remaining = remaining[1:]
+        return f"click({remaining[0][0]!r})" if remaining else DONE
+
+
+def holds(page: Page, bid: str, text: str, done: Sequence[Action]) -> bool:
+    """Return whether a field shows `text`; a masked field (bullets) counts if its last fill was `text`."""
+    value = page.by_bid[bid].value if bid in page.by_bid else ""
+    if value and set(value) == {"•"}:
+        fills = [a.values[0] for a in done if a.name == "fill" and a.bid == bid and a.values]
+        return bool(fills) and fills[-1] == text and len(value) == len(text)
+    return value == text or (value != "" and value == text.strip())
+
+
+def selected_in(page: Page, owner: str) -> set[str]:
+    """Labels of the selected options of a list."""
+    return {o.name for o in page.options(owner) if o.selected}
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One kind of instruction for a page (`intents.yaml`)."""
+
+    name: str
+    templates: tuple[str, ...]
+    """Wordings, the usual one first; slots are `{name}`."""
+    goal: Callable[[Slots, Page], Goal | None] = lambda _slots, _page: None
+    """Its goal on this page; None if it is infeasible there."""
+
+    def match(self, instruction: str) -> Slots | None:
+        """Slots of an instruction in one of the wordings (case of the fixed words and the last dot are free)."""
+        text = " ".join(instruction.split()).removesuffix(".")
+        for template in self.templates:
+            found = template_pattern(template).fullmatch(text)
+            if found:
+                return found.groupdict()
+        return None
+
+    def next_action(self, slots: Slots, page: Page, history: Sequence[str]) -> str | None:
+        """The expert's next action; None if the instruction cannot be done here."""
+        goal = self.goal(slots, page)
+        return None if goal is None else goal.next_action(page, history)
+
+
+@cache
+def template_pattern(template: str) -> re.Pattern[str]:
+    """Regular expression of a wording, without its last dot."""
+    parts = re.split(r"\{(\w+)\}", template.removesuffix("."))
+    pattern = ""
+    for i, part in enumerate(parts):
+        pattern += f"(?P<{part}>{_SLOT_PATTERNS.get(part, '.+?')})" if i % 2 else re.escape(part)
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def nth(items: Sequence[T], position: str) -> T | None:
+    """The item that `1st`, `2nd`, … names; None if there are fewer."""
+    index = int(re.sub(r"\D", "", position)) - 1
+    return items[index] if 0 <= index < len(items) else None
+
+
+def submit_button(page: Page) -> tuple[tuple[str, ...], ...]:
+    """Return the page's submit button as the clicks of a `Goal`; empty if it has none."""
+    buttons = [e for e in page.all("button") if e.name in ("Submit", "Login", "OK")]
+    return ((buttons[0].bid,),) if buttons else ()
+
+
+EVERYTHING = "everything"
+EXCEPT = "everything except "
+ATTRIBUTES = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}
 
 
 def _bids(page: Page, name: str, *roles: str) -> tuple[str, ...]:
@@ -67,11 +169,11 @@ def _check(slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
     labels = slots["labels"]
     if labels.lower() == "nothing":
         checked = frozenset[str]()
-    elif labels.lower() == _EVERYTHING:
+    elif labels.lower() == EVERYTHING:
         checked = frozenset(bids.values())
     else:
-        inverted = labels.lower().startswith(_EXCEPT)
-        names = (labels[len(_EXCEPT) :] if inverted else labels).split(", ")
+        inverted = labels.lower().startswith(EXCEPT)
+        names = (labels[len(EXCEPT) :] if inverted else labels).split(", ")
         if not set(names) <= set(bids):
             return None
         checked = frozenset(bids[name] for name in names)
@@ -109,31 +211,32 @@ def _radio_then_submit(slots: Slots, page: Page) -> Goal | None:
     return Goal(fills=fills, checked=frozenset({radio.bid}), clicks=submit_button(page))
 
 
-def _table(page: Page) -> dict[str, str]:
+def read_table(page: Page) -> dict[str, str]:
     """Label → value of a two-column table."""
     cells = [e.name for e in page.all("cell", "gridcell")]  # gridcell: Chromium 123 and older
     return dict(zip(cells[::2], cells[1::2], strict=False))
 
 
-def _words(page: Page) -> list[str]:
+def read_words(page: Page) -> list[str]:
+    """The words of the paragraph."""
     return page.texts()[0].split() if page.all("paragraph") and page.texts() else []
 
 
-def _letters(page: Page) -> list[str]:
+def read_letters(page: Page) -> list[str]:
     """The letters shown above the text field, one StaticText each."""
     return [t for t in page.texts() if len(t) == 1]
 
 
 def _spelled(slots: Slots, page: Page) -> str | None:
     """The letters above the text field; `n` cuts them."""
-    letters = _letters(page)
+    letters = read_letters(page)
     number = int(slots.get("n", len(letters)))
     return "".join(letters[:number]) if 0 < number <= len(letters) else None
 
 
 def _word(slots: Slots, page: Page) -> str | None:
     """The n-th word of the paragraph without punctuation (the page ignores it)."""
-    word = nth(_words(page), slots["nth"])
+    word = nth(read_words(page), slots["nth"])
     return re.sub(r"[^A-Za-z]", "", word) if word else None
 
 
@@ -146,7 +249,7 @@ def _moment(text: str, read: str, write: str) -> str | None:
 
 TEXTS: dict[str, Callable[[Slots, Page], str | None]] = {
     "given": lambda slots, _: slots["text"] if '"' not in slots["text"] else None,
-    "table": lambda slots, page: _table(page).get(slots["label"]),
+    "table": lambda slots, page: read_table(page).get(slots["label"]),
     "spelled": _spelled,
     "word": _word,
     "date": lambda slots, _: _moment(slots["date"], "%m/%d/%Y", "%Y-%m-%d"),
@@ -179,7 +282,7 @@ def _log_in(slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
 
 def _fill_form(slots: Slots, page: Page) -> Goal | None:
     """Each labelled field gets its value from the table; with a `label` only that field."""
-    table, fills = _table(page), {}
+    table, fills = read_table(page), {}
     for box in page.all("textbox"):
         label = page.label_of(box.bid).removesuffix(":")
         if label in table and slots.get("label", label) == label:
@@ -203,9 +306,9 @@ GOALS: dict[str, Callable[..., Goal | None]] = {
 """(slots, page, options) -> what an intent means on the page; None if it cannot be done there."""
 
 
-def _detail(page: Page, attribute: str) -> str:
+def detail_of(page: Page, attribute: str) -> str:
     """Bid of the link under a detail's label, or ""."""
-    label = _ATTRIBUTES.get(attribute, "-")
+    label = ATTRIBUTES.get(attribute, "-")
     return next((link.bid for link in page.all("link") if page.label_of(link.bid) == label), "")
 
 
@@ -213,103 +316,8 @@ def _detail(page: Page, attribute: str) -> str:
 class ContactIntent(Intent):
     """Find a contact by name, or go a number of contacts on, and click on a detail."""
 
-    def feasible(self, slots: Slots, page: Page) -> bool:
-        """Only the contact shown first is known to exist; the others are on later pages."""
-        return slots["attribute"] in _ATTRIBUTES and ("name" not in slots or bool(page.named(slots["name"], "heading")))
-
     def next_action(self, slots: Slots, page: Page, history: Sequence[str]) -> str | None:  # noqa: ARG002
         """Leaf on to the contact, then click; None for an unknown detail or past the last contact."""
         here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
-        bid = _detail(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
+        bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
         return f"click({bid!r})" if bid else None
-
-    def accomplished(self, slots: Slots, pages: Sequence[Page], actions: Sequence[str], final: Page) -> bool:  # noqa: ARG002
-        """The first detail clicked is the wanted one of the wanted contact."""
-        moved = 0
-        for page, text in zip(pages, actions, strict=True):
-            action = read_action(text)
-            element = page.by_bid.get(action.bid) if action and action.name in ("click", "dblclick") else None
-            if element is None or element.role != "link":
-                continue
-            if element.name in ("<", ">"):
-                moved += 1 if element.name == ">" else -1
-            elif not element.name.isdigit():
-                here = bool(page.named(slots["name"], "heading")) if "name" in slots else moved == 1
-                return here and element.bid == _detail(page, slots["attribute"])
-        return False
-
-
-def _one_of(items: Sequence[str], rng: random.Random) -> str | None:
-    return rng.choice(items) if items else None
-
-
-def _name(page: Page, rng: random.Random, *, role: str) -> str | None:
-    return _one_of(sorted({e.name for e in page.all(role) if e.name}), rng)
-
-
-def _dialog_button(page: Page, rng: random.Random) -> str | None:
-    name = _name(page, rng, role="button") if page.all("dialog") else None
-    return "x" if name == "Close" else name
-
-
-def _position(page: Page, rng: random.Random, *, role: str) -> str | None:
-    count = len(page.all(role))
-    return ordinal(rng.randint(1, count)) if count else None
-
-
-def _boxes(page: Page, rng: random.Random) -> str | None:
-    names = [e.name for e in page.all("checkbox")]
-    if not names:
-        return None
-    kind = rng.random()
-    if kind < 0.08:
-        return _EVERYTHING
-    if kind < 0.14:
-        return "nothing"
-    excluded = kind < 0.28 and len(names) > 1
-    count = rng.randint(1, min(2, len(names) - 1)) if excluded else rng.randint(1, min(4, len(names)))
-    return (_EXCEPT if excluded else "") + ", ".join(rng.sample(names, count))
-
-
-def _options(page: Page, rng: random.Random, *, role: str, at_most: int = 1) -> str | None:
-    lists = page.all(role)
-    names = [o.name for o in page.options(lists[0].bid) if o.name and ", " not in o.name] if lists else []
-    return ", ".join(rng.sample(names, rng.randint(1, min(at_most, len(names))))) if names else None
-
-
-def _date(_page: Page, rng: random.Random) -> str:
-    day = datetime.date(2010, 1, 1) + datetime.timedelta(days=rng.randrange(3650))
-    return day.strftime("%m/%d/%Y")
-
-
-def _length(page: Page, rng: random.Random) -> str | None:
-    count = len(_letters(page))
-    return str(rng.randint(1, count - 1)) if count > 1 else None
-
-
-def _word_position(page: Page, rng: random.Random) -> str | None:
-    count = len(_words(page))
-    return ordinal(rng.randint(1, count)) if count else None
-
-
-DRAWS: dict[str, Callable[..., str | None]] = {
-    "name": _name,
-    "dialog_button": _dialog_button,
-    "tab": lambda page, rng: _one_of([tab.name.removeprefix("Tab #") for tab in page.all("tab")], rng),
-    "position": _position,
-    "boxes": _boxes,
-    "options": _options,
-    "number": lambda _, rng: str(rng.randint(-10, 50)) if rng.random() < 0.7 else random_code(rng),
-    "contact": lambda page, _: next((heading.name for heading in page.all("heading")), None),
-    "attribute": lambda _, rng: rng.choice(list(_ATTRIBUTES)),
-    "text": lambda _, rng: random_name(rng) if rng.random() < 0.5 else random_code(rng),
-    "code": lambda _, rng: random_code(rng),
-    "user": lambda _, rng: random_name(rng).lower(),
-    "table": lambda page, rng: _one_of(list(_table(page)), rng),
-    "field": lambda page, rng: _one_of([page.label_of(b.bid).removesuffix(":") for b in page.all("textbox")], rng),
-    "date": _date,
-    "time": lambda _, rng: f"{rng.randint(1, 12)}:{rng.randrange(60):02} {rng.choice(('AM', 'PM'))}",
-    "length": _length,
-    "word": _word_position,
-}
-"""(page, generator, options) -> a slot of a new instruction; None where the page offers nothing."""

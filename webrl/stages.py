@@ -144,7 +144,7 @@ def rollout(context: Context) -> Counts:
         from webrl.demos.record import record
         from webrl.rollouts.pool import run
 
-        run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
+        run(record(tasks, config, out, phase=phase, prefix=prefix))
     else:
         for round_number in range(config.rollout.refill + 1 if phase else 1):
             tasks += _refill(context, tasks, prefix) if round_number else []

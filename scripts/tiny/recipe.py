@@ -21,9 +21,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 from tiny import corpus, pretrain
 from tiny.corpus import Pair
 from tiny.instructions import accomplished, is_valid, propose
+from tiny.slips import slip_action
 from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
-from webrl.demos.record import slip_action
 from webrl.runs.store import read_records, write_json
 from webrl.suites.miniwob.experts import expert_for
 from webrl.training import train_sft

@@ -50,8 +50,6 @@ class CollectSummary:
     """Episodes with environment reward above 0."""
     rewarded: int = 0
     """Episodes that have an environment reward."""
-    resumed: int = 0
-    """Episodes that were already there."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one episode."""
@@ -108,7 +106,6 @@ async def collect(
         for trajectory in store.read_records(out, Trajectory):
             done.add(trajectory.trajectory_id)
             summary.add(trajectory)
-        summary.resumed = len(done)
     left = {name: task for name, task in episodes if name not in done}
     over = " over all suites" if len({suite_of(task) for task in tasks}) > 1 else ""
 

@@ -100,7 +100,7 @@ def remove_elements(document: str, ids: Sequence[str]) -> str:
 def simplify(document: str, width: float, height: float) -> str:
     """Text of an annotated document (`html_page.js`) in a window of `width` x `height` pixels."""
     import lxml.etree  # type: ignore[import-untyped]
-    import lxml.html  # type: ignore[import-untyped]
+    import lxml.html
 
     for marks in _CUT_OUT:
         document = _without(document, *marks)

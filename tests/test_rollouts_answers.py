@@ -2,8 +2,7 @@
 
 import pytest
 
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 
 FIRST = "the first of 2 actions, answer with one"
 TAKEN = [

@@ -227,5 +227,5 @@ def absent(name, extra):
 def test_what_needs_a_companion_that_is_not_installed_says_what_installs_it(command, name, extra, tmp_path):
     refused = webrl(*command.split(), folder=tmp_path, path=[core_alone(tmp_path)])
     assert refused.returncode == 2
-    place = "tasks.suite: " if command.startswith("run") else ""
+    place = "the command line: tasks.suite = 'arena': " if command.startswith("run") else ""
     assert refused.stderr == f"webrl: {place}{absent(name, extra)}\n"

@@ -16,8 +16,7 @@ from tiny.instructions import is_valid, propose
 
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts import expert_for, experts
-from webrl.suites.miniwob.experts.page import read_action, read_page
+from webrl.suites.miniwob.experts import expert_for, experts, read_action, read_page
 from webrl.suites.miniwob.suite import TRAIN_SITES
 from webrl.types import Task
 

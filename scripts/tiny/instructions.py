@@ -1,7 +1,7 @@
 """Instructions about a MiniWoB page beyond its own, for the shipped models: proposed, checked, accomplished or not.
 
 API: `propose(expert, observation, rng)`, `is_valid(expert, instruction, observation)`, `accomplished(expert, …)`;
-`proposed_tasks(recorded, seed)`. The experts (`webrl/suites/miniwob/experts`) know the wordings and their goals;
+`proposed_tasks(recorded, seed)`. The experts (`webrl/suites/miniwob/experts.py`) know the wordings and their goals;
 `draws.yaml` says how the slots of new ones are drawn, with the functions of `DRAWS`.
 """
 
@@ -18,23 +18,28 @@ from typing import Any
 
 import yaml
 
-from webrl.suites.miniwob.experts import Expert, expert_for
-from webrl.suites.miniwob.experts.intents import (
+from webrl.suites.miniwob.experts import (
     ATTRIBUTES,
     EVERYTHING,
     EXCEPT,
+    Action,
     ContactIntent,
+    Expert,
     Goal,
     Intent,
+    Page,
     Slots,
     detail_of,
+    expert_for,
     holds,
+    read_action,
+    read_actions,
     read_letters,
+    read_page,
     read_table,
     read_words,
     selected_in,
 )
-from webrl.suites.miniwob.experts.page import Action, Page, read_action, read_actions, read_page
 from webrl.types import Task, Trajectory
 
 _OWN_WORDING = 0.6

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import ID, Action, ActionError
-from webrl.rollouts.answers import labelled, read_answer
+from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab
 from webrl.rollouts.execute import ActionFailed, execute

@@ -1,20 +1,36 @@
-"""What instructions ask of a page: wordings with slots (`Intent`), and the goal that they mean there (`Goal`).
+"""Scripted experts for the MiniWoB pages we train and evaluate on: they see an agent's text and write its actions.
 
-A goal is a state of the page's fields, then clicks in order. `intents.yaml` names the functions of `GOALS`: buttons,
-tabs, dialogs, boxes, lists, a contact book; and text entry, of given text or of text, dates and times that are looked
-up on the page.
+They record demonstrations. The reinforcement-learning loop never sees them: only demonstrations and benchmarks do.
+
+Left out, because the text of the page or BrowserGym's reward makes them impossible: what only colour, shape,
+size or position shows; click-link, click-tab-2, click-collapsible-2, multi-layouts, order-food, find-greatest
+(the things to click are text without a bid); click-widget (text input and textarea print alike); email and
+social-media (nameless icons); odd-or-even (marks are not shown); navigate-tree (files and folders print alike,
+a wrong one ends the episode); search-engine (its links change the address, for which BrowserGym gives 0);
+click-test-2, click-button-sequence and button-delay (one button covers the other at every fifth seed).
+
+An instruction has one of an intent's wordings, with slots (`Intent`); on a page it means a goal (`Goal`): a state of
+the page's fields, then clicks in order. `intents.yaml` names the functions of `GOALS`: buttons, tabs, dialogs, boxes,
+lists, a contact book; and text entry, of given text or of text, dates and times that are looked up on the page. `Page`
+is what an agent reads, the flattened accessibility tree.
 """
 
 from __future__ import annotations
 
+import ast
 import datetime
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, lru_cache, partial
+from pathlib import Path
 from typing import TypeVar
 
-from webrl.suites.miniwob.experts.page import Action, Page, read_actions
+import yaml
+
+from webrl.errors import UsageError
+from webrl.rollouts.actions import ActionError, parse_call
 
 T = TypeVar("T")
 Slots = dict[str, str]
@@ -23,6 +39,139 @@ DONE = "send_msg_to_user('done')"
 _CLICKS = frozenset({"click", "dblclick"})
 _POSITION = r"\d+(?:st|nd|rd|th)"
 _SLOT_PATTERNS = {"nth": _POSITION, "where": _POSITION, "n": r"\d+", "date": r"\d\d/\d\d/\d{4}"}
+_STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_LINE = re.compile(
+    rf"^(?P<indent>\t*)(?:\[(?P<bid>\w+)\] )?(?P<role>[\w-]+)(?: (?P<name>{_STRING}))?"
+    rf"(?: value=(?P<value>{_STRING}|[^,]+))?(?P<rest>(?:, .*)?)$"
+)
+_PROPERTY = re.compile(rf", (\w+)(?:=({_STRING}|[^,]*))?")
+
+
+@dataclass(frozen=True)
+class Element:
+    """One line of the observation."""
+
+    bid: str
+    """BrowserGym id, or "" where the tree shows none."""
+    role: str
+    """Accessibility role as printed (`button`, `StaticText`, …)."""
+    name: str
+    """Accessible name."""
+    value: str
+    """Current value (`value=…`), or ""."""
+    properties: dict[str, str]
+    """Printed properties, values as text (`checked` → `true`)."""
+
+    @property
+    def checked(self) -> bool:
+        """True for a ticked checkbox or radio button."""
+        return self.properties.get("checked") == "true"
+
+    @property
+    def selected(self) -> bool:
+        """True for a selected option or tab."""
+        return self.properties.get("selected") == "True"
+
+    @property
+    def disabled(self) -> bool:
+        """True if the element cannot be used now."""
+        return self.properties.get("disabled") == "True"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A parsed observation; lines that cannot be read (cut by a token budget) are left out."""
+
+    elements: tuple[Element, ...]
+
+    @cached_property
+    def by_bid(self) -> dict[str, Element]:
+        """First element of each bid (a date field repeats its own on its parts)."""
+        return {e.bid: e for e in reversed(self.elements) if e.bid}
+
+    def all(self, *roles: str) -> list[Element]:
+        """Elements of these roles that have a bid, in page order, each bid once."""
+        return [e for e in self.elements if e.role in roles and self.by_bid.get(e.bid) is e]
+
+    def named(self, name: str, *roles: str) -> list[Element]:
+        """Elements of these roles with exactly this name."""
+        return [e for e in self.all(*roles) if e.name == name]
+
+    def texts(self) -> list[str]:
+        """Non-empty StaticText lines."""
+        return [e.name for e in self.elements if e.role == "StaticText" and e.name]
+
+    def options(self, owner: str) -> list[Element]:
+        """Options that follow the combobox or listbox `owner` (a bid)."""
+        found: list[Element] = []
+        inside = False
+        for element in self.elements:
+            if element.bid == owner:
+                inside = True
+            elif inside and element.role in ("option", "menuitem"):  # menuitem: Chromium 123 and older, closed lists
+                found.append(element)
+            elif inside and element.role != "MenuListPopup":
+                break
+        return found
+
+    def label_of(self, bid: str) -> str:
+        """The StaticText that precedes an element, as a form's labels do; "" if there is none."""
+        last = ""
+        for element in self.elements:
+            if element.bid == bid:
+                return last
+            if element.role == "StaticText" and element.name:
+                last = element.name
+        return ""
+
+
+@lru_cache(maxsize=256)
+def read_page(observation: str) -> Page:
+    """Parse an observation."""
+    elements = []
+    for line in observation.split("\n"):
+        if match := _LINE.match(line):
+            properties = {k: _unquote(v) if v else "True" for k, v in _PROPERTY.findall(match["rest"])}
+            name, value = _unquote(match["name"] or "''"), _unquote(match["value"] or "''")
+            elements.append(Element(match["bid"] or "", match["role"], name, value, properties))
+    return Page(tuple(elements))
+
+
+def _unquote(text: str) -> str:
+    if text[:1] not in "'\"":
+        return text
+    try:
+        return str(ast.literal_eval(text))
+    except (SyntaxError, ValueError):
+        return text
+
+
+@dataclass(frozen=True)
+class Action:
+    """A parsed action: `fill('13', 'abc')` is `Action("fill", "13", ("abc",))`."""
+
+    name: str
+    bid: str
+    values: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=4096)
+def read_action(text: str) -> Action | None:
+    """Parse one action; None if it is not a call with literal arguments."""
+    try:
+        name, positional, keywords = parse_call(text)
+    except ActionError:
+        return None
+    bid, *rest = [*positional, *keywords.values()] or [""]
+    values: list[str] = []
+    for value in rest:
+        values += [str(v) for v in value] if isinstance(value, list | tuple) else [str(value)]
+    return Action(name, str(bid), tuple(values))
+
+
+def read_actions(texts: Sequence[str]) -> list[Action]:
+    """The readable ones of a history, in order."""
+    return [action for text in texts if (action := read_action(text))]
 
 
 @dataclass(frozen=True)
@@ -321,3 +470,67 @@ class ContactIntent(Intent):
         here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
         bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
         return f"click({bid!r})" if bid else None
+
+
+@dataclass(frozen=True)
+class Expert:
+    """What one MiniWoB page can be asked to do, and how to do it."""
+
+    site: str
+    """BrowserGym name, `miniwob.click-button`."""
+    intents: tuple[Intent, ...]
+    """The page's own intent first, then what else it can be used for."""
+    popup: bool = False
+    """True if a pop-up may come up; it is closed with its Cancel button first."""
+
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
+
+        `history` holds the actions that were carried out: leave out those that came back with an error
+        (a click that timed out on a busy machine), and they are tried again.
+        """
+        found, page = self.match(instruction), read_page(observation)
+        if found is None:
+            return None
+        cancel = page.named("Cancel", "button") if self.popup else []
+        if cancel:
+            return f"click({cancel[0].bid!r})"
+        return found[0].next_action(found[1], page, history)
+
+    def match(self, instruction: str) -> tuple[Intent, Slots] | None:
+        """The intent whose wording an instruction has, with its slots."""
+        for intent in self.intents:
+            slots = intent.match(instruction)
+            if slots is not None:
+                return intent, slots
+        return None
+
+
+@cache
+def experts() -> dict[str, Expert]:
+    """Every page's expert, by the page's BrowserGym name, with the intents of `intents.yaml`."""
+    data = yaml.safe_load(Path(__file__).with_name("intents.yaml").read_text(encoding="utf-8"))
+    known: dict[str, Intent] = {}
+    for name, entry in data["intents"].items():
+        wordings = tuple(entry["wordings"])
+        if "goal" in entry:
+            ((function, options),) = entry["goal"].items()
+            known[name] = Intent(name, wordings, partial(GOALS[function], **options))
+        else:
+            known[name] = ContactIntent(name, wordings)
+    return {
+        f"miniwob.{page}": Expert(f"miniwob.{page}", tuple(known[name] for name in names), page == "login-user-popup")
+        for page, names in data["pages"].items()
+    }
+
+
+def expert_for(site: str) -> Expert:
+    """The expert of a page (`miniwob.click-button`).
+
+    Raises:
+        UsageError: no expert knows this page; the nearest is named.
+    """
+    if site not in experts():
+        nearest = difflib.get_close_matches(site, experts(), n=1, cutoff=0)
+        raise UsageError(f"no scripted expert for {site!r}; the nearest is {nearest[0]!r}")
+    return experts()[site]

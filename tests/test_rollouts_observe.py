@@ -118,26 +118,6 @@ def test_elements_are_cut_out_of_html_by_id():
 
 
 @pytest.mark.browser
-def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on():
-    pages = {
-        "/": "<title>outer</title><button>one</button><iframe src='/inner'></iframe>",
-        "/inner": "<title>inner</title><button onclick='this.textContent=\"hit\"'>two</button>",
-    }
-
-    async def play(env):
-        async with serve(pages) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bid = bid_of(text, "button", "two")
-            result = await env.step(f"click('{bid}')")
-            return bid, result
-
-    bid, result = in_browser(play)
-    assert bid.startswith("a")
-    assert not result.error
-    assert bid_of(result.observation.text, "button", "hit") == bid
-
-
-@pytest.mark.browser
 def test_screenshots_are_pngs_at_browsergyms_scale():
     async def play(env):
         return (await env.reset(miniwob("click-button"))).screenshot

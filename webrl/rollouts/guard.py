@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -34,8 +33,6 @@ from webrl.rollouts.sites import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
-
-logger = logging.getLogger(__name__)
 
 _READING = ("GET", "HEAD")
 LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"

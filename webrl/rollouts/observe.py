@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Frame
 
     from webrl.rollouts.devtools import Tab
-
-logger = logging.getLogger(__name__)
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
 _SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))

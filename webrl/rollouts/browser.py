@@ -284,7 +284,11 @@ def _listening_port(folder: Path) -> int:
 
     end = time.monotonic() + LAUNCH_TIMEOUT_S
     while time.monotonic() < end:
-        for process, _ in _processes(folder):
+        for file in folder.glob("*/DevToolsActivePort"):
+            port, _, path = file.read_text().partition("\n")
+            if path:
+                return int(port)
+        for process, _ in _processes(folder):  # a snap's files are out of sight: it has a /tmp of its own
             with contextlib.suppress(psutil.Error):
                 for connection in process.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
-from webrl.rollouts.answers import read_any
+from webrl.rollouts.actions import read_any
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 from webrl_arena.script import notes_in

@@ -170,7 +170,6 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[ftp://h]", 2, "'ftp://h'", "rollout.urls", "http://"),
     BadInput(f"{_RUN} rollout.num_workers=0", 2, "0", "rollout.num_workers", "greater than or equal to 1"),
     BadInput(f"{_RUN} rollout.num_workers=-3", 2, "-3", "rollout.num_workers", "greater than or equal to 1"),
-    BadInput(f"{_RUN} rollout.cut_off=2", 2, "2", "rollout.cut_off", "less than or equal to 1"),
     BadInput(f"{_RUN} rollout.urls=http://h", 2, "'http://h'", "rollout.urls", "list"),
     BadInput(f"{_RUN} rollout.engine.kind=openai", 2, "openai", "rollout.engine.kind", "rollout.engine.urls=["),
     BadInput(f"{_RUN} rollout.engine.kind=openai rollout.engine.urls=[localhost]", 2, "'localhost'", "rollout.engine.urls", "http://"),

@@ -271,7 +271,7 @@ async def direct_loop(seconds: float, form: str) -> dict[str, float]:
     `axtree` takes the full accessibility tree over a DevTools session that stays open, `html` the document's source.
     """
     from webrl.rollouts.browser import Browser
-    from webrl.rollouts.miniwob import miniwob_root
+    from webrl.rollouts.sites import miniwob_root
 
     async with Browser() as browser:
         context = await browser.new_context(viewport={"width": 332, "height": 214})

@@ -29,7 +29,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from webrl.rollouts.browser import find_chromium
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 from webrl.runs.machine import free_port
 
 ROUNDS = 3

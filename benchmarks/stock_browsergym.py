@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.rollouts.browser import find_chromium
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 
 TEXT_OPTIONS = {
     "ignored_roles": ["LineBreak", "InlineTextBox"],

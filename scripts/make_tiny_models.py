@@ -50,26 +50,29 @@ def main() -> None:
 
 async def record_experts(args: argparse.Namespace) -> None:
     """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
+    from tiny.instructions import proposed_tasks
+    from tiny.slips import record_slips
+
     from webrl.config import RunConfig
-    from webrl.demos.record import expert_tasks, proposed_tasks, record
+    from webrl.demos.record import expert_tasks, record
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
     demos, seed = args.work / "demos.jsonl", args.seed
-    await record(
-        expert_tasks(config.model_copy(update={"seed": seed}), args.per_site), config, demos, slip=0.0, seed=seed
-    )
+    await record(expert_tasks(config.model_copy(update={"seed": seed}), args.per_site), config, demos)
     own = expert_tasks(config.model_copy(update={"seed": seed + 1}), args.per_site)
-    await record(own, config, args.work / "slips.jsonl", slip=0.2, seed=seed + 1)
+    await record_slips(own, config, args.work / "slips.jsonl", 0.2, seed + 1)
     pages = [t for name in ("demos", "slips") for t in read_records(args.work / f"{name}.jsonl", Trajectory)]
-    await record(proposed_tasks(pages, seed), config, args.work / "proposed.jsonl", slip=0.12, seed=seed + 2)
+    await record_slips(proposed_tasks(pages, seed), config, args.work / "proposed.jsonl", 0.12, seed + 2)
 
 
 async def record_actor(args: argparse.Namespace) -> None:
     """Sampled episodes of the actor, on own and proposed instructions."""
+    from tiny.instructions import proposed_tasks
+
     from webrl.config import load_config
-    from webrl.demos.record import expert_tasks, proposed_tasks
+    from webrl.demos.record import expert_tasks
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 from webrl.types import Task
 
 SECRET = "planted-7f3a91"

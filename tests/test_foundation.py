@@ -78,7 +78,7 @@ def test_a_token_list_with_a_float_is_refused() -> None:
 
 
 def test_only_whole_attempts_are_finished() -> None:
-    assert [s.value for s in Status if not s.finished] == ["env_error", "policy_error", "timeout", "cut_off"]
+    assert [s.value for s in Status if not s.finished] == ["env_error", "policy_error", "timeout"]
 
 
 def test_the_last_step_of_a_cut_episode_is_last() -> None:

@@ -13,17 +13,17 @@ from replay_builders import select_replay
 from rollouts_builders import ClickNamedButton, miniwob
 
 from webrl import cli, stages
-from webrl.config import ReplayConfig, RolloutConfig, RunConfig, load_config
+from webrl.config import ReplayConfig, RunConfig, load_config
 from webrl.config.resources import find_config
-from webrl.errors import DataError, StageError, UsageError
+from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.preflight import check_settings
 from webrl.reports.run import phase_rows
 from webrl.reward.data import read_judged
 from webrl.reward.stage import group_counts
-from webrl.rollouts.collect import collect, open_breaker
+from webrl.rollouts.collect import collect
 from webrl.runs.folder import open_run
-from webrl.runs.store import Appender, read_records, write_records
+from webrl.runs.store import read_records, write_records
 from webrl.stages import Context
 from webrl.types import Label, Status, StepRecord, Task, Trajectory
 
@@ -126,33 +126,6 @@ def test_groups_are_counted_by_how_they_ended(tmp_path: Path) -> None:
     )
     write_records(tmp_path / "t.jsonl", [t for (_, i), t in played.items() if i == 0])
     assert group_counts(tmp_path / "t.jsonl", tmp_path / "l.jsonl") == {}, "nothing was attempted twice"
-
-
-def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_that_again(tmp_path: Path) -> None:
-    path, kept = tmp_path / "trajectories.jsonl", []
-    good, cut = attempt("a", 0), attempt("b", 0, Status.CUT_OFF)
-    failed = [attempt("c", 0, Status.TIMEOUT), attempt("c", 1, Status.ENV_ERROR), attempt("d", 0, Status.POLICY_ERROR)]
-    with Appender(path) as file:
-        breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))
-        for trajectory in (good, cut, *failed[:2]):
-            file.append(trajectory)
-            breaker(trajectory)  # two of ten may fail, and no cut-off has failed
-    file = Appender(path)
-    breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))  # a killed stage goes on and still knows of two
-    file.append(failed[2])
-    with pytest.raises(StageError) as stopped:
-        breaker(failed[2])
-    file.close()
-    assert "3 of 10 episodes failed" in str(stopped.value)
-    assert "(env_error 1, policy_error 1, timeout 1), more than rollout.max_failed=0.25 allows" in str(stopped.value)
-    assert "p01-d: p01-d said so; fix that, and the same command plays the failed ones again" in str(stopped.value)
-    kept = path.read_bytes().splitlines(keepends=True)
-    open_breaker(path, 10, RolloutConfig(max_failed=0.3))  # allowed now: nothing is played again
-    assert path.read_bytes().splitlines(keepends=True) == kept
-    breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))
-    assert path.read_bytes() == b"".join(kept[:2])
-    breaker(failed[0])
-    breaker(failed[1])
 
 
 def test_two_tasks_whose_episodes_would_have_one_name_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from webrl.config import ModelsConfig, load_config
 from webrl.errors import ModelError, PolicyError, UsageError
 from webrl.llm.loading import load_tokenizer, mark_folder, prompt_of
 from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, judge_text, policy_messages
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import read_answer
 from webrl.types import Step
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from webrl.config import RunConfig, load_config
 from webrl.config.yaml_file import parse_yaml
 from webrl.errors import UsageError
-from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action, read_answer
 from webrl.rollouts.html import simplify
 from webrl.tasks.feasibility import read_verdict
 from webrl.tasks.parsing import malformed_reason, parse_instructions

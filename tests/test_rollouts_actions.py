@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from webrl.rollouts.actions import ACTIONS, REQUIRED, ActionError, parse_action
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ACTIONS, REQUIRED, ActionError, parse_action, read_answer
 
 
 @pytest.mark.parametrize(

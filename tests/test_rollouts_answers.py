@@ -2,8 +2,7 @@
 
 import pytest
 
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 
 FIRST = "the first of 2 actions, answer with one"
 TAKEN = [
@@ -85,21 +84,13 @@ REFUSED = [
     ("fill('12', 1.50)", "value must be a string"),
     ("scroll('sideways')", "delta_x must be a number"),
     ("I don't know.", r"Not an action: .* Expected one call such as click\('12'\)"),
-    ("click '18'", "Not an action"),
     ("click", "Not an action"),
     ("The button (disabled) cannot be pressed", "Not an action"),
-    ("", "There is no action"),
     ("click('18'", "Not an action"),
     ("send_msg_to_user('It's done')", "Not an action"),
-    ("__import__('os').system('x')", "No action '__import__'"),
-    ("click(open('/etc/passwd'))", "must be literals"),
     ("a(" * 9000, "Not an action"),
     ("click('1')" * 20_000, "characters long"),
 ]
-PAGE = (
-    "[12] textbox 'Name'\n\t[18] link 'Renda'\n[19] button 'Save'\n[20] button 'SAVE'\n[21] link 'Save'\n"
-    "StaticText 'X'\n[22] link '\\x'"
-)
 
 
 @pytest.mark.parametrize(("answer", "action"), TAKEN)
@@ -125,20 +116,3 @@ def test_the_released_language_is_found_in_an_answer_that_says_more():
     assert read_answer(answer, "webrl").canonical == "do(action='Search', argument='a # b', element='4')"
     with pytest.raises(ActionError, match=r"No action 'stop': did you mean exit\(message"):
         read_answer("stop('42')", "webrl")
-
-
-@pytest.mark.parametrize(
-    ("answer", "action", "note"),
-    [
-        ("click('Renda')", "click('18')", "for click('Renda')"),
-        ("click('renda')", "click('18')", "for click('renda')"),
-        ("click('SAVE')", "click('20')", "for click('SAVE')"),
-        ("click('Save')", "click('Save')", ""),
-        ("click('X')", "click('X')", ""),
-        ("click('12')", "click('12')", ""),
-    ],
-)
-def test_a_label_becomes_an_id_only_if_one_element_has_it(answer, action, note):
-    taken = read_answer(answer, "browsergym", PAGE)
-    assert (taken.canonical, taken.note) == (action, note)
-    assert read_answer(answer, "browsergym").canonical == answer

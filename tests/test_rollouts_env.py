@@ -557,7 +557,7 @@ def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
         for episode in range(3 * _COLLECT_EVERY + 1):  # the first one loads the page
             await env.reset(miniwob("login-user", episode))
             if episode and episode % _COLLECT_EVERY == 0:
-                heap.append((await env.tab.channel.send("Runtime.getHeapUsage"))["usedSize"])
+                heap.append((await env.tab.send("Runtime.getHeapUsage"))["usedSize"])
         return heap
 
     first, _, last = in_browser(play)

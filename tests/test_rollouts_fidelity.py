@@ -7,6 +7,7 @@ same, step by step; ours replays the same actions.
 import asyncio
 import difflib
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -31,17 +32,12 @@ CLOCKED = {
 def stock_record(pages: list[str], seed: int, num_steps: int) -> list[dict]:
     script = ROOT / "benchmarks" / "stock_browsergym.py"
     arguments = ["record", "--pages", ",".join(pages), "--seed", str(seed), "--steps", str(num_steps)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=_environment()
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 async def differences(env: BrowserEnv, record: dict) -> list[str]:

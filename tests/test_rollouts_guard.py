@@ -13,7 +13,7 @@ from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import MAX_TABS, BrowserEnv
 from webrl.rollouts.guard import NavigationGuard, is_public
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 
 ROOT = miniwob_root().as_uri()
 

@@ -57,30 +57,39 @@ async def script(source, writer):
     await reply(writer, source, kind="text/javascript")
 
 
-@pytest.mark.parametrize("kind", KEPT)
-def test_what_a_page_keeps_is_its_environments_alone_until_the_reset(kind):
-    write, read, nothing = KEPT[kind]
+def beside(play, **pages):
+    """Run `play(env, neighbour, url)` with two environments of one browser that have been reset to the page."""
 
-    async def play(env):
-        pages = {
-            "/": PAGE,
-            "/worker": lambda _, writer: script("onfetch = () => {};", writer),
-            "/shared": lambda _, writer: script(SHARED, writer),
-        }
-        async with serve(pages) as url, shared_browser() as browser:
+    async def both(env):
+        served = {"/": PAGE} | {f"/{name}": page for name, page in pages.items()}
+        async with serve(served) as url, shared_browser() as browser:
             neighbour = BrowserEnv(browser, env._config)
             try:
                 for each in (env, neighbour):
                     await each.reset(at(url + "/"))
-                await env.tab.evaluate_in_page(f"Promise.resolve({write}).then(() => null)")
-                await env.step("noop(100)")
-                found = [await each.tab.evaluate_in_page(read) for each in (env, neighbour)]
-                await env.reset(at(url + "/"))
-                return [*found, await env.tab.evaluate_in_page(read)]
+                return await play(env, neighbour, url + "/")
             finally:
                 await neighbour.close()
 
-    own, neighbours, after = in_browser(play)
+    return in_browser(both)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_a_page_keeps_is_its_environments_alone_until_the_reset(kind):
+    write, read, nothing = KEPT[kind]
+
+    async def play(env, neighbour, url):
+        await env.tab.evaluate_in_page(f"Promise.resolve({write}).then(() => null)")
+        await env.step("noop(100)")
+        found = [await each.tab.evaluate_in_page(read) for each in (env, neighbour)]
+        await env.reset(at(url))
+        return [*found, await env.tab.evaluate_in_page(read)]
+
+    own, neighbours, after = beside(
+        play,
+        worker=lambda _, writer: script("onfetch = () => {};", writer),
+        shared=lambda _, writer: script(SHARED, writer),
+    )
     assert own != nothing
     assert neighbours == nothing
     assert after == nothing
@@ -91,21 +100,14 @@ def test_permissions_that_a_page_asks_for_change_nothing_for_others_nor_after_th
     read = f"Promise.all({names}.map((name) => navigator.permissions.query({{ name }}).then(({{ state }}) => state)))"
     ask = "Notification.requestPermission().then(() => navigator.storage.persist()).then(() => null)"
 
-    async def play(env):
-        async with serve({"/": PAGE}) as url, shared_browser() as browser:
-            neighbour = BrowserEnv(browser, env._config)
-            try:
-                for each in (env, neighbour):
-                    await each.reset(at(url + "/"))
-                before = await neighbour.tab.evaluate_in_page(read)
-                await env.tab.evaluate_in_page(ask)
-                after = await neighbour.tab.evaluate_in_page(read)
-                await env.reset(at(url + "/"))
-                return before, after, await env.tab.evaluate_in_page(read)
-            finally:
-                await neighbour.close()
+    async def play(env, neighbour, url):
+        before = await neighbour.tab.evaluate_in_page(read)
+        await env.tab.evaluate_in_page(ask)
+        after = await neighbour.tab.evaluate_in_page(read)
+        await env.reset(at(url))
+        return before, after, await env.tab.evaluate_in_page(read)
 
-    before, after, own = in_browser(play)
+    before, after, own = beside(play)
     assert before == after == own
     assert "granted" not in before[:4]
 
@@ -139,36 +141,30 @@ def test_the_focus_dialogs_and_downloads_are_an_environments_own():
     async def file(_, writer):
         await reply(writer, "data", headers="Content-Disposition: attachment; filename=data.bin\r\n", kind="text/plain")
 
-    async def play(env):
-        async with serve({"/": PAGE, "/file": file}) as url, shared_browser() as browser:
-            neighbour = BrowserEnv(browser, env._config)
-            texts = {each: (await each.reset(at(url + "/"))).text for each in (env, neighbour)}
-            field, tell, get = (
-                bid_of(texts[env], role, name)
-                for role, name in (("textbox", "field"), ("button", "tell"), ("link", "get"))
-            )
-            try:
-                for each in (env, neighbour):
-                    await each.step(f"click('{field}')")
-                # Both have the focus, and keys go to the page of the environment that presses them.
-                await env.step("keyboard_type('mine')")
-                await neighbour.step("keyboard_type('theirs')")
-                focused = [await each.tab.evaluate_in_page("document.hasFocus()") for each in (env, neighbour)]
-                told = (await env.step(f"click('{tell}')")).observation.text
-                got = (await env.step(f"click('{get}')")).observation.text
-                for _ in range(20):  # Playwright tells of a download a little later
-                    got += (await env.step("noop(100)")).observation.text if "download" not in got else ""
-                beside = (await neighbour.step("noop(100)")).observation.text
-                return focused, told, got, beside, (await env.reset(at(url + "/"))).text
-            finally:
-                await neighbour.close()
+    async def play(env, neighbour, url):
+        text = (await env.step("noop(0)")).observation.text
+        field, tell, get = (
+            bid_of(text, role, name) for role, name in (("textbox", "field"), ("button", "tell"), ("link", "get"))
+        )
+        for each in (env, neighbour):
+            await each.step(f"click('{field}')")
+        # Both have the focus, and keys go to the page of the environment that presses them.
+        await env.step("keyboard_type('mine')")
+        await neighbour.step("keyboard_type('theirs')")
+        focused = [await each.tab.evaluate_in_page("document.hasFocus()") for each in (env, neighbour)]
+        told = (await env.step(f"click('{tell}')")).observation.text
+        got = (await env.step(f"click('{get}')")).observation.text
+        for _ in range(20):  # Playwright tells of a download a little later
+            got += (await env.step("noop(100)")).observation.text if "download" not in got else ""
+        next_to_it = (await neighbour.step("noop(100)")).observation.text
+        return focused, told, got, next_to_it, (await env.reset(at(url))).text
 
-    focused, told, got, beside, after = in_browser(play)
+    focused, told, got, next_to_it, after = beside(play, file=file)
     assert focused == [True, True]
     assert "alert box 'told mine', closed" in told
     assert "download 'data.bin', refused" in got
-    assert "value='theirs'" in beside
-    for text in (beside, after):
+    assert "value='theirs'" in next_to_it
+    for text in (next_to_it, after):
         assert "box" not in text.replace("textbox", "")
         assert "download" not in text
     assert "mine" not in after

@@ -1,7 +1,6 @@
 """Browsers kept through a run serve stage after stage, come back after a crash, and end with the run."""
 
 import asyncio
-import contextvars
 import os
 import signal
 import time
@@ -13,8 +12,7 @@ from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.rollouts.collect import collect, initial_pages, open_pool
-from webrl.rollouts.kept import borrow, keep_browsers, run, start_early
-from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.pool import EnvPool, keep_browsers, run, start_early
 from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
@@ -153,15 +151,3 @@ def test_outside_a_run_nothing_is_kept():
         first = run(loop())
         with keep_browsers():
             assert run(loop()) is first
-
-
-def test_a_context_that_outlives_the_block_starts_browsers_of_its_own():
-    with keep_browsers():
-        within = contextvars.copy_context()
-
-    async def borrowed():
-        async with borrow(RolloutConfig()) as pool:
-            return pool
-
-    assert within.run(run, borrowed()) is None
-    assert within.run(asyncio.run, borrowed()) is None

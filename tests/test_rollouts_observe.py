@@ -6,7 +6,8 @@ import re
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
-from webrl.rollouts.observe import flatten_axtree, framed_axtree, remove_elements
+from webrl.rollouts.html import remove_elements
+from webrl.rollouts.observe import flatten_axtree, framed_axtree
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
   let element = document.getElementById(id);
@@ -114,26 +115,6 @@ def test_elements_are_cut_out_of_html_by_id():
     html = "<html><body><p id='query'>secret<b>x</b></p><i>kept</i></body></html>"
     assert "secret" not in remove_elements(html, ["query", "absent"])
     assert "kept" in remove_elements(html, ["query", "absent"])
-
-
-@pytest.mark.browser
-def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on():
-    pages = {
-        "/": "<title>outer</title><button>one</button><iframe src='/inner'></iframe>",
-        "/inner": "<title>inner</title><button onclick='this.textContent=\"hit\"'>two</button>",
-    }
-
-    async def play(env):
-        async with serve(pages) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bid = bid_of(text, "button", "two")
-            result = await env.step(f"click('{bid}')")
-            return bid, result
-
-    bid, result = in_browser(play)
-    assert bid.startswith("a")
-    assert not result.error
-    assert bid_of(result.observation.text, "button", "hit") == bid
 
 
 @pytest.mark.browser

@@ -34,19 +34,16 @@ def test_files_of_the_folder_are_found_by_relative_and_absolute_names(folder):
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret.txt", "link.txt", "up/secret.txt", "deep/../../secret.txt", "/etc/passwd", "deep", ".", "pipe", "gone"],
+    [
+        *("../secret.txt", "link.txt", "up/secret.txt", "deep/../../secret.txt", "absolute", "/etc/passwd"),
+        *("deep", ".", "pipe", "gone"),
+    ],
 )
 def test_no_name_leads_out_of_the_folder(folder, name):
-    with pytest.raises(ActionFailed, match="is not a file of the upload folder"):
+    name = name if name != "absolute" else str(folder.parent / "secret.txt")
+    with pytest.raises(ActionFailed) as refused:
         find_uploads(["cv.txt", name], folder)
-
-
-def test_an_absolute_name_outside_is_refused_like_one_that_does_not_exist(folder):
-    with pytest.raises(ActionFailed) as outside:
-        find_uploads(str(folder.parent / "secret.txt"), folder)
-    with pytest.raises(ActionFailed) as nowhere:
-        find_uploads(str(folder.parent / "nothing.txt"), folder)
-    assert str(outside.value).replace("secret", "nothing") == str(nowhere.value)
+    assert str(refused.value) == f"Blocked: {name!r} is not a file of the upload folder."  # whether it exists or not
 
 
 @pytest.mark.browser

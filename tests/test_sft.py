@@ -193,15 +193,8 @@ def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, ca
 
 @pytest.mark.browser
 def test_a_recording_says_which_experts_the_step_limit_cut_off(tmp_path, capsys):
-    command = [
-        "record-demos",
-        "demo",
-        f"runs_dir={tmp_path}",
-        "tasks.train_sites=[miniwob.login-user]",
-        "--per-type",
-        "2",
-    ]
-    assert main([*command, "rollout.num_workers=1", "rollout.max_steps=2"]) == 0
+    command = ["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.login-user]"]
+    assert main([*command, "--per-type", "2", "rollout.num_workers=1", "rollout.max_steps=2"]) == 0
     assert "0/2 solved, 2 cut off by rollout.max_steps=2\n" in capsys.readouterr().out
 
 

@@ -133,12 +133,6 @@ def core_alone(folder):
     return path
 
 
-def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
-    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[core_alone(tmp_path)])
-    assert refused.returncode == 2
-    assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
-
-
 def test_a_config_with_the_settings_of_an_absent_companion_loads_and_says_what_it_leaves_out(tmp_path):
     """As a run of another suite was saved where all companions are."""
     (tmp_path / "old.yaml").write_text("rollout: {web: {name: notes, read_only: false}, arena: {score_steps: true}}\n")
@@ -218,31 +212,20 @@ def absent(name, extra):
     return f"'{name}' is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)"
 
 
-@pytest.mark.parametrize(("name", "extra"), [("view", "report"), ("serve-env", "serve"), ("init-site", "site")])
-def test_a_command_whose_companion_is_not_installed_says_what_installs_it(name, extra, tmp_path):
-    refused = webrl(name, "--help", folder=tmp_path, path=[core_alone(tmp_path)])
+@pytest.mark.parametrize(
+    ("command", "name", "extra"),
+    [
+        ("view --help", "view", "report"),
+        ("serve-env --help", "serve-env", "serve"),
+        ("init-site --help", "init-site", "site"),
+        ("record-demos --by-hand", "by-hand", "site"),
+        ("doctor --sites", "check-sites", "webarena"),
+        ("rollout demo rollout.env=openenv rollout.urls=[http://127.0.0.1:9]", "openenv", "serve"),
+        ("run tasks.suite=arena", "arena", "arena"),
+    ],
+)
+def test_what_needs_a_companion_that_is_not_installed_says_what_installs_it(command, name, extra, tmp_path):
+    refused = webrl(*command.split(), folder=tmp_path, path=[core_alone(tmp_path)])
     assert refused.returncode == 2
-    assert (
-        refused.stderr == f"webrl: '{name}' is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)\n"
-    )
-
-
-def test_what_the_core_asks_of_a_companion_that_is_not_installed(tmp_path):
-    path = [core_alone(tmp_path)]
-    by_hand = webrl("record-demos", "--by-hand", folder=tmp_path, path=path)
-    assert (by_hand.returncode, by_hand.stderr) == (
-        2,
-        "webrl: 'by-hand' is not installed: pip install 'webrl[site]' (in a clone: make setup)\n",
-    )
-    sites = webrl("doctor", "--sites", folder=tmp_path, path=path)
-    assert (sites.returncode, sites.stderr) == (
-        2,
-        f"webrl: {absent('check-sites', 'webarena')}\n",
-    )
-    remote = webrl(
-        "rollout", "demo", "rollout.env=openenv", "rollout.urls=[http://127.0.0.1:9]", folder=tmp_path, path=path
-    )
-    assert (remote.returncode, remote.stderr) == (
-        2,
-        "webrl: 'openenv' is not installed: pip install 'webrl[serve]' (in a clone: make setup)\n",
-    )
+    place = "the command line: tasks.suite = 'arena': " if command.startswith("run") else ""
+    assert refused.stderr == f"webrl: {place}{absent(name, extra)}\n"

@@ -11,7 +11,7 @@ from numpy.random import RandomState
 from webrl import suites
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
-from webrl.rollouts.miniwob import page_seed
+from webrl.rollouts.sites import page_seed
 from webrl.suites.miniwob.experts import experts
 from webrl.suites.miniwob.suite import (
     EVAL_SEEDS,

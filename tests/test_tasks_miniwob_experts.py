@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 
 import browsers
 import pytest
 
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+from tiny.instructions import accomplished as judged
+from tiny.instructions import is_valid, propose
+
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts import Expert, expert_for, experts
-from webrl.suites.miniwob.experts.page import read_action, read_page
+from webrl.suites.miniwob.experts import expert_for, experts, read_action, read_page
 from webrl.suites.miniwob.suite import TRAIN_SITES
 from webrl.types import Task
 
@@ -83,12 +86,12 @@ def test_the_pages_own_goal_is_understood_and_has_a_first_action(site: str) -> N
 @pytest.mark.parametrize("site", TRAIN_SITES)
 def test_proposals_are_valid_varied_and_reproducible(site: str) -> None:
     expert, observation = expert_for(site), PAGES[site]["observation"]
-    proposals = [expert.propose(observation, random.Random(seed)) for seed in range(60)]
+    proposals = [propose(expert, observation, random.Random(seed)) for seed in range(60)]
     found = [p for p in proposals if p]
     assert len(found) >= 50
     assert len(set(found)) >= 3
-    assert all(expert.is_valid(p, observation) and expert.plan(p, observation, []) for p in found)
-    assert proposals == [expert.propose(observation, random.Random(seed)) for seed in range(60)]
+    assert all(is_valid(expert, p, observation) and expert.plan(p, observation, []) for p in found)
+    assert proposals == [propose(expert, observation, random.Random(seed)) for seed in range(60)]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_proposals_are_valid_varied_and_reproducible(site: str) -> None:
     ],
 )
 def test_what_the_page_does_not_offer_is_not_valid(site: str, instruction: str) -> None:
-    assert not expert_for(f"miniwob.{site}").is_valid(instruction, PAGES[f"miniwob.{site}"]["observation"])
+    assert not is_valid(expert_for(f"miniwob.{site}"), instruction, PAGES[f"miniwob.{site}"]["observation"])
 
 
 def test_an_unknown_page_has_no_expert_and_the_nearest_is_named() -> None:
@@ -125,10 +128,6 @@ def test_checkboxes_are_ticked_one_by_one_unticked_if_wrong_and_submitted() -> N
     assert expert.plan("select everything except AU and click Submit.", boxes("false", "false"), []) == "click('21')"
     assert expert.plan("Select nothing and click Submit.", boxes("false", "false"), []) == "click('24')"
     assert expert.plan("Select AU, but do not click Submit.", boxes("true", "false"), ["click('18')"]) == DONE
-
-
-def judged(expert: Expert, instruction: str, actions: Sequence[str], observations: Sequence[str], final: str) -> bool:
-    return expert.accomplished(instruction, actions, observations, final)
 
 
 def test_checkbox_outcome_compares_the_state_at_submit() -> None:
@@ -185,7 +184,7 @@ def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None
     async def check(env: object, task: Task) -> None:
         reward, done, instruction, first = await play(env, task)
         assert (done, reward) == (True, 1), f"{task.task_id}: expert failed at {instruction!r}"
-        proposal = expert_for(task.site).propose(first, random.Random(task.seed))
+        proposal = propose(expert_for(task.site), first, random.Random(task.seed))
         assert proposal is not None
         _, done, _, _ = await play(env, Task(task_id="generated", site=task.site, seed=task.seed, instruction=proposal))
         assert done, f"{task.task_id}: expert did not accomplish {proposal!r}"
@@ -205,7 +204,7 @@ def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None
             if result.done or result.agent_done:
                 break
         texts = [o.text for o in shown]
-        did = expert.accomplished(shown[0].goal, actions, texts[:-1], texts[-1])
+        did = judged(expert, shown[0].goal, actions, texts[:-1], texts[-1])
         assert did or task.site in PAYS_FOR_PARTS or task.instruction, f"{task.task_id}: {actions}"
         return reward, did, shown[0].goal, texts[0]
 

@@ -21,7 +21,7 @@ from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.llm.servers.vllm_fleet import keep_servers
-from webrl.rollouts.kept import keep_browsers
+from webrl.rollouts.pool import keep_browsers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds

@@ -132,8 +132,6 @@ def rollout(context: Context) -> Counts:
     Raises:
         StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/collect.py`).
     """
-    from webrl.rollouts.collect import open_breaker
-
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
         raise DataError(
@@ -144,14 +142,13 @@ def rollout(context: Context) -> Counts:
         tasks = [task for task in tasks for _ in range(config.rollout.num_generations)]
     if phase and config.rollout.policy == "expert":
         from webrl.demos.record import record
-        from webrl.rollouts.kept import run
+        from webrl.rollouts.pool import run
 
-        run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
+        run(record(tasks, config, out, phase=phase, prefix=prefix))
     else:
         for round_number in range(config.rollout.refill + 1 if phase else 1):
             tasks += _refill(context, tasks, prefix) if round_number else []
-            breaker = open_breaker(out, len(tasks), config.rollout)
-            play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
+            play(config, tasks, context.actor, out, phase=phase, prefix=prefix)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
 
@@ -191,12 +188,10 @@ def label(context: Context) -> Counts:
     config, folder, phase, refreshed = context.config, context.folder, context.phase, {}
     if context.refreshes_judge:
         from webrl.reward.train import refresh
-        from webrl.rollouts.collect import open_breaker
         from webrl.tasks.curriculum import practice_tasks
 
         tasks, out = practice_tasks(config, phase), folder.practice
-        breaker = open_breaker(out, len(tasks), config.rollout)
-        play(config, tasks, context.actor, out, phase=phase, prefix=f"j{phase:02d}", on_episode=breaker)
+        play(config, tasks, context.actor, out, phase=phase, prefix=f"j{phase:02d}")
         learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
         earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
         before = context.config_with_judge(phase - 1)
@@ -289,7 +284,6 @@ def accept(context: Context) -> Counts:
         Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
         `pages` (judged in both), `p_value`, `unreadable` (pages before and after), `unreadable_p_value`.
     """
-    from webrl.rollouts.collect import open_breaker
     from webrl.tasks.curriculum import probe_tasks
     from webrl.training.trust import next_rate_factor
 
@@ -306,8 +300,7 @@ def accept(context: Context) -> Counts:
             logger.warning("accept.tasks=%d: %s; set accept.tasks=0 to silence this", config.accept.tasks, reason)
             return {"rate_factor": factor, "skipped": reason}
         for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):
-            breaker = open_breaker(out, len(tasks), config.rollout)
-            play(config, tasks, actor, out, phase=0, prefix="probe", on_episode=breaker)
+            play(config, tasks, actor, out, phase=0, prefix="probe")
         write_json(verdict_path, _compare(context, context.previous.probe, new))
     verdict: Counts = read_json(verdict_path)
     if verdict["accepted"]:
@@ -466,12 +459,15 @@ def play(
     prefix: str,
     draws: str | None = None,
     temperature: float | None = None,
-    on_episode: Callable[[Trajectory], None] | None = None,
 ) -> None:
-    """Roll out with a model; `temperature` None is a training rollout at the configured one."""
+    """Roll out with a model; `temperature` None is a training rollout at the configured one.
+
+    Raises:
+        StageError: more of a training rollout's episodes failed than `rollout.max_failed` allows.
+    """
     from webrl.llm import open_policy
     from webrl.rollouts.collect import collect
-    from webrl.rollouts.kept import run, start_early
+    from webrl.rollouts.pool import run, start_early
     from webrl.suites import open_sites
 
     async def work() -> None:
@@ -484,6 +480,7 @@ def play(
             verify=lambda model: _verify(model, actor, config),
         )
         async with open_sites(config, tasks), opened as policy:
-            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, on_episode=on_episode)
+            allowed = config.rollout.max_failed if temperature is None else None
+            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, max_failed=allowed)
 
     run(work())

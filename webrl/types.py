@@ -35,13 +35,11 @@ class Status(StrEnum):
     """The policy engine failed, after all retries."""
     TIMEOUT = "timeout"
     """The episode's deadline passed."""
-    CUT_OFF = "cut_off"
-    """Left behind by the long-tail cut-off; may be collected later."""
 
     @property
     def finished(self) -> bool:
         """True if the trajectory is a whole attempt that can be judged."""
-        return self not in (Status.ENV_ERROR, Status.POLICY_ERROR, Status.TIMEOUT, Status.CUT_OFF)
+        return self not in (Status.ENV_ERROR, Status.POLICY_ERROR, Status.TIMEOUT)
 
 
 class Record:

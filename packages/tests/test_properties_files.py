@@ -25,7 +25,7 @@ from webrl.interop.released import load_restricted, read_released
 from webrl.interop.vab import read_trace, read_vab
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
-from webrl.rollouts.devtools import Channel
+from webrl.rollouts.devtools import Tab
 from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions
@@ -247,10 +247,10 @@ def _frame(opcode, body):
 def test_messages_come_whole_however_the_network_cuts_them(messages, cuts):
     async def receive():
         got: list[bytes] = []
-        channel, reader = Channel(), asyncio.StreamReader()
-        channel._take = got.append
-        channel._writer = SimpleNamespace(transport=SimpleNamespace(abort=lambda: None))
-        receiving = asyncio.create_task(channel._receive(reader))
+        tab, reader = Tab(None), asyncio.StreamReader()
+        tab._take = got.append
+        tab._writer = SimpleNamespace(transport=SimpleNamespace(abort=lambda: None))
+        receiving = asyncio.create_task(tab._receive(reader))
         data, at, turn = b"".join(_frame(1, m) for m in messages), 0, 0
         while at < len(data):
             size = cuts[turn % len(cuts)]

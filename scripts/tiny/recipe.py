@@ -20,9 +20,10 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from tiny import corpus, pretrain
 from tiny.corpus import Pair
+from tiny.instructions import accomplished, is_valid, propose
+from tiny.slips import slip_action
 from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
-from webrl.demos.record import slip_action
 from webrl.runs.store import read_records, write_json
 from webrl.suites.miniwob.experts import expert_for
 from webrl.training import train_sft
@@ -179,7 +180,8 @@ def truth(trajectory: Trajectory) -> bool:
     if trajectory.env_reward is not None:
         return trajectory.env_reward > 0
     steps = trajectory.steps
-    return expert_for(trajectory.task.site).accomplished(
+    return accomplished(
+        expert_for(trajectory.task.site),
         trajectory.instruction,
         [step.action for step in steps],
         [step.observation for step in steps],
@@ -212,7 +214,7 @@ def _generation_stream(demos: Sequence[Trajectory]) -> PairStream:
         while True:
             site = rng.choice(sites)
             page = rng.choice(by_site[site]).steps[0].observation
-            goal = expert_for(site).propose(page, rng, own_share=OWN_WORDING_SHARE)
+            goal = propose(expert_for(site), page, rng, own_share=OWN_WORDING_SHARE)
             if goal is None:
                 continue
             failed = [t.instruction for t in rng.choices(by_site[site], k=rng.randint(1, 3))]
@@ -235,10 +237,10 @@ def _feasibility_stream(demos: Sequence[Trajectory]) -> PairStream:
             other = (site, page) if draw < 0.5 else rng.choice(pages)
             if 0.5 <= draw < 0.8:
                 other = (site, rng.choice(by_site[site]))
-            goal = expert_for(other[0]).propose(other[1], rng)
+            goal = propose(expert_for(other[0]), other[1], rng)
             if goal is None:
                 continue
-            feasible = expert_for(site).is_valid(goal, page)
+            feasible = is_valid(expert_for(site), goal, page)
             if feasible and draw >= 0.5:
                 continue
             yield corpus.feasibility_pair(site, goal, page, feasible)

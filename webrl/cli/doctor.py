@@ -107,7 +107,7 @@ def check_browser() -> Check:
 
 def check_tasks() -> Check:
     """Check that the MiniWoB++ pages are there."""
-    from webrl.rollouts.miniwob import miniwob_root
+    from webrl.rollouts.sites import miniwob_root
 
     fix = f"{_pip()} install {'-c constraints.txt ' if _in_clone() else ''}miniwob"
     try:

@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl.runs.lock import hold_output
 
     with hold_output(out.parent):
-        asyncio.run(record(tasks, config, out, seed=config.seed))
+        asyncio.run(record(tasks, config, out))
     played: Counter[str] = Counter()
     solved: Counter[str] = Counter()
     cut: Counter[str] = Counter()

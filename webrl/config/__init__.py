@@ -303,11 +303,6 @@ class RolloutConfig(SamplingConfig):
         "the numbers instead of memorizing them; evaluations keep BrowserGym's, from 0",
     )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
-    resolve_labels: bool = Field(
-        False,
-        description="in evaluations, click('Save') acts on the element of that name if the page has exactly one; never "
-        "in training episodes (dialect browsergym, observation axtree)",
-    )
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
         None,
@@ -352,7 +347,6 @@ class RolloutConfig(SamplingConfig):
         "for reasons that are not the agent's (env_error, policy_error, timeout); the same command then plays those "
         "again; 1: never",
     )
-    cut_off: Fraction = Field(1.0, description="continue once this share of episodes has finished; 1 waits for all")
     allowed_hosts: tuple[Host, ...] = Field(
         (), description="hosts that pages may reach besides the task's own; *: all, but no internal addresses"
     )
@@ -383,11 +377,6 @@ class RolloutConfig(SamplingConfig):
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
-        if self.resolve_labels and (self.dialect == "webrl" or self.observation == "html"):
-            raise ValueError(
-                "resolve_labels=true is for dialect=browsergym on observation=axtree, not for "
-                f"{self.dialect} on {self.observation}; leave it out"
-            )
         if self.env == "openenv" and not self.urls:
             raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
         return self

@@ -16,7 +16,7 @@ from webrl.llm.loading import load_tokenizer
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
-from webrl.rollouts.answers import read_any
+from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics

@@ -24,7 +24,7 @@ from webrl.llm import LanguageModel, Sampling
 from webrl.llm.prompts import Prompt, build_judge_prompt, llm_judge_messages
 from webrl.reward.labels import read_labels
 from webrl.reward.system_text import configured_text
-from webrl.rollouts.answers import read_any
+from webrl.rollouts.actions import read_any
 from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
 

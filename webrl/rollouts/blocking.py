@@ -12,6 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import Any, Self, TypeVar
 
 from webrl.config import RolloutConfig
@@ -28,28 +29,23 @@ class _Process:
     """What belongs to one process: a fork has neither the thread nor the pipes of its parent."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.starting = asyncio.Lock()
-        self.browsers: dict[int, Browser] = {}
-        """By `max_page_mb`."""
+        self.changing = asyncio.Lock()
+        """Held while environments and browsers are opened and closed."""
         self.users: Counter[Browser] = Counter()
-        """Environments of each."""
+        """Environments of each browser."""
         # A daemon: what a program leaves open at its end goes with the pipes of Chromium's driver.
         self.thread = threading.Thread(target=self.loop.run_forever, name="webrl", daemon=True)
         self.thread.start()
 
 
 _lock = threading.Lock()
-_process: _Process | None = None
+_process = cache(lambda _pid: _Process())
 
 
 def _this_process() -> _Process:
-    global _process
     with _lock:
-        if _process is None or _process.pid != os.getpid():
-            _process = _Process()
-        return _process
+        return _process(os.getpid())
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
@@ -87,11 +83,14 @@ class BlockingEnv:
         self._pid = os.getpid()
         self._browser: Browser | None = None
         self._env: BrowserEnv | None = None
-        self._changing = asyncio.Lock()
 
     def reset(self, task: Task) -> Observation:
         """Start an episode."""
-        return self._call(self._reset(task))
+
+        async def work() -> Observation:
+            return await (await self.ready(task)).reset(task)
+
+        return self._call(work())
 
     def step(self, action_text: str) -> StepResult:
         """Carry out one action and look at the page."""
@@ -103,8 +102,13 @@ class BlockingEnv:
 
     def close(self) -> None:
         """Close the pages, and Chromium if nothing else uses it."""
+
+        async def work() -> None:
+            async with _this_process().changing:
+                await self._release()
+
         if self._browser is not None and self._pid == os.getpid():
-            call(self._close())
+            call(work())
 
     def __enter__(self) -> Self:
         return self
@@ -123,32 +127,22 @@ class BlockingEnv:
             raise BrowserError("this environment belongs to the process that has made it; make one in each process")
         return call(work)
 
-    async def _reset(self, task: Task) -> Observation:
-        return await (await self.ready(task)).reset(task)
-
     async def ready(self, task: Task) -> BrowserEnv:
         """The environment itself, to be used on the loop of `call`; made for `task` if there is none yet."""
-        async with self._changing:
+        process, limit = _this_process(), self._config.max_page_mb
+        async with process.changing:
             if self._browser is not None and not self._browser.alive:
                 await self._release()
             if self._browser is None:
-                process, limit = _this_process(), self._config.max_page_mb
-                async with process.starting:
-                    browser = process.browsers.get(limit)
-                    if browser is None or not browser.alive:
-                        browser = process.browsers[limit] = await Browser(max_page_mb=limit).start()
-                    process.users[browser] += 1
-                self._browser = browser
+                shared = next((b for b in process.users if b.alive and b.max_page_mb == limit), None)
+                self._browser = shared or await Browser(max_page_mb=limit).start()
+                process.users[self._browser] += 1
             if self._env is None:
                 self._env = self._make(task, self._browser, self._config)
             return self._env
 
-    async def _close(self) -> None:
-        async with self._changing:
-            await self._release()
-
     async def _release(self) -> None:
-        process, env, browser = _this_process(), self._env, self._browser
+        users, env, browser = _this_process().users, self._env, self._browser
         self._env = self._browser = None
         if browser is None:
             return
@@ -156,10 +150,7 @@ class BlockingEnv:
             if env is not None:
                 await env.close()
         finally:
-            async with process.starting:
-                process.users[browser] -= 1
-                if not process.users[browser]:
-                    del process.users[browser]
-                    if process.browsers.get(self._config.max_page_mb) is browser:
-                        del process.browsers[self._config.max_page_mb]
-                    await browser.close()
+            users[browser] -= 1
+            if not users[browser]:
+                del users[browser]
+                await browser.close()

@@ -32,7 +32,6 @@ LAUNCH_TIMEOUT_S = 30
 """With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
 MEMORY_CHECK_S = 2.0
 """Seconds between two looks at what the pages' processes take."""
-_ANSWER_S = 10.0
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
@@ -125,12 +124,11 @@ class Browser:
         """
         self._own_session = own_session
         self._visible = visible
-        self._max_page_bytes = max_page_mb * 1_000_000 if max_page_mb else 0
+        self.max_page_mb = max_page_mb
         self._watching: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
         self._lost = False
-        self._user_agent = ""
         self._folder: Path | None = None
         self.port = 0
         """Port of the DevTools server, bound to loopback."""
@@ -178,29 +176,17 @@ class Browser:
         if not (self._folder / _KEEPS_CACHE).exists():
             await self.close()
             raise BrowserError(UNKNOWN_PLAYWRIGHT.format(version=version("playwright")))
-        self.port = await self._devtools_port(executable, self._folder)
-        if limit := self._max_page_bytes:
+        self.port = await asyncio.to_thread(_listening_port, self._folder)
+        if not self.port:
+            await self.close()
+            raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
+        if self.max_page_mb:
+            self._watching = asyncio.create_task(self._watch(self._folder, self.max_page_mb))
 
-            async def watch(folder: Path) -> None:
-                while True:
-                    await asyncio.sleep(MEMORY_CHECK_S)
-                    await asyncio.to_thread(_end_large_renderers, folder, limit)
-
-            self._watching = asyncio.create_task(watch(self._folder))
-
-    async def _devtools_port(self, executable: str | Path, folder: Path) -> int:
-        """The port that Chromium has taken by itself: one chosen for it may be another program's by then."""
-        for _ in range(LAUNCH_TIMEOUT_S):
-            for _ in range(100):
-                for file in folder.glob("*/DevToolsActivePort"):
-                    port, _, path = file.read_text().partition("\n")
-                    if path:
-                        return int(port)
-                await asyncio.sleep(0.01)
-            if listening := await asyncio.to_thread(_listening_port, folder):
-                return listening
-        await self.close()
-        raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
+    async def _watch(self, folder: Path, limit_mb: int) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_CHECK_S)
+            await asyncio.to_thread(_end_large_renderers, folder, limit_mb)
 
     @property
     def alive(self) -> bool:
@@ -221,19 +207,6 @@ class Browser:
             self._lost = True  # the driver has gone; Playwright raises a plain Exception and does not note it
             raise BrowserError(f"the browser's driver has gone: {first_line(error)}") from None
         return context
-
-    async def user_agent(self) -> str:
-        """What its pages call themselves. Raises BrowserError if the browser has gone."""
-        if not self._user_agent:
-            import httpx
-
-            try:
-                async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
-                    answer = await client.get(f"http://127.0.0.1:{self.port}/json/version")
-            except httpx.HTTPError as error:
-                raise BrowserError(f"the browser has gone: {type(error).__name__}: {error}") from None
-            self._user_agent = str(answer.json()["User-Agent"])
-        return self._user_agent
 
     def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Have something that goes with this browser closed when it ends."""
@@ -281,34 +254,47 @@ def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
         vars(loop).pop("subprocess_exec", None)
 
 
-def _end_large_renderers(folder: Path, limit: int) -> None:
-    """Kill the page processes of the browser with its profile in `folder` that take more than `limit` bytes."""
+def _processes(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
+    """The processes of the browser with its profile in `folder`, each with its command line; its own comes first."""
     import psutil
 
+    own: set[int] = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.memory_info().rss <= limit or "--type=renderer" not in process.cmdline():
-                continue
-            if any(_is_of(parent, folder) for parent in process.parents()):
-                logger.warning("a page took more than %d MB; its process is ended", limit // 1_000_000)
+            command = process.cmdline()
+            if process.ppid() in own or any(word.startswith(f"--user-data-dir={folder}/") for word in command):
+                own.add(process.pid)
+                yield process, command
+
+
+def _end_large_renderers(folder: Path, limit_mb: int) -> None:
+    """Kill the page processes that take more memory."""
+    import psutil
+
+    for process, command in _processes(folder):
+        with contextlib.suppress(psutil.Error):
+            if "--type=renderer" in command and process.memory_info().rss > limit_mb * 1_000_000:
+                logger.warning("a page took more than %d MB; its process is ended", limit_mb)
                 process.kill()
 
 
-def _is_of(process: psutil.Process, folder: Path) -> bool:
-    return any(word.startswith(f"--user-data-dir={folder}/") for word in process.cmdline())
-
-
-def _listening_port(folder: Path) -> int | None:
-    """Of the browser with its profile in `folder`, whose files may be out of sight: a snap has a /tmp of its own."""
+def _listening_port(folder: Path) -> int:
+    """The port that Chromium has taken by itself (one chosen for it may be another program's by then); 0: none."""
     import psutil
 
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if _is_of(process, folder) and "--type=" not in " ".join(process.cmdline()):
+    end = time.monotonic() + LAUNCH_TIMEOUT_S
+    while time.monotonic() < end:
+        for file in folder.glob("*/DevToolsActivePort"):
+            port, _, path = file.read_text().partition("\n")
+            if path:
+                return int(port)
+        for process, _ in _processes(folder):  # a snap's files are out of sight: it has a /tmp of its own
+            with contextlib.suppress(psutil.Error):
                 for connection in process.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN:
                         return int(connection.laddr.port)
-    return None
+        time.sleep(0.05)
+    return 0
 
 
 def remove_abandoned() -> None:

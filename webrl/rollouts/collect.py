@@ -3,10 +3,9 @@
 API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
 `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
 
-`open_breaker(path, num_episodes, config)` returns what `collect` calls after each episode: it stops a phase when too
-many episodes fail for reasons that are not the agent's, before hours go into useless data. It stops as soon as the
-share is certain to be exceeded. The failed episodes stay in the file, so that you can see why they failed; the next
-call finds the share exceeded, removes them, and plays them again.
+With `max_failed` it stops when too many episodes fail for reasons that are not the agent's, before hours go into
+useless data: as soon as the share is certain to be exceeded. The failed episodes stay in the file, so that you can see
+why they failed; the next call finds the share exceeded, removes them, and plays them again.
 
 `initial_pages(tasks, config)` looks at the first page of each task without acting.
 """
@@ -23,7 +22,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.redaction import redact
@@ -32,8 +30,7 @@ from webrl.evaluate import success_so_far
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Observation, Pool
-from webrl.rollouts.kept import borrow
-from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.pool import EnvPool, RayWorker, borrow, ray_cluster
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
 from webrl.runs.disk import file_name, sync_tree
@@ -53,8 +50,6 @@ class CollectSummary:
     """Episodes with environment reward above 0."""
     rewarded: int = 0
     """Episodes that have an environment reward."""
-    resumed: int = 0
-    """Episodes that were already there."""
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one episode."""
@@ -62,6 +57,10 @@ class CollectSummary:
         if trajectory.env_reward is not None:
             self.rewarded += 1
             self.successes += trajectory.env_reward > 0
+
+    def failed(self) -> dict[str, int]:
+        """Episodes that are no whole attempt, by status."""
+        return {status: number for status, number in sorted(self.statuses.items()) if not Status(status).finished}
 
 
 async def collect(
@@ -73,6 +72,7 @@ async def collect(
     phase: int,
     prefix: str,
     draws: str | None = None,
+    max_failed: float | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> CollectSummary:
     """Play all tasks; every one ends as exactly one line of `out`.
@@ -82,6 +82,7 @@ async def collect(
         out: JSONL of Trajectory, appended to.
         draws: replaces `prefix` in the seeds of the draws: two calls that share it draw alike task by task (common
             random numbers). Default: the prefix.
+        max_failed: share of the episodes that may fail; None: all.
         on_episode: called after each new line.
 
     Raises:
@@ -89,42 +90,49 @@ async def collect(
             unreadable `out`.
         UsageError: tasks or settings that `config.rollout.env` or `.backend` does not serve.
         BrowserMissing: no Chromium.
+        StageError: more than `max_failed` of the episodes have failed.
     """
     for task in tasks:
         suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
+    episodes = name_episodes(tasks, prefix)
+    num, allowed = len(episodes), math.inf if max_failed is None else max_failed * len(episodes)
     done: set[str] = set()
     if out.exists():
         store.cut_torn_line(out)
+        if max_failed is not None and (num_failed := _num_failed(out)) > allowed:
+            logger.warning("%s: %d failed episodes are played again", out, num_failed)
+            store.write_records(out, (t for t in store.read_records(out, Trajectory) if t.status.finished))
         for trajectory in store.read_records(out, Trajectory):
             done.add(trajectory.trajectory_id)
             summary.add(trajectory)
-        summary.resumed = len(done)
-    episodes = name_episodes(tasks, prefix)
     left = {name: task for name, task in episodes if name not in done}
-    num, num_done = len(episodes), len(episodes) - len(left)  # others' may be in the file as well
-    target = math.ceil(config.rollout.cut_off * num)
     over = " over all suites" if len({suite_of(task) for task in tasks}) > 1 else ""
 
-    def policy_of(task: Task) -> Policy:
-        return policy[task.site] if isinstance(policy, Mapping) else policy
-
-    with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
+    with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num - len(left)) as bar:
 
         def record(trajectory: Trajectory) -> None:
-            del left[trajectory.trajectory_id]
             file.append(without_secrets(trajectory))
             summary.add(trajectory)
             bar.set_postfix_str(_describe(summary, over))
             bar.update(1)
             if on_episode:
                 on_episode(trajectory)
+            failed = summary.failed()
+            if not trajectory.status.finished and sum(failed.values()) > allowed:
+                kinds = ", ".join(f"{name} {number}" for name, number in failed.items())
+                raise StageError(
+                    f"{out}: {sum(failed.values())} of {num} episodes failed for reasons that are not the agent's "
+                    f"({kinds}), more than rollout.max_failed={max_failed:g} allows; the last, "
+                    f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the "
+                    "failed ones again"
+                )
 
         async def play(pool: Pool, name: str, task: Task) -> Trajectory:
             async with pool.env() as env:
                 trajectory = await run_episode(
                     env,
-                    policy_of(task),
+                    policy[task.site] if isinstance(policy, Mapping) else policy,
                     task,
                     config.rollout,
                     trajectory_id=name,
@@ -135,47 +143,28 @@ async def collect(
                 )
                 return await suite_of(task).finish(env, trajectory)
 
-        async def work(pool: Pool, queue: Iterator[tuple[str, Task]], enough: asyncio.Event) -> None:
+        async def work(pool: Pool, queue: Iterator[tuple[str, Task]]) -> None:
             for name, task in queue:
                 trajectory = await repeat_after_crash(partial(play, pool, name, task), config.rollout, name)
                 if any(step.screenshot for step in trajectory.steps):  # on the disk before the line that names them
                     await asyncio.to_thread(sync_tree, screenshot_folder(out, name))
                 record(trajectory)
-                if num - len(left) >= target:
-                    enough.set()
 
         if left:
             async with open_pool(config.rollout, len(left)) as pool:
-                enough, queue = asyncio.Event(), iter(list(left.items()))
-                if num_done >= target:
-                    enough.set()
-                workers = [asyncio.create_task(work(pool, queue, enough)) for _ in range(min(pool.size, len(left)))]
-                playing = asyncio.gather(*workers)
-                stop = asyncio.create_task(enough.wait())
-                ends: list[asyncio.Future[Any]] = [playing, stop]
+                queue = iter(left.items())
+                workers = [asyncio.create_task(work(pool, queue)) for _ in range(min(pool.size, len(left)))]
                 try:
-                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                    if playing.done():
-                        playing.result()
+                    await asyncio.gather(*workers)
                 finally:
-                    for running in (stop, *workers):
-                        running.cancel()
-                    await asyncio.gather(stop, playing, *workers, return_exceptions=True)
-        for name, task in list(left.items()):
-            record(
-                Trajectory(
-                    trajectory_id=name,
-                    task=task,
-                    instruction=task.instruction or "",
-                    phase=phase,
-                    steps=(),
-                    final_observation="",
-                    status=Status.CUT_OFF,
-                    message=f"left behind when {config.rollout.cut_off:.0%} of the episodes were in",
-                    policy=policy_of(task).fingerprint,
-                )
-            )
+                    for worker in workers:
+                        worker.cancel()
+                    await asyncio.gather(*workers, return_exceptions=True)
     return summary
+
+
+def _num_failed(path: Path) -> int:
+    return sum(not trajectory.status.finished for trajectory in store.read_records(path, Trajectory))
 
 
 def without_secrets(trajectory: Trajectory) -> Trajectory:
@@ -186,7 +175,7 @@ def without_secrets(trajectory: Trajectory) -> Trajectory:
 
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
-    """The environments that `config` asks for, kept ones where there are (`kept.py`); no more of them than episodes.
+    """The environments that `config` asks for, kept ones where there are; no more of them than episodes.
 
     Raises:
         ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
@@ -200,8 +189,6 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> A
         async with plugins.load(plugins.ENVIRONMENTS, config.env)(config) as remote:
             yield remote
     elif config.backend == "ray":
-        from webrl.rollouts.ray_workers import RayWorker, ray_cluster
-
         with ray_cluster():
             async with EnvPool(config, RayWorker) as pool:
                 yield pool
@@ -253,62 +240,9 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
 
 
 def _describe(summary: CollectSummary, over: str) -> str:
-    failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
+    failed = sum(summary.failed().values())
     success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
     return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))
-
-
-FAILED = frozenset({Status.ENV_ERROR, Status.POLICY_ERROR, Status.TIMEOUT})
-"""No whole attempt, and not left behind on purpose (`cut_off`)."""
-
-
-class Breaker:
-    """Counts the failed episodes of one phase."""
-
-    def __init__(self, path: Path, num_episodes: int, allowed: float) -> None:
-        self.statuses: Counter[str] = Counter()
-        self._path = path
-        self._num_episodes = num_episodes
-        self._allowed = allowed
-
-    def count(self, trajectory: Trajectory) -> bool:
-        """Count one episode; return whether more have failed than allowed, however the rest turn out."""
-        if trajectory.status in FAILED:
-            self.statuses[trajectory.status.value] += 1
-        return self.statuses.total() > self._allowed * self._num_episodes
-
-    def __call__(self, trajectory: Trajectory) -> None:
-        """Count one episode, and stop the stage if it is one too many.
-
-        Raises:
-            StageError: what failed, and how to continue.
-        """
-        if not self.count(trajectory) or trajectory.status not in FAILED:
-            return
-        kinds = ", ".join(f"{name} {number}" for name, number in sorted(self.statuses.items()))
-        raise StageError(
-            f"{self._path}: {self.statuses.total()} of {self._num_episodes} episodes failed for reasons that are not "
-            f"the agent's ({kinds}), more than rollout.max_failed={self._allowed:g} allows; the last, "
-            f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the failed "
-            "ones again"
-        )
-
-
-def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breaker:
-    """Open the breaker for `path`; if it stopped the phase before, first remove the failed episodes."""
-    waited_for = math.ceil(config.cut_off * num_episodes)
-    breaker = Breaker(path, waited_for, config.max_failed)
-    if not path.exists():
-        return breaker
-    store.cut_torn_line(path)
-    is_passed = False
-    for trajectory in store.read_records(path, Trajectory):
-        is_passed = breaker.count(trajectory)
-    if not is_passed:
-        return breaker
-    logger.warning("%s: %d failed episodes are played again", path, breaker.statuses.total())
-    store.write_records(path, (t for t in store.read_records(path, Trajectory) if t.status not in FAILED))
-    return Breaker(path, waited_for, config.max_failed)
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:

@@ -5,8 +5,7 @@ everything else through Playwright, on the same pages.
 
 API: `tab = await Tab.open(page, port, script)`; `await tab.click(x, y)`, `await tab.insert_text(text)`,
 `await tab.evaluate(expression)`, `await tab.evaluate_in_page(expression)`, `await tab.arrive(end)`,
-`await tab.has_imported(end)`, `await tab.close()`. Below it: `channel = await Channel.open(port, target_id)`,
-`await channel.send(method, params)`, `await channel.evaluate(expression)`, `await channel.watch_imports()`.
+`await tab.has_imported(end)`, `await tab.close()`; below it `await tab.send(method, params)`.
 
 Scripts that read a page and act on it run in a world of their own: they share its elements, but neither its globals
 nor its prototypes, which pages replace.
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import itertools
 import os
 import re
@@ -67,24 +65,42 @@ class ChannelClosed(Exception):
     """Page or browser are gone or have crashed."""
 
 
-class Channel:
-    """One page's DevTools session; calls may overlap and are carried out in the order they are made.
+# A document has gone, and the world with it; another context may have its number.
+_NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
+_BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
+
+
+class Tab:
+    """One page and its DevTools session; calls may overlap and are carried out in the order they are made.
 
     It is its own WebSocket client, for Chromium's DevTools server on loopback alone: every step of every episode passes
     through it about ten times, and a general library costs more here than parsing and carrying out the calls does. Left
     out: TLS, extensions, and fragmented sending.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, page: Page, script: str = "") -> None:
+        """Prepare; see `open`."""
+        self.page = page
+        self.pointer: tuple[float, float] | None = None
+        """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""
+        self.held_keys: set[str] = set()
+        """Modifier keys that the agent holds down."""
+        self.frames: dict[str, str] = {}
+        """DevTools' ids of the frames that were last looked at, by their bid."""
+        self.unseen_in_frames = 0
+        """Elements of those frames that a person could use, but that are not shown."""
+        self.first_id = 0
+        """Number of the first element of each of its documents."""
+        self.main_frame = ""
+        """DevTools' id of the page's own frame."""
+        self.worlds: dict[str, int] = {}
+        """The execution contexts of our own world in its documents, by frame."""
+        self._script = script
         self._writer: asyncio.StreamWriter
         self._receiving: asyncio.Task[None]
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
-        self.main_frame = ""
-        """DevTools' id of the page's own frame."""
-        self.worlds: dict[str, int] = {}
-        """The execution contexts of our own world in its documents, by frame."""
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._imports: set[str] = set()
@@ -93,31 +109,36 @@ class Channel:
         self._has_imported = False
 
     @classmethod
-    async def open(cls, port: int, target_id: str) -> Self:
-        """Connect to a page by its DevTools target id. Raises ChannelClosed."""
-        channel = cls()
+    async def open(cls, page: Page, port: int, script: str = "") -> Self:
+        """Open the direct line to a page. Raises ChannelClosed, Playwright's Error.
+
+        Args:
+            script: what is run in our own world of a document before anything else is evaluated there.
+        """
+        session = await page.context.new_cdp_session(page)
+        target = (await session.send("Target.getTargetInfo"))["targetInfo"]["targetId"]
+        await session.detach()
+        tab = cls(page, script)
         try:
-            reader, channel._writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_AHEAD)
-            lines = (f"GET /devtools/page/{target_id} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket")
+            reader, tab._writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_AHEAD)
+            lines = (f"GET /devtools/page/{target} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket")
             key = base64.b64encode(os.urandom(16)).decode()
             more = ("Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", "", "")
-            channel._writer.write("\r\n".join(lines + more).encode())
+            tab._writer.write("\r\n".join(lines + more).encode())
             status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1")
             if " 101 " not in status:
-                channel._writer.transport.abort()
+                tab._writer.transport.abort()
                 raise ConnectionRefusedError(status)
         except (OSError, EOFError) as error:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
-        channel._receiving = asyncio.create_task(channel._receive(reader))
+        tab._receiving = asyncio.create_task(tab._receive(reader))
         try:
-            _, _, tree = await channel.send_all(
-                ("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {})
-            )
+            _, _, tree = await tab.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
         except BaseException:
-            await channel.close()
+            await tab.close()
             raise
-        channel.main_frame = tree["frameTree"]["frame"]["id"]
-        return channel
+        tab.main_frame = tree["frameTree"]["frame"]["id"]
+        return tab
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         """Take messages until the browser hangs up."""
@@ -175,11 +196,11 @@ class Channel:
                 raise ChannelError(f"{method}: {answer['error'].get('message', answer['error'])}")
         return [answer["result"] for answer in answers]
 
-    async def evaluate(self, expression: str, context: int | None = None) -> Any:
+    async def evaluate_in_page(self, expression: str, context: int | None = None) -> Any:
         """Value of a JavaScript expression, promises awaited. Raises ChannelError, ChannelClosed.
 
         Args:
-            context: the execution context; None: the page's own.
+            context: the execution context; None: that of the page's own scripts.
         """
         params: dict[str, Any] = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         if context is not None:
@@ -189,6 +210,45 @@ class Channel:
             details = answer["exceptionDetails"]
             raise ScriptError(details.get("exception", {}).get("description") or details["text"])
         return answer["result"].get("value")
+
+    async def evaluate(self, expression: str, frame: str = "") -> Any:
+        """Value of an expression in our own world.
+
+        Args:
+            frame: DevTools' id of one of the page's frames; "": its own.
+        """
+        frame = frame or self.main_frame
+        context = self.worlds.get(frame)
+        if context is not None:
+            try:
+                return await self.evaluate_in_page(expression, context)
+            except ChannelError as error:
+                if not _NO_WORLD.search(str(error)):
+                    raise
+        listens = {"expression": "window.__webrl?.listen()"}
+        world = {"frameId": frame, "worldName": "webrl"}
+        _, made = await self.send_all(("Runtime.evaluate", listens), ("Page.createIsolatedWorld", world))
+        context = int(made["executionContextId"])
+        await self.evaluate_in_page(self._script, context)
+        self.worlds[frame] = context
+        return await self.evaluate_in_page(expression, context)
+
+    async def evaluate_or_stop(self, expression: str, patience_s: float) -> Any:
+        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
+
+        (Chromium holds scripts back while a page is leaving.)
+
+        Args:
+            patience_s: how long that server has.
+        """
+        answer = asyncio.ensure_future(self.evaluate(expression))
+        try:
+            await asyncio.wait([answer], timeout=patience_s)
+            if not answer.done() and self.leaving:
+                await self.send("Page.stopLoading")
+            return await answer
+        finally:
+            answer.cancel()
 
     async def close(self) -> None:
         """Hang up; the page lives on."""
@@ -243,32 +303,43 @@ class Channel:
             if not self._imports:
                 self._imported.set()
 
-    async def imported(self) -> None:
-        """Wait until no script is on its way. Raises ChannelClosed."""
-        await self._imported.wait()
-        if self._closed:
-            raise ChannelClosed(self._closed)
-
-    def take_import(self) -> bool:
-        """Whether a script has come, since this was last asked, to a document that had its content already."""
-        has, self._has_imported = self._has_imported, False
-        return has
-
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""
         self._imports.clear()
         self._imported.set()
+
+    async def has_imported(self, end: float) -> bool:
+        """Wait, until `end`, for scripts that the page imports; whether any has come, since this was last asked, that
+        it may not have run yet. Raises ChannelClosed.
+        """
+        if not await self._wait_for(self._imported, end):
+            self.forget_imports()
+        has, self._has_imported = self._has_imported, False
+        return has and time.monotonic() < end
 
     @property
     def leaving(self) -> bool:
         """Whether the page is on its way to another document."""
         return not self._arrived.is_set()
 
-    async def arrive(self) -> None:
-        """Wait until the next document has its content. Raises ChannelClosed."""
-        await self._arrived.wait()
+    async def arrive(self, end: float) -> None:
+        """If the page is on its way, wait until the next document has its content, or `end` (`time.monotonic`).
+
+        Raises ChannelClosed.
+        """
+        while self.leaving and await self._wait_for(self._arrived, end):
+            pass
+
+    async def _wait_for(self, event: asyncio.Event, end: float) -> bool:
+        """Whether it has come before `end`."""
+        try:
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                await event.wait()
+        except TimeoutError:
+            return False
         if self._closed:
             raise ChannelClosed(self._closed)
+        return True
 
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
@@ -277,6 +348,51 @@ class Channel:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))
+
+    async def move(self, x: float, y: float) -> None:
+        """Move the mouse."""
+        self.pointer = (x, y)
+        await self.send_all(_mouse("mouseMoved", x, y))
+
+    async def leave_page(self) -> None:
+        """Take the mouse off the page. A move alone is delivered with the next frame, a button's event at once."""
+        self.pointer = None
+        await self.send_all(_mouse("mouseMoved", -1, -1), _mouse("mouseReleased", -1, -1))
+
+    async def click(self, x: float, y: float, button: str = "left", count: int = 1) -> None:
+        """Move the mouse and click, `count` times in quick succession; the events of Playwright's `mouse.click`."""
+        self.pointer = (x, y)
+        calls = [_mouse("mouseMoved", x, y)]
+        for number in range(1, count + 1):
+            pressed = {"button": button, "clickCount": number}
+            calls.append(_mouse("mousePressed", x, y, buttons=_BUTTON_BITS[button], **pressed))
+            calls.append(_mouse("mouseReleased", x, y, **pressed))
+        await self.send_all(*calls)
+
+    async def insert_text(self, text: str) -> None:
+        """Put text at the caret of the focused field."""
+        await self.send("Input.insertText", {"text": text})
+
+    async def content_quads(self, expression: str) -> list[list[float]]:
+        """Boxes of the element that an expression in our own world names: eight numbers each, clockwise.
+
+        Empty if the element has gone, or its document.
+        """
+        context = self.worlds.get(self.main_frame, 0)
+        try:
+            answer = await self.send("Runtime.evaluate", {"expression": expression, "contextId": context})
+            if "objectId" not in answer["result"]:
+                return []
+            handle = {"objectId": answer["result"]["objectId"]}
+            calls = (("DOM.getContentQuads", handle), ("Runtime.releaseObject", handle))
+            quads: list[list[float]] = (await self.send_all(*calls))[0]["quads"]
+            return quads
+        except ChannelError:
+            return []
+
+
+def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more}
 
 
 def _frame(opcode: int, body: bytes) -> bytes:
@@ -293,151 +409,3 @@ def _frame(opcode: int, body: bytes) -> bytes:
     else:
         head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
     return head + _NO_KEY + body
-
-
-# A document has gone, and the world with it; another context may have its number.
-_NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
-_BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
-
-
-class Tab:
-    """See the module docstring."""
-
-    def __init__(self, page: Page, channel: Channel, script: str = "") -> None:
-        self.page = page
-        self.channel = channel
-        self._script = script
-        self.pointer: tuple[float, float] | None = None
-        """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""
-        self.held_keys: set[str] = set()
-        """Modifier keys that the agent holds down."""
-        self.frames: dict[str, str] = {}
-        """DevTools' ids of the frames that were last looked at, by their bid."""
-        self.unseen_in_frames = 0
-        """Elements of those frames that a person could use, but that are not shown."""
-        self.first_id = 0
-        """Number of the first element of each of its documents."""
-
-    @classmethod
-    async def open(cls, page: Page, port: int, script: str = "") -> Self:
-        """Open the direct line to a page. Raises ChannelClosed, Playwright's Error.
-
-        Args:
-            script: what is run in our own world of a document before anything else is evaluated there.
-        """
-        session = await page.context.new_cdp_session(page)
-        target = await session.send("Target.getTargetInfo")
-        await session.detach()
-        return cls(page, await Channel.open(port, target["targetInfo"]["targetId"]), script)
-
-    async def evaluate_in_page(self, expression: str) -> Any:
-        """Value of an expression among the page's own scripts."""
-        return await self.channel.evaluate(expression)
-
-    async def evaluate(self, expression: str, frame: str = "") -> Any:
-        """Value of an expression in our own world.
-
-        Args:
-            frame: DevTools' id of one of the page's frames; "": its own.
-        """
-        frame = frame or self.channel.main_frame
-        context = self.channel.worlds.get(frame)
-        if context is not None:
-            try:
-                return await self.channel.evaluate(expression, context)
-            except ChannelError as error:
-                if not _NO_WORLD.search(str(error)):
-                    raise
-        return await self.channel.evaluate(expression, await self._enter(frame))
-
-    async def _enter(self, frame: str) -> int:
-        """The context of our own world in a frame's document, with our script."""
-        listens = {"expression": "window.__webrl?.listen()"}
-        world = {"frameId": frame, "worldName": "webrl"}
-        _, made = await self.channel.send_all(("Runtime.evaluate", listens), ("Page.createIsolatedWorld", world))
-        context = int(made["executionContextId"])
-        await self.channel.evaluate(self._script, context)
-        self.channel.worlds[frame] = context
-        return context
-
-    async def evaluate_or_stop(self, expression: str, patience_s: float) -> Any:
-        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
-
-        (Chromium holds scripts back while a page is leaving.)
-
-        Args:
-            patience_s: how long that server has.
-        """
-        answer = asyncio.ensure_future(self.evaluate(expression))
-        try:
-            await asyncio.wait([answer], timeout=patience_s)
-            if not answer.done() and self.channel.leaving:
-                await self.channel.send("Page.stopLoading")
-            return await answer
-        finally:
-            answer.cancel()
-
-    async def arrive(self, end: float) -> None:
-        """If the page is on its way to another document, wait for that, until `end` (`time.monotonic`)."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                while self.channel.leaving:
-                    await self.channel.arrive()
-
-    async def has_imported(self, end: float) -> bool:
-        """Wait, until `end`, for scripts that the page imports; whether any has come that it may not have run yet."""
-        try:
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                await self.channel.imported()
-        except TimeoutError:
-            self.channel.forget_imports()
-        return self.channel.take_import() and time.monotonic() < end
-
-    async def move(self, x: float, y: float) -> None:
-        """Move the mouse."""
-        self.pointer = (x, y)
-        await self.channel.send_all(_mouse("mouseMoved", x, y))
-
-    async def leave_page(self) -> None:
-        """Take the mouse off the page. A move alone is delivered with the next frame, a button's event at once."""
-        self.pointer = None
-        await self.channel.send_all(_mouse("mouseMoved", -1, -1), _mouse("mouseReleased", -1, -1))
-
-    async def click(self, x: float, y: float, button: str = "left", count: int = 1) -> None:
-        """Move the mouse and click, `count` times in quick succession; the events of Playwright's `mouse.click`."""
-        self.pointer = (x, y)
-        calls = [_mouse("mouseMoved", x, y)]
-        for number in range(1, count + 1):
-            pressed = {"button": button, "clickCount": number}
-            calls.append(_mouse("mousePressed", x, y, buttons=_BUTTON_BITS[button], **pressed))
-            calls.append(_mouse("mouseReleased", x, y, **pressed))
-        await self.channel.send_all(*calls)
-
-    async def insert_text(self, text: str) -> None:
-        """Put text at the caret of the focused field."""
-        await self.channel.send("Input.insertText", {"text": text})
-
-    async def content_quads(self, expression: str) -> list[list[float]]:
-        """Boxes of the element that an expression in our own world names: eight numbers each, clockwise.
-
-        Empty if the element has gone, or its document.
-        """
-        context = self.channel.worlds.get(self.channel.main_frame, 0)
-        try:
-            answer = await self.channel.send("Runtime.evaluate", {"expression": expression, "contextId": context})
-            if "objectId" not in answer["result"]:
-                return []
-            handle = {"objectId": answer["result"]["objectId"]}
-            calls = (("DOM.getContentQuads", handle), ("Runtime.releaseObject", handle))
-            quads: list[list[float]] = (await self.channel.send_all(*calls))[0]["quads"]
-            return quads
-        except ChannelError:
-            return []
-
-    async def close(self) -> None:
-        """Hang up; the page lives on."""
-        await self.channel.close()
-
-
-def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more}

@@ -27,16 +27,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import ID, Action, ActionError
-from webrl.rollouts.answers import labelled, read_answer
+from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
+from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import load_script, read_page
 from webrl.rollouts.sites import Site, Verdict, open_site
-from webrl.rollouts.snapshot import take
 from webrl.runs.text import valid_text
 from webrl.types import Task
 
@@ -333,7 +332,7 @@ class BrowserEnv:
         goal = await site.start(tab, seed)
         self._restarts += 1
         if self._restarts % _COLLECT_EVERY == 0:
-            await tab.channel.send("HeapProfiler.collectGarbage")
+            await tab.send("HeapProfiler.collectGarbage")
         return goal
 
     async def _open(self, site: Site) -> None:
@@ -376,7 +375,7 @@ class BrowserEnv:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():
                     continue
-                if tries_left and (page is not self.page or (tab.channel.leaving and time.monotonic() < end)):
+                if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
                     continue
                 return await self._describe(tab, seen)
             except (Error, ChannelError, ChannelClosed) as error:
@@ -499,7 +498,7 @@ class BrowserEnv:
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
             tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
             if self.imports and not self._site.reusable:
-                await tab.channel.watch_imports()
+                await tab.watch_imports()
         tab.first_id = self._first_id
         self.tab = tab
         return tab
@@ -542,5 +541,5 @@ class BrowserEnv:
     async def _capture(self, tab: Tab) -> bytes:
         width, height = self._viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
-        answer = await tab.channel.send("Page.captureScreenshot", {"format": "png", "clip": clip})
+        answer = await tab.send("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(answer["data"])

@@ -21,8 +21,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, Turn
 from webrl.llm.pictures import sha256, shrink
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
 
@@ -127,11 +126,9 @@ async def _play(
         asked = time.perf_counter()
         output = await policy.act(turn)
         answered = time.perf_counter()
-        # A training rollout acts on what was sampled alone: a label that happened to be unique would be rewarded.
-        page = before.text if config.resolve_labels and task.split != "train" else None
         taken, note = output.text, ""
         with contextlib.suppress(ActionError):  # the environment tells of it
-            action = read_answer(output.text, config.dialect, page)
+            action = read_answer(output.text, config.dialect)
             taken, note = action.canonical, action.note
         result = await env.step(taken)
         episode.steps.append(

@@ -3,13 +3,14 @@
 API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` returns the options of a browser context that
 is held to it; `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
 
-Two layers enforce it. Chromium's own requests go through a proxy of ours (`_serve`) unless their host and port are
+Chromium's own requests go through a proxy of ours (`_serve`) unless their host and port are
 named (and nothing is routed): nothing on the network is reached past it, redirects, WebSockets and workers included.
 Names are resolved there, once, and the connection goes to the very address that was judged: a name that resolves
 differently the next time gains nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`, …) are
-refused where the browser asks before each request.
+refused to the agent (`allows`), and to pages by Chromium itself.
 
-`Limits` restrict method and path on top of the host allow-list, in both layers; inside TLS the proxy sees no requests.
+`Limits` restrict method and path on top of the host allow-list, where the browser asks before each request and in the
+proxy; inside TLS that sees no requests.
 `changes(url, words)` is the one judgement of whether a link only shows something: a GET request may change a site, and
 only its address and what the page calls it tell. Read-only sites, `webrl init-site` and the config that it writes use
 it.
@@ -20,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -29,12 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from webrl.rollouts.miniwob import miniwob_root
+from webrl.rollouts.sites import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
-
-logger = logging.getLogger(__name__)
 
 _READING = ("GET", "HEAD")
 LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
@@ -191,38 +189,28 @@ async def _relay_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         return
 
 
-async def _splice(
-    up: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None,
-    down: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    browser: asyncio.StreamReader,
-) -> None:
-    """Copy both ways (one way without `up`) until either side hangs up."""
-    copies = [asyncio.ensure_future(_copy(*down)), asyncio.ensure_future(_copy(*up) if up else _wait_for_end(browser))]
+async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    """Copy until either side hangs up."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+
+    copies = [asyncio.ensure_future(copy(*way)) for way in ways]
     try:
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for copy in copies:
-            copy.cancel()
+        for copying in copies:
+            copying.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-
-
-async def _wait_for_end(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(OSError):
-        await reader.read(1)
 
 
 # A loopback host without a port would admit every port, the browser's DevTools included.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
 _ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"
-_DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 
 class NavigationGuard:
@@ -286,29 +274,22 @@ class NavigationGuard:
             await context.add_init_script(path=_ONLY_READS)
         if self._limits:
             await context.route(re.compile(""), self._hold)
-        await context.route(self._foreign(), self._refuse)
 
     def allows(self, url: str) -> bool:
         """Whether a request to `url` may be tried; what it then connects to is judged by the proxy."""
+        url = url.strip()
         try:
-            parts = urlsplit(url.strip())
-            netloc = parts.netloc.lower()
+            parts = urlsplit(url)
+            netloc, port = parts.netloc.lower(), parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             return False
-        if re.search(r"[\x00-\x1f\x7f]", url.strip()):
+        if re.search(r"[\x00-\x1f\x7f]", url):
             return False  # browsers drop some of these, so the address would be another one
-        if parts.scheme in ("http", "https") and not re.fullmatch(r"[a-z0-9._:\[\]-]+", netloc):
+        if parts.scheme not in ("http", "https"):
+            return bool(re.match(self._local, url))
+        if not re.fullmatch(r"[a-z0-9._:\[\]-]+", netloc):
             return False
-        written = f"{parts.scheme}://{netloc}{parts.path}" if parts.scheme in ("http", "https") else url.strip()
-        return not self._foreign().match(written)
-
-    def _foreign(self) -> re.Pattern[str]:
-        # One expression, so that allowed requests are let through inside the driver and never reach Python.
-        if "*" in self.public_hosts:
-            return re.compile(rf"^(?!{self._local}|https?:\/\/)")
-        hosts = "|".join(map(_host_pattern, sorted(self.hosts | self.public_hosts)))
-        web = rf"({hosts})([\/?#]|$)" if hosts else "(?!)"
-        return re.compile(rf"^(?!{self._local}|{web})")
+        return bool("*" in self.public_hosts or _entries(parts.hostname or "", port) & (self.hosts | self.public_hosts))
 
     def _count(self, reason: str) -> None:
         self.blocked += 1
@@ -361,7 +342,7 @@ class NavigationGuard:
             else:
                 await _forward(head, method, target, reader, to_server)
                 await _relay_head(there, writer)
-            await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
+            await _splice((reader, to_server), (there, writer))
         finally:
             to_server.close()
 
@@ -379,8 +360,7 @@ class NavigationGuard:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises HostBlocked, OSError, TimeoutError."""
-        name = f"[{host}]" if ":" in host else host.lower()
-        entries = {name, f"{name}:{port}"}
+        entries = _entries(host, port)
         is_named = bool(entries & self.hosts) and not entries & self.public_hosts and port != self._devtools_port
         if not (is_named or entries & self.public_hosts or "*" in self.public_hosts):
             raise HostBlocked(f"{host} is outside the hosts of this task.")
@@ -414,18 +394,8 @@ class NavigationGuard:
             self._count(reason)
             await route.abort("aborted")  # a page that would have been left stays
 
-    async def _refuse(self, route: Route) -> None:
-        self._count("")
-        logger.debug("blocked %s", route.request.url)
-        await route.abort("blockedbyclient")
 
-
-def _host_pattern(entry: str) -> str:
-    """Expression of the start of all URLs on a host; a scheme's own port is not written in them."""
-    host, colon, port = entry.rpartition(":")
-    if not colon or entry.endswith("]"):
-        return rf"https?:\/\/{re.escape(entry)}(:[0-9]+)?"
-    if port in _DEFAULT_PORTS:
-        own, other = _DEFAULT_PORTS[port], "https" if port == "80" else "http"
-        return rf"{own}:\/\/{re.escape(host)}(:{port})?|{other}:\/\/{re.escape(host)}:{port}"
-    return rf"https?:\/\/{re.escape(host)}:{port}"
+def _entries(host: str, port: int) -> set[str]:
+    """The entries of an allow-list that name a host and port."""
+    name = f"[{host}]" if ":" in host else host.lower()
+    return {name, f"{name}:{port}"}

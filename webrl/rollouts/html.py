@@ -1,7 +1,10 @@
-"""Simplified HTML: the text of a page that the released WebRL checkpoints were trained on.
+"""Pages as HTML: the simplified one that released WebRL checkpoints read, and the pruned one of BrowserGym.
 
-The rules are those of VAB-WebArena-Lite's `html_tools`, reimplemented. `html_page.js` copies the document and
-marks every element with what can be seen of it; `simplify` turns the copy into text:
+API: `await observe_html(tab, hidden_ids)`, `await take(tab, hidden_ids, scale, viewport) -> PageDetails`; their pure
+parts are `simplify` and `describe`.
+
+Simplified: the rules are those of VAB-WebArena-Lite's `html_tools`, reimplemented. `html_page.js` copies the document
+and marks every element with what can be seen of it; `simplify` turns the copy into text:
 
 - an element is *seen* if it has a box that touches the window and is not `aria-hidden`; the options of a
   select that is kept count as seen;
@@ -13,16 +16,28 @@ marks every element with what can be seen of it; `simplify` turns the copy into 
   stripped, cut at 500 characters, and one that repeats an earlier attribute's value is left out.
 
 Boxes are data here: `data-bbox="left,top,width,height"` in window pixels.
+
+Pruned, with a page's elements, from one DOM snapshot: what OpenEnv's clients get with the text. The page has just been
+marked (`mark.js`), so that elements carry their `bid`. Both forms are BrowserGym's (`extract_dom_extra_properties`;
+`flatten_dom_to_str` followed by `prune_html`), without its indentation; `visibility` is the share of an element's box
+inside the viewport, which does not know of elements above it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html
 import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from webrl.rollouts.observe import load_script
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
+
+    from webrl.rollouts.devtools import Tab
 
 SHOWN_ATTRIBUTES = (
     "title",
@@ -44,7 +59,7 @@ MAX_TEXT = 500
 
 _LABEL = "data-label-id"
 _BOX = "data-bbox"
-_DROPPED = (("<!--", "", "-->"), ("<style", ">", "</style>"), ("<script", ">", "</script>"))
+_CUT_OUT = (("<!--", "", "-->"), ("<style", ">", "</style>"), ("<script", ">", "</script>"))
 """What is cut out, as (start, end of its tag, end): searched for without a regular expression, which on a page of
 unclosed tags takes cubic time."""
 
@@ -58,36 +73,60 @@ async def hide_scrollbars(page: Page) -> None:
         await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
-def simplify(html: str, width: float, height: float) -> str:
-    """Text of an annotated document (`html_page.js`) in a window of `width` x `height` pixels."""
-    import lxml.etree  # type: ignore[import-untyped]
+async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
+    found = await tab.evaluate(f"({load_script('html_page')})()")
+    labels = await tab.evaluate(
+        "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
+    )
+    document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
+    text = simplify(document, found["width"], found["height"])
+    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
+        text = f"Not shown: the pages in {num_frames} frames."
+    return text, {str(label): bid for label, bid in labels if bid}
+
+
+def remove_elements(document: str, ids: Sequence[str]) -> str:
+    """Cut the elements with these DOM ids, and all that is in them, out of a document."""
     import lxml.html  # type: ignore[import-untyped]
 
-    for marks in _DROPPED:
-        html = _without(html, *marks)
-    html = re.sub(r"\s+", " ", html).strip()
-    if not html:
+    root = lxml.html.document_fromstring(document)
+    for name in ids:
+        for element in root.xpath("//*[@id=$name]", name=name):
+            element.drop_tree()
+    return str(lxml.html.tostring(root, encoding="unicode"))
+
+
+def simplify(document: str, width: float, height: float) -> str:
+    """Text of an annotated document (`html_page.js`) in a window of `width` x `height` pixels."""
+    import lxml.etree  # type: ignore[import-untyped]
+    import lxml.html
+
+    for marks in _CUT_OUT:
+        document = _without(document, *marks)
+    document = re.sub(r"\s+", " ", document).strip()
+    if not document:
         return ""
     # Bytes, as in the released tool: libxml2 then takes the encoding from the page's own <meta charset>.
     try:
-        root = lxml.html.fromstring(html.encode("utf-8", "replace"))
+        root = lxml.html.fromstring(document.encode("utf-8", "replace"))
     except lxml.etree.ParserError:  # nothing in it but comments, NUL characters or declarations
         return ""
     text, _ = _render(root.getroottree().getroot(), width, height, parent_is_kept_select=False)
     return text
 
 
-def _without(html: str, start: str, tag_end: str, end: str) -> str:
+def _without(text: str, start: str, tag_end: str, end: str) -> str:
     """The text without every stretch from `start` over `tag_end` to `end`; one that does not end stays."""
     kept, position = [], 0
-    while (first := html.find(start, position)) >= 0:
-        inside = html.find(tag_end, first + len(start))
-        last = html.find(end, inside + len(tag_end)) if inside >= 0 else -1
+    while (first := text.find(start, position)) >= 0:
+        inside = text.find(tag_end, first + len(start))
+        last = text.find(end, inside + len(tag_end)) if inside >= 0 else -1
         if last < 0:
             break
-        kept.append(html[position:first])
+        kept.append(text[position:first])
         position = last + len(end)
-    return "".join((*kept, html[position:]))
+    return "".join((*kept, text[position:]))
 
 
 def _render(node: Any, width: float, height: float, parent_is_kept_select: bool) -> tuple[str, bool]:
@@ -146,3 +185,140 @@ def _element(tag: str, label: str, attributes: dict[str, str], content: str, chi
             opening.append(f'{name}="{value}"')
     inner = "".join(f" {text}" for text in (content, children) if text)
     return f"<{' '.join(opening)}>{inner} </{tag}>"
+
+
+MAX_HTML_CHARS = 2_000_000
+"""Pruned HTML is cut here."""
+_ELEMENT, _TEXT = 1, 3
+_DROPPED = frozenset(("style", "link", "script", "br"))
+_UNWRAPPED = frozenset(("html", "body", "#document"))
+_BARE = frozenset(("div", "span", "i", "p"))
+"""Kept only with attributes of their own."""
+_VOID = frozenset(("area", "base", "col", "embed", "hr", "img", "input", "meta", "source", "track", "wbr"))
+
+Box = tuple[float, float, float, float]
+"""x, y, width and height in screenshot pixels, from the viewport's top left corner."""
+
+
+@dataclass(frozen=True)
+class PageDetails:
+    """See the module docstring."""
+
+    html: str
+    """The pruned HTML."""
+    elements: dict[str, dict[str, Any]]
+    """By bid: `bbox` (a Box as a list, or None where the element is not laid out), `visibility` (0 to 1), `clickable`,
+    `set_of_marks` (clickable and at least half visible)."""
+
+
+async def take(tab: Tab, hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]) -> PageDetails:
+    """Look at the page as it is. Raises ChannelError, ChannelClosed."""
+    options = {"computedStyles": [], "includeDOMRects": True}
+    return describe(await tab.send("DOMSnapshot.captureSnapshot", options), hidden_ids, scale, viewport)
+
+
+def describe(
+    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float = 1.0, viewport: tuple[int, int] = (1280, 720)
+) -> PageDetails:
+    """The pure part of `take`.
+
+    Args:
+        snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
+        hidden_ids: DOM ids of the elements that are left out with everything below them.
+        scale: screenshot pixels per CSS pixel.
+        viewport: width and height in CSS pixels.
+    """
+    documents = [_Document(data, snapshot["strings"]) for data in snapshot["documents"]]
+    width, height = viewport[0] * scale, viewport[1] * scale
+    hidden = frozenset(hidden_ids)
+    elements: dict[str, dict[str, Any]] = {}
+    parts: list[str] = []
+    # What is left, from the end: closing tags, and (document, node, its document's corner). No recursion, since pages
+    # nest as deep as they like.
+    stack: list[str | tuple[_Document, int, float, float]] = [(documents[0], 0, 0.0, 0.0)]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str):
+            parts.append(top)
+            continue
+        document, node, left, up = top
+        name = document.names[node]
+        if document.types[node] == _TEXT:
+            if text := " ".join(document.values[node].split()):
+                parts.append(html.escape(text, quote=False) + "\n")
+            continue
+        if document.types[node] == _ELEMENT:
+            attributes = document.attributes(node)
+            if attributes.get("id") in hidden:
+                continue
+            rectangle = document.rectangle(node, left, up)
+            if bid := attributes.get("bid"):
+                box = [scale * number for number in rectangle] if rectangle else None
+                visible = _share_inside(box, width, height) if box else 0.0
+                clickable = node in document.clickable
+                elements[bid] = {
+                    "bbox": box,
+                    "visibility": visible,
+                    "clickable": clickable,
+                    "set_of_marks": clickable and visible >= 0.5,
+                }
+            if name in _DROPPED or name.startswith("::"):
+                continue
+            if not (name in _UNWRAPPED or (name in _BARE and attributes.keys() <= {"bid"})):
+                ordered = ({"bid": bid} if bid is not None else {}) | attributes
+                shown = (f'{key}="{html.escape(value)}"' for key, value in ordered.items())
+                parts.append(f"<{' '.join([name, *shown])}>\n")
+                if name not in _VOID:
+                    stack.append(f"</{name}>\n")
+            if node in document.frames:
+                corner = rectangle or (left, up)
+                stack.append((documents[document.frames[node]], 0, corner[0], corner[1]))
+        stack.extend((document, child, left, up) for child in reversed(document.children.get(node, ())))
+    return PageDetails("".join(parts)[:MAX_HTML_CHARS], elements)
+
+
+class _Document:
+    """One document of a snapshot, by node number."""
+
+    def __init__(self, data: dict[str, Any], strings: Sequence[str]) -> None:
+        nodes = data["nodes"]
+        self.children: dict[int, list[int]] = {}
+        for number, parent in enumerate(nodes["parentIndex"]):
+            self.children.setdefault(parent, []).append(number)
+        self.types: Sequence[int] = nodes["nodeType"]
+        self.names = [strings[index].lower() if index >= 0 else "" for index in nodes["nodeName"]]
+        self.values = [strings[index] if index >= 0 else "" for index in nodes["nodeValue"]]
+        self._attributes = nodes["attributes"]
+        self._strings = strings
+        self.clickable = frozenset(nodes.get("isClickable", {}).get("index", ()))
+        inner = nodes.get("contentDocumentIndex", {})
+        self.frames = dict(zip(inner.get("index", ()), inner.get("value", ()), strict=True))
+        layout = data["layout"]
+        self.boxes: dict[int, Sequence[float]] = {}
+        for number, bounds, shown in zip(layout["nodeIndex"], layout["bounds"], layout["clientRects"], strict=True):
+            if shown:  # empty: not rendered
+                self.boxes[number] = bounds
+        self.scrolled = (float(data.get("scrollOffsetX") or 0), float(data.get("scrollOffsetY") or 0))
+
+    def attributes(self, node: int) -> dict[str, str]:
+        flat = self._attributes[node]
+        return {
+            self._strings[name]: self._strings[value] if value >= 0 else ""
+            for name, value in zip(flat[::2], flat[1::2], strict=True)
+        }
+
+    def rectangle(self, node: int, left: float, up: float) -> Box | None:
+        """Where a node is, with its document's corner at (left, up); None where it is not laid out."""
+        if node not in self.boxes:
+            return None
+        x, y, width, height = self.boxes[node]
+        return x - self.scrolled[0] + left, y - self.scrolled[1] + up, width, height
+
+
+def _share_inside(box: Sequence[float], width: float, height: float) -> float:
+    """Share of a box's area within the viewport."""
+    x, y, wide, high = box
+    if wide <= 0 or high <= 0:
+        return 0.0
+    seen = max(0.0, min(x + wide, width) - max(x, 0.0)) * max(0.0, min(y + high, height) - max(y, 0.0))
+    return seen / (wide * high)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from webrl.rollouts.snapshot import PageDetails
+from webrl.rollouts.html import PageDetails
 from webrl.types import Task
 
 

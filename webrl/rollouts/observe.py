@@ -1,8 +1,8 @@
 """Turns a page into the text that agent and judge read.
 
 API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
-BrowserGym's flattened accessibility tree; `observe_html`, the simplified HTML of released WebRL checkpoints
-(`webrl/rollouts/html.py` prints it). `flatten_axtree(nodes, hidden, uses)` is pure: same lines and bids as BrowserGym,
+BrowserGym's flattened accessibility tree; `observe_html` (`webrl/rollouts/html.py`), the simplified HTML of released
+WebRL checkpoints. `flatten_axtree(nodes, hidden, uses)` is pure: same lines and bids as BrowserGym,
 `InlineTextBox` and hidden subtrees left out.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Frame
 
     from webrl.rollouts.devtools import Tab
-
-logger = logging.getLogger(__name__)
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
 _SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
@@ -196,6 +193,8 @@ async def read_page(
     """
     from playwright.async_api import Error
 
+    from webrl.rollouts.html import observe_html
+
     if limit := seen.get("tooLarge"):
         return f"RootWebArea {valid_text(await tab.page.title())!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
     ids = None
@@ -223,13 +222,13 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
     not run scripts are skipped, as in BrowserGym.
     """
     found: dict[str, str] = {}
-    waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
+    waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
     while waiting:
         for child in waiting.pop().get("childFrames", ()):
             frame = child["frame"]["id"]
             try:
                 owner = await _owner(tab, frame)
-                flat = (await tab.channel.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
+                flat = (await tab.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
                 attributes = dict(zip(flat[::2], flat[1::2], strict=True))
                 bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
                 if bid is None or (uses is None and sandbox is not None and "allow-scripts" not in sandbox.split()):
@@ -249,7 +248,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
 
 async def _owner(tab: Tab, frame: str) -> int:
     """The element that a frame is in."""
-    return int((await tab.channel.send("DOM.getFrameOwner", {"frameId": frame}))["backendNodeId"])
+    return int((await tab.send("DOM.getFrameOwner", {"frameId": frame}))["backendNodeId"])
 
 
 def _require_gone(error: ChannelError) -> None:
@@ -291,15 +290,15 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
         for child in tree.get("childFrames", ()):
             try:
                 owner = await _owner(tab, child["frame"]["id"])
-                node = {"backendNodeId": owner, "executionContextId": tab.channel.worlds.get(frame, 0)}
-                element = (await tab.channel.send("DOM.resolveNode", node))["object"]["objectId"]
+                node = {"backendNodeId": owner, "executionContextId": tab.worlds.get(frame, 0)}
+                element = (await tab.send("DOM.resolveNode", node))["object"]["objectId"]
                 shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
-                if (await tab.channel.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                if (await tab.send("Runtime.callFunctionOn", shown))["result"]["value"]:
                     await visit(child)
             except ChannelError as error:
                 _require_gone(error)
 
-    await visit((await tab.channel.send("Page.getFrameTree"))["frameTree"])
+    await visit((await tab.send("Page.getFrameTree"))["frameTree"])
     return found
 
 
@@ -317,8 +316,8 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
         await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)
     else:
-        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.channel.worlds.get(tab.channel.main_frame, 0)}
-        answers = await tab.channel.send_all(
+        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.worlds.get(tab.main_frame, 0)}
+        answers = await tab.send_all(
             _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
         )
         nodes = answers[1]["nodes"]
@@ -327,72 +326,42 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
 
 async def unmark(tab: Tab) -> None:
     """Remove the marks of all frames from the accessibility tree."""
-    calls = (tab.channel.evaluate("__webrl.unmark()", context) for context in tuple(tab.channel.worlds.values()))
+    calls = (tab.evaluate_in_page("__webrl.unmark()", context) for context in tuple(tab.worlds.values()))
     await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """The trees of all frames, which have been marked, as one; the marks are taken out again."""
-    try:
-        await tab.channel.send_all(_ENABLE)
-        return await _all_frames_axtree(tab)
-    finally:
-        await tab.channel.send_all(_DISABLE)
-        await unmark(tab)
+    """The trees of all frames, which have been marked, as one; the marks are taken out again.
 
-
-async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """All frames' trees; the node of each frame's element (an `object` or `embed` too) gets its root as a child."""
-    tree = await tab.channel.send("Page.getFrameTree")
-    trees: list[list[dict[str, Any]]] = []
+    The node of each frame's element (an `object` or `embed` too) gets its root as a child.
+    """
+    nodes: list[dict[str, Any]] = []
     inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them
-    waiting = [tree["frameTree"]]
-    while waiting:
-        entry = waiting.pop()
-        waiting.extend(entry.get("childFrames", []))
-        frame = entry["frame"]["id"]
-        try:
-            calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
-            if frame != tab.channel.main_frame:
-                calls.append(("DOM.getFrameOwner", {"frameId": frame}))
-            found, *owner = await tab.channel.send_all(*calls)
+    try:
+        await tab.send_all(_ENABLE)
+        waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
+        while waiting:
+            entry = waiting.pop()
+            waiting.extend(entry.get("childFrames", []))
+            frame = entry["frame"]["id"]
+            try:
+                calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
+                if frame != tab.main_frame:
+                    calls.append(("DOM.getFrameOwner", {"frameId": frame}))
+                found, *owner = await tab.send_all(*calls)
+            except ChannelError as error:
+                if frame == tab.main_frame:
+                    raise
+                _require_gone(error)
+                continue
             if found["nodes"] and owner:
                 inside[owner[0]["backendNodeId"]] = found["nodes"][0]
-        except ChannelError as error:
-            if frame == tab.channel.main_frame:
-                raise
-            _require_gone(error)
-            continue
-        trees.append(found["nodes"])
-    nodes = [node for frame_nodes in trees for node in frame_nodes]
+            nodes += found["nodes"]
+    finally:
+        await tab.send_all(_DISABLE)
+        await unmark(tab)
     for node in nodes:
         root = inside.get(node.get("backendDOMNodeId", 0))
         if root is not None and not node.get("ignored"):
             node.setdefault("childIds", []).append(root["nodeId"])
     return nodes
-
-
-async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
-    from webrl.rollouts.html import simplify
-
-    found = await tab.evaluate(f"({load_script('html_page')})()")
-    labels = await tab.evaluate(
-        "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
-    )
-    html = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
-    text = simplify(html, found["width"], found["height"])
-    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
-        text = f"Not shown: the pages in {num_frames} frames."
-    return text, {str(label): bid for label, bid in labels if bid}
-
-
-def remove_elements(html: str, ids: Sequence[str]) -> str:
-    """Cut the elements with these DOM ids, and all that is in them, out of a document."""
-    import lxml.html  # type: ignore[import-untyped]
-
-    root = lxml.html.document_fromstring(html)
-    for name in ids:
-        for element in root.xpath("//*[@id=$name]", name=name):
-            element.drop_tree()
-    return str(lxml.html.tostring(root, encoding="unicode"))

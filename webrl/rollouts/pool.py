@@ -7,35 +7,41 @@ API:
             trajectory = await run_episode(env, ...)
 
 A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
-BrowserError. Leaving the pool ends all workers and browsers.
+BrowserError. Leaving the pool ends all workers and browsers. A worker is a process of this machine (`WorkerProcess`) or
+a Ray actor (`RayWorker`); which of them are used, retried or replaced is decided by the pool.
 
-`WorkerHandle` is the controller's end of a worker of any kind: requests with deadlines, and whether it
-may be used. `WorkerProcess` is one on this machine, `RayWorker` in `ray_workers.py` one on a cluster.
+To start a worker, its Chromium and its pages takes five CPU-seconds, and three stages of a phase need them: within
+`keep_browsers` the stages share one pool. It belongs to an event loop, on which they run, by `run`; a stage that loads
+a model first has the browsers started before it, by `start_early`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import logging
 import os
 import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Self, TypeVar
 
-from webrl import errors
 from webrl.config import RolloutConfig
-from webrl.config.redaction import revealed
-from webrl.errors import BrowserError
-from webrl.rollouts.browser import remove_abandoned
+from webrl.config.extras import require
+from webrl.config.redaction import guard_output, revealed
+from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.browser import first_line, remove_abandoned
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import suite_of
-from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
+from webrl.rollouts.worker import Worker, encode, read_message
 from webrl.runs.clock import spent_on
 from webrl.runs.own_python import own_environment, own_python
 from webrl.types import Task
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,7 @@ START_TIMEOUT_S = 60.0
 """The first reset on a worker also starts Chromium."""
 VALIDATION_TIMEOUT_S = 300.0
 """Scoring an episode may ask a language model."""
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class WorkerHandle(ABC):
@@ -68,7 +75,7 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
-        """Send a request and wait for the answer; may wait for ever. Raises what the worker reports."""
+        """Send a request and wait for the answer, which may be an error; may wait for ever."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -86,21 +93,17 @@ class WorkerHandle(ABC):
         if op == "finish":
             allowed += VALIDATION_TIMEOUT_S
         elif op == "reset":
-            allowed += START_TIMEOUT_S + suite_of(Task.from_json(arg["task"])).reset_allowance_s(self._config)
+            allowed += START_TIMEOUT_S + suite_of(arg[0]).reset_allowance_s(self._config)
         try:
             with spent_on("browsers"):
                 async with asyncio.timeout(allowed):
-                    return await self._ask(env_id, op, arg)
+                    answer = await self._ask(env_id, op, arg)
         except TimeoutError:
             self.kill()
             raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None
-
-
-def error_of(reply: dict[str, Any]) -> Exception:
-    """The error that a worker's reply reports."""
-    kind = getattr(errors, reply["kind"], BrowserError)
-    error: Exception = kind(reply["error"])
-    return error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 class WorkerProcess(WorkerHandle):
@@ -132,12 +135,12 @@ class WorkerProcess(WorkerHandle):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
-            self._send({"id": number, "env": env_id, "op": op, "arg": arg})
+            self._send((number, env_id, op, arg))
             return await future
         finally:
             self._waiting.pop(number, None)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Any) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -151,14 +154,10 @@ class WorkerProcess(WorkerHandle):
         assert self._process.stdout is not None
         try:
             while True:
-                reply = await read_message(self._process.stdout)
-                future = self._waiting.get(reply["id"])
-                if future is None or future.done():
-                    continue
-                if "error" in reply:
-                    future.set_exception(error_of(reply))
-                else:
-                    future.set_result(reply["result"])
+                number, answer = await read_message(self._process.stdout)
+                future = self._waiting.get(number)
+                if future is not None and not future.done():
+                    future.set_result(answer)
         except (asyncio.IncompleteReadError, ConnectionResetError):
             self._fail("the browser worker has ended")
 
@@ -166,7 +165,7 @@ class WorkerProcess(WorkerHandle):
         self.failed = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(BrowserError(reason))
+                future.set_result(BrowserError(reason))
 
     def kill(self) -> None:
         """End it at once; Chromium and its driver end when their pipes close."""
@@ -176,7 +175,7 @@ class WorkerProcess(WorkerHandle):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Let it end in order, or kill it after five seconds."""
+        """Let it end in order, or kill it after a few seconds."""
         process = self._process
         if process is None:
             return
@@ -184,13 +183,97 @@ class WorkerProcess(WorkerHandle):
         assert process.stdin is not None
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), 5)
+            await asyncio.wait_for(process.wait(), _CLOSE_TIMEOUT_S)
         except TimeoutError:
             self.kill()
             await process.wait()
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+
+
+class RayWorker(WorkerHandle):
+    """A worker in a Ray actor (`rollout.backend: ray`), on whichever host of the cluster has room; in `ray_cluster`.
+
+    Every host needs webrl and a Chromium.
+    """
+
+    def __init__(self, config: RolloutConfig) -> None:
+        super().__init__(config)
+        self._actor: Any = None
+
+    async def start(self) -> None:
+        """Ask Ray for the actor; requests wait until it has been placed."""
+        import ray
+
+        placed: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0)(_RayActor)
+        self._actor = placed.remote(revealed(self._config))
+
+    async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
+        from ray.exceptions import RayError
+
+        try:
+            return await self._actor.answer.remote(env_id, op, arg)
+        except RayError as error:
+            self.failed = True
+            return BrowserError(f"the browser worker's Ray actor has ended: {first_line(error)}")
+
+    def kill(self) -> None:
+        """End the actor, or give up waiting for it to be placed."""
+        import ray
+
+        self.failed = True
+        if self._actor is not None:
+            logger.warning("a browser worker on Ray is replaced; has the cluster a free CPU for each?")
+            ray.kill(self._actor)
+
+    async def close(self) -> None:
+        """End the browser, then the actor."""
+        import ray
+        from ray.exceptions import RayError
+
+        actor, self._actor = self._actor, None
+        alive, self.failed = not self.failed, True
+        if actor is None:
+            return
+        if alive:
+            with contextlib.suppress(RayError, TimeoutError):
+                await asyncio.wait_for(actor.close.remote(), _CLOSE_TIMEOUT_S)
+        ray.kill(actor)
+
+
+class _RayActor(Worker):
+    """What runs on the cluster."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        guard_output()
+        super().__init__(RolloutConfig.model_validate(config))
+
+
+@contextlib.contextmanager
+def ray_cluster() -> Iterator[None]:
+    """The cluster this process is connected to; else that of RAY_ADDRESS, a running local one, or one of our own.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster cannot be reached.
+    """
+    require("ray", "rollout.backend=ray")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(logging_level=logging.WARNING, configure_logging=False, include_dashboard=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        address = os.environ.get("RAY_ADDRESS", "")
+        raise UsageError(f"no Ray cluster (RAY_ADDRESS={address!r}): {first_line(error)}") from None
+    logger.info("Ray: %g CPUs", ray.cluster_resources().get("CPU", 0))
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 class PoolEnv:
@@ -203,16 +286,18 @@ class PoolEnv:
     async def reset(self, task: Task, settings: dict[str, Any] | None = None) -> Observation:
         """Start an episode in the worker; `settings` are options of RolloutConfig that differ for this one."""
         self._worker.episodes += 1
-        arg = {"task": task.to_json(), "settings": settings or {}}
-        return observation_from_json(await self._worker.request(self._id, "reset", arg))
+        observation: Observation = await self._worker.request(self._id, "reset", (task, settings or {}))
+        return observation
 
     async def step(self, action_text: str) -> StepResult:
         """Act in the worker."""
-        return result_from_json(await self._worker.request(self._id, "step", action_text))
+        result: StepResult = await self._worker.request(self._id, "step", action_text)
+        return result
 
     async def finish(self) -> Score:
         """Have the episode scored in the worker."""
-        return Score(**await self._worker.request(self._id, "finish"))
+        score: Score = await self._worker.request(self._id, "finish")
+        return score
 
     async def close(self) -> None:
         """Close the pages; the pool calls this only for environments in doubt."""
@@ -317,3 +402,63 @@ class EnvPool:
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.close())
+
+
+class _Kept(threading.local):
+    """The browsers of the thread's innermost `keep_browsers`."""
+
+    runner: asyncio.Runner | None = None
+    """None outside."""
+    pool: EnvPool | None = None
+    is_lent = False
+
+
+_kept = _Kept()
+
+
+@contextlib.contextmanager
+def keep_browsers() -> Iterator[None]:
+    """Browsers of this machine that this thread starts within the block live until its end; nests."""
+    if _kept.runner is not None:
+        yield
+        return
+    with asyncio.Runner() as runner:
+        _kept.runner = runner
+        try:
+            yield
+        finally:
+            pool, _kept.runner, _kept.pool = _kept.pool, None, None
+            if pool is not None:
+                runner.run(pool.close())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run like `asyncio.run`; within `keep_browsers`, on the loop that its browsers belong to."""
+    runner = _kept.runner
+    return asyncio.run(work) if runner is None else runner.run(work, context=contextvars.copy_context())
+
+
+@contextlib.asynccontextmanager
+async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
+    """Lend the kept environments of these settings, replacing those of others; None if none are kept or free."""
+    if _kept.runner is None or _kept.is_lent or asyncio.get_running_loop() is not _kept.runner.get_loop():
+        yield None
+        return
+    _kept.is_lent = True
+    try:
+        old = _kept.pool
+        if old is None or old.config != config:
+            _kept.pool = EnvPool(config)
+            if old is not None:
+                await old.close()
+        yield _kept.pool
+    finally:
+        _kept.is_lent = False
+
+
+async def start_early(config: RolloutConfig, num_episodes: int) -> None:
+    """Launch the browsers that `borrow` would lend for that many episodes, while the caller loads a model."""
+    if config.env == "browser" and config.backend != "ray" and num_episodes:
+        async with borrow(config) as pool:
+            if pool is not None:
+                await pool.start(num_episodes)

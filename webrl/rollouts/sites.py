@@ -1,28 +1,81 @@
 """What differs between pages: how an episode starts, what its goal is, and when the page says it is over.
 
 API: `open_site(task) -> Site`; `MiniwobSite` (seeded MiniWoB++ pages, reset inside the page), `UrlSite` (any start
-page, judged elsewhere).
+page, judged elsewhere). Where the installed MiniWoB++ pages lie, what they are called, and how BrowserGym seeds them:
+`miniwob_root()`, `page_names()`, `page_seed(seed)`.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from webrl.config import plugins
-from webrl.errors import DataError
-from webrl.rollouts.miniwob import nearest_page, page_names, page_path, page_seed, page_source
+from webrl.errors import BrowserMissing, DataError
 from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
 
 if TYPE_CHECKING:
+    from numpy.random import RandomState
+
     from webrl.rollouts.devtools import Tab
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""
+_PAGE_SEEDS = 1_000_000
+
+
+def miniwob_root() -> Path:
+    """Folder `html/` of the installed MiniWoB++ pages, or of `MINIWOB_URL` if that is a file URL.
+
+    Raises:
+        BrowserMissing: the pages are not installed.
+    """
+    url = os.environ.get("MINIWOB_URL", "")
+    if url.startswith("file://"):
+        return Path(unquote(urlsplit(url).path)).parent
+    spec = importlib.util.find_spec("miniwob")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        return Path(folder) / "html"
+    raise BrowserMissing("the MiniWoB++ pages are not installed; run `pip install miniwob`")
+
+
+@cache
+def page_names() -> frozenset[str]:
+    """Every installed page. Raises DataError: there is none."""
+    folder = miniwob_root() / "miniwob"
+    names = frozenset(path.stem for path in folder.glob("*.html"))
+    if not names:
+        raise DataError(f"no MiniWoB pages in {folder}; run `pip install miniwob`")
+    return names
+
+
+@cache
+def _source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def page_seed(seed: int) -> int:
+    """The seed a page is started with, as BrowserGym derives it from a task's seed."""
+    generator = _generator()
+    generator.seed(seed % 2**32)
+    return int(generator.randint(0, _PAGE_SEEDS))
+
+
+@cache
+def _generator() -> RandomState:
+    # Seeding one generator again costs a thirtieth of making a new one, and draws the same numbers.
+    from numpy.random import RandomState
+
+    return RandomState(0)
 
 
 @dataclass(frozen=True)
@@ -87,15 +140,16 @@ class MiniwobSite:
     def __init__(self, name: str) -> None:
         """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
         if name not in page_names():
-            near = nearest_page(name)
-            hint = f"; did you mean {'miniwob.' + near!r}?" if near else ""
+            near = difflib.get_close_matches(name, sorted(page_names()), n=1, cutoff=0.3)
+            hint = f"; did you mean {'miniwob.' + near[0]!r}?" if near else ""
             raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
         self.name = name
-        self.url = page_path(name).as_uri()
+        self._path = miniwob_root() / "miniwob" / f"{name}.html"
+        self.url = self._path.as_uri()
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
-        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, page_source(self.name)]
+        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, _source(self._path)]
         goal: str | None = await tab.evaluate_in_page(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 
@@ -138,7 +192,8 @@ def open_site(task: Task) -> Site:
     if suite == "miniwob":
         return MiniwobSite(name)
     if task.start_url:
-        if not urlsplit(task.start_url).scheme:
+        in_miniwob = task.start_url.startswith(f"{miniwob_root().as_uri()}/")
+        if urlsplit(task.start_url).scheme not in ("http", "https", "data", "about") and not in_miniwob:
             raise DataError(
                 f"task {task.task_id!r}: start_url {task.start_url!r:.200} is no address such as http://host/path "
                 "(where its suite has them in its config, the task's site must begin with the suite's name)"

@@ -17,7 +17,7 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
-from webrl.rollouts.kept import run
+from webrl.rollouts.pool import run
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records

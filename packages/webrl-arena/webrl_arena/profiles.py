@@ -55,7 +55,7 @@ class Profile:
                 # No page of a session: what the last one had under way ends, and nothing new is stored.
                 await self.tab.page.goto("about:blank", timeout=self.timeout_s * 1000)
                 stored = {"origin": self.origin, "storageTypes": "all"}
-                await self.tab.channel.send_all(
+                await self.tab.send_all(
                     ("Network.clearBrowserCookies", {}),
                     ("Storage.clearDataForOrigin", stored),
                     ("Page.resetNavigationHistory", {}),
@@ -68,13 +68,13 @@ class Profile:
 
     async def clear_next_document(self) -> None:
         """Have the next document clear what only a document can, before its own scripts run."""
-        added = await self.tab.channel.send("Page.addScriptToEvaluateOnNewDocument", {"source": _FORGET})
+        added = await self.tab.send("Page.addScriptToEvaluateOnNewDocument", {"source": _FORGET})
         self._forgetting = added["identifier"]
 
     async def stop_clearing(self) -> None:
         """Keep what later documents store."""
         script = {"identifier": self._forgetting}
-        await self.tab.channel.send("Page.removeScriptToEvaluateOnNewDocument", script)
+        await self.tab.send("Page.removeScriptToEvaluateOnNewDocument", script)
 
     async def close(self) -> None:
         """Close it, with its page."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from webrl.suites.miniwob.experts.page import Element, Page
+from webrl.suites.miniwob.experts import Element, Page
 from webrl_arena.world.content import catalogue, shelves
 
 Slots = Mapping[str, str]

@@ -17,8 +17,7 @@ from typing import Any
 
 import yaml
 
-from webrl.suites.miniwob.experts.goal import DONE
-from webrl.suites.miniwob.experts.page import read_page
+from webrl.suites.miniwob.experts import DONE, read_page
 from webrl_arena.draws import Chosen, Entities, drawn
 from webrl_arena.evals import Eval, measured
 from webrl_arena.script import Script, notes_in, script_of

@@ -24,8 +24,7 @@ from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.llm.policy import ModelPolicy
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult

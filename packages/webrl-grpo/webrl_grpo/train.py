@@ -20,8 +20,7 @@ from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes, has_vision
 from webrl.llm.loading import base_of, config_of, save_merged
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path

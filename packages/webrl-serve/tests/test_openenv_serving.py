@@ -24,8 +24,8 @@ from websockets.sync.client import connect
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.html import describe
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.snapshot import describe
 from webrl_serve.openenv.app import HttpSessions, make_app
 from webrl_serve.openenv.client import RemotePool
 from webrl_serve.openenv.hub import AtCapacity, Hub, ServerOptions
@@ -129,7 +129,7 @@ def test_elements_and_html_are_browsergyms():
     async def look(env):
         await env.reset(miniwob("social-media", 2))
         tab = env.tab
-        return await tab.channel.send("DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True})
+        return await tab.send("DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True})
 
     snapshot = in_browser(look)
     found = describe(snapshot, (), scale=1.5, viewport=(332, 214))

@@ -446,15 +446,14 @@ def test_a_verify_check_without_a_program_is_refused_with_its_place(config_file)
 def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_given_up(config_file):
     config = written(config_file, "rollout.envs_per_worker=1")
     (light,) = seed_tasks(config)
-    arg = {"task": light.to_json(), "settings": {}}
 
     async def work():
         worker = Worker(config.rollout)
         try:
-            await worker.handle(0, "reset", arg)
+            await worker.handle(0, "reset", (light, {}))
             first = worker._envs[0]._server.port
             await worker._browser._browser.close()
-            await worker.handle(0, "reset", arg)
+            await worker.handle(0, "reset", (light, {}))
             await asyncio.to_thread(await_end, first)
             env = worker._envs[0]
             second = env._server.port
@@ -463,7 +462,7 @@ def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_g
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
             await asyncio.to_thread(await_end, second)
-            await worker.handle(0, "reset", arg)
+            await worker.handle(0, "reset", (light, {}))
             third = worker._envs[0]._server
         finally:
             await worker.close()

@@ -241,7 +241,7 @@ async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) ->
         context.set_default_timeout(timeout_s * 1000)
         await context.add_init_script(load_script("settle"))
         tab = await Tab.open(await context.new_page(), browser.port)
-        await tab.channel.watch_imports()
+        await tab.watch_imports()
         yield tab
     except (Error, ChannelError, ChannelClosed, SiteError) as error:
         raise SiteError(f"{what}: {first_line(error)}") from None
@@ -266,11 +266,11 @@ async def _is_quiet(tab: Tab) -> bool:
                     await asyncio.sleep(_LOOK_EVERY_S)
                     continue
                 imported = await tab.has_imported(end)
-                if time.monotonic() < end and not tab.channel.leaving and not imported:
+                if time.monotonic() < end and not tab.leaving and not imported:
                     return True
     except TimeoutError:
         pass
-    tab.channel.forget_imports()
+    tab.forget_imports()
     return False
 
 

@@ -15,8 +15,8 @@ from playwright.async_api import Page
 
 from webrl.llm.prompts import released_parts
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
-from webrl.rollouts.html import hide_scrollbars, simplify
-from webrl.rollouts.observe import load_script, observe_html
+from webrl.rollouts.html import hide_scrollbars, observe_html, simplify
+from webrl.rollouts.observe import load_script
 from webrl.types import Step
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -14,7 +14,7 @@ from functools import cache
 
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
-from webrl.rollouts.miniwob import page_names, page_seed
+from webrl.rollouts.sites import page_names, page_seed
 from webrl.rollouts.suite import API_VERSION, Expert, Suite
 from webrl.types import Lineage, Task
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from webrl.config.extras import require
-from webrl.rollouts.miniwob import page_names
+from webrl.rollouts.sites import page_names
 
 require("browsergym", "webrl_serve.gym")
 import gymnasium  # noqa: E402

@@ -196,7 +196,7 @@ async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
     await tab.evaluate("__webrl.describe()")
     for frame in frames.values():
         await tab.evaluate("__webrl.describe()", frame)
-    dom = await tab.channel.send("DOMSnapshot.captureSnapshot", _SNAPSHOT)
+    dom = await tab.send("DOMSnapshot.captureSnapshot", _SNAPSHOT)
     nodes = await framed_axtree(tab)
     for attribute in ("aria-roledescription", "aria-description"):
         pop_bids_from_attribute(dom, attribute)

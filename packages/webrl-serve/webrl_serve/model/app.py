@@ -40,8 +40,7 @@ from webrl.net import (
     stop_on_signals,
     unless_gone,
 )
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import Dialect, read_answer
+from webrl.rollouts.actions import ActionError, Dialect, read_answer
 from webrl_serve.model.checkpoint import Checkpoint
 from webrl_serve.model.requests import (
     ActionRequest,

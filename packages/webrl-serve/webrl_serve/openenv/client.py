@@ -31,8 +31,7 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import SecretUrl, redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.net import ENV_TOKEN, is_loopback
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.pool import GRACE_S, START_TIMEOUT_S
 from webrl.runs.text import dump_json, load_json

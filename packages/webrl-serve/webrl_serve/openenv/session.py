@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, problem_text
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.answers import read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import PAGES, suite_at

@@ -28,10 +28,10 @@ from training_shapes import (
 )
 
 from webrl.errors import WebRLError
+from webrl.training.architectures import compile_layers
 from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.layers.attention import Layout, Scores, _varlen, packed_attention
 from webrl.training.layers.head import token_logprobs
-from webrl.training.memory_policy import compile_layers
 from webrl.training.packing import Item, actor_inputs, critic_inputs, pack, plan_rows
 from webrl.training.scoring import score_targets
 

@@ -14,12 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from webrl.config import CriticConfig, OptimConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.architectures import layers_of
+from webrl.training.architectures import apply_memory_policy, layers_of
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
 from webrl.training.lora import add_adapters, merge_adapters
-from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, actor_inputs, pack

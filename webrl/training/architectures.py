@@ -1,4 +1,4 @@
-"""Decides how the rows of an architecture are computed, and builds and prepares its models.
+"""Decides how the rows of an architecture are computed, and builds, prepares and compiles its models.
 
 Packing is exact only if every layer keeps the sequences of a row apart, and if what is left out of a model's own
 forward pass (its mask, its head) is known. So the architectures below are named one by one: `python
@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from webrl.config import OptimConfig
 from webrl.errors import ModelError
 from webrl.training.layers.attention import register
 
@@ -38,6 +40,15 @@ SINGLE = frozenset((
 """Model types with convolutions or a recurrence, of which transformers' default attention is known to be exact."""
 REFUSED = frozenset(("phimoe",))
 """Model types whose rows are wrong either way."""
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_varlen_attn",
+)
+"""Operators whose outputs `selective` checkpointing keeps."""
+_COMPILED_VARIANTS = 64
 
 
 def route_of(config: Any) -> Route:
@@ -117,3 +128,49 @@ def layers_of(lm: Any) -> nn.ModuleList | None:
     count = getattr(lm.config.get_text_config(), "num_hidden_layers", 0)
     lists = [m for m in decoder_of(lm).modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
     return lists[0] if lists else None
+
+
+def apply_memory_policy(model: Any, config: OptimConfig) -> None:
+    """Switch on what the config asks for, in place.
+
+    `full` recomputes every layer; `selective` keeps the attention's output and every other matrix product.
+    """
+    lm = model.lm
+    if config.checkpointing != "none":
+        options: dict[str, Any] = {"use_reentrant": False}
+        if config.checkpointing == "selective":
+            options["context_fn"] = _selective_contexts
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if config.compile:
+        compile_layers(lm)
+
+
+def compile_layers(lm: Any) -> None:
+    """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
+    allow_variants()
+    for layer in layers_of(lm) or ():
+        layer.compile(dynamic=True)
+
+
+def allow_variants() -> None:
+    """Let a function be compiled often enough for all layers, which share it: with and without gradient, autocast, ….
+
+    Past torch's limit it would run as it is, without a word.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
+
+
+def _selective_contexts() -> Any:
+    seen = {True: 0, False: 0}
+
+    def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = getattr(op, "_opname", str(op))
+        if name in _ATTENTION:
+            return CheckpointPolicy.MUST_SAVE
+        if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            seen[context.is_recompute] += 1
+            if seen[context.is_recompute] % 2:
+                return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from training_flops import body_parameters, peak_flops, training_flops
 from training_shapes import (
     DEVICE,
     LENGTHS,
@@ -29,7 +30,6 @@ from training_shapes import (
 
 from webrl.errors import WebRLError
 from webrl.training.architectures import compile_layers
-from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.layers.attention import Layout, Scores, _varlen, packed_attention
 from webrl.training.layers.head import token_logprobs
 from webrl.training.packing import Item, actor_inputs, critic_inputs, pack, plan_rows

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +31,6 @@ from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
-from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
 from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives.interface import LossOutput
@@ -231,9 +232,6 @@ class _Loop:
         """Log-probabilities of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
-        self.peak = peak_flops()
-        self.num_parameters = body_parameters(job.model.lm)
-        self.num_frozen = body_parameters(job.model.lm, frozen=True)
         # once: a step of a small model would wait until hundreds of modules are told
         self.engine.model.train()
 
@@ -264,11 +262,8 @@ class _Loop:
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         seconds = time.perf_counter() - started
-        lengths = [len(self.job.items[i].ids) for i in batch.samples if self.job.active[i]]
-        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
-        if self.peak:
-            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths, self.num_frozen)
-            speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
+        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
+        speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
         parts = self.engine.gather(own) if own else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
@@ -441,3 +436,11 @@ def _export(engine: Engine, state: dict[str, Tensor], job: Job, out: Path) -> No
         with atomic_path(out) as temporary:
             job.save(state, temporary)
     engine.barrier()
+
+
+def peak_memory_gib() -> float:
+    """Most memory held so far: of the CUDA device, or resident in this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -20,9 +20,7 @@ DEFAULT_PATH = Path("data/released_orm_prompt.txt")
 """The file that the command writes and the paper's configs read."""
 RELEASED_SHA256 = "977cde2526f5605b713872517475ed29a1502278f7bec6b19de25add9d99aae9"
 """SHA-256 of the text in UTF-8, stripped (THUDM/WebRL, commit fa8439e)."""
-_SOURCE = Path("scripts/process_data.py")
-_FUNCTION, _VARIABLE = "build_rm_data", "system"
-_MAX_BYTES = 1 << 20
+_ADVICE = "`webrl orm-prompt CLONE` makes it from a clone of github.com/THUDM/WebRL"
 
 
 def configured_text(config: LabelConfig) -> str | None:
@@ -31,31 +29,31 @@ def configured_text(config: LabelConfig) -> str | None:
     Raises:
         UsageError: as `system_text`.
     """
-    return _text_once(config.system_prompt) if config.system_prompt else None
+    return system_text(config.system_prompt) if config.system_prompt else None
 
 
+@lru_cache(maxsize=8)
 def system_text(path: Path) -> str:
     """Return the text of a file, without white space around it.
 
     Raises:
         UsageError: no such file, no text, or no UTF-8; says which command makes it.
     """
-    advice = "`webrl orm-prompt CLONE` makes it from a clone of github.com/THUDM/WebRL"
     try:
-        text = _read(path).strip()
+        text = _read(path)
     except DataError as error:
-        raise UsageError(f"label.system_prompt: {error}; {advice}") from None
+        raise UsageError(f"label.system_prompt: {error}; {_ADVICE}") from None
     if not text:
-        raise UsageError(f"label.system_prompt: {path} is empty; {advice}")
+        raise UsageError(f"label.system_prompt: {path} is empty; {_ADVICE}")
     return text
 
 
 def describe(path: Path) -> str:
     """Describe a file in a few words; never raises."""
     try:
-        text = system_text(path)
-    except UsageError as error:
-        return str(error).removeprefix("label.system_prompt: ")
+        text = _read(path)
+    except DataError as error:
+        return f"{error}; {_ADVICE}"
     is_released = sha256(text.encode()).hexdigest() == RELEASED_SHA256
     return f"{path}: {'the' if is_released else 'another text than the'} released outcome model's"
 
@@ -66,38 +64,30 @@ def extract(clone: Path) -> str:
     Raises:
         DataError: no such file, no Python, or not exactly one such text in it.
     """
-    path = clone / _SOURCE if clone.is_dir() else clone
+    path = clone / "scripts/process_data.py" if clone.is_dir() else clone
     try:
         tree = ast.parse(_read(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: not Python that can be parsed ({type(error).__name__})") from None
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == _FUNCTION]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "build_rm_data"]
     texts = {
         node.value.value
         for function in functions
         for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        and any(isinstance(target, ast.Name) and target.id == _VARIABLE for target in node.targets)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if any(isinstance(target, ast.Name) and target.id == "system" for target in node.targets)
     }
     if len(texts) != 1:
         raise DataError(
-            f"{path}: expected one text assigned to {_VARIABLE!r} in {_FUNCTION}, found {len(texts)}; is it "
+            f"{path}: expected one text assigned to 'system' in build_rm_data, found {len(texts)}; is it "
             "scripts/process_data.py of github.com/THUDM/WebRL?"
         )
     return texts.pop().strip()
 
 
-_text_once = lru_cache(maxsize=8)(system_text)
-
-
 def _read(path: Path) -> str:
     with open_input(path) as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise DataError(f"{path}: larger than {_MAX_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        try:
+            return file.read().decode().strip()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None

@@ -496,7 +496,6 @@ class ActorConfig(OptimConfig):
     objective: Literal[
         "webrl",
         "webrl_scaled",
-        "webrl_kl",
         "webrl_released",
         "sft",
         "imitation",
@@ -504,7 +503,7 @@ class ActorConfig(OptimConfig):
         "awr",
         "digirl",
         "grpo",
-    ] = Field("webrl_scaled", description="loss, one file each in webrl/training/objectives/; webrl: the paper's")
+    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives/; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
     )

@@ -33,7 +33,7 @@ from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
-from webrl.training.objectives.interface import LossOutput
+from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget

@@ -397,7 +397,7 @@ class LabelConfig(PromptLimit):
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
     system_prompt: Path | None = Field(
-        None, description="file with the ORM's system text (`webrl orm-prompt` makes the released one's); none: ours"
+        None, description="file with the ORM's system text (the released one's is in its code); none: ours"
     )
     actions: Literal["auto", "canonical", "raw"] = Field(
         "auto",

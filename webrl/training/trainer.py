@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,10 +51,8 @@ class Watch:
 
     every: int
     """Optimizer steps between looks; the last step is looked at in any case."""
-    items: Sequence[Item] = ()
+    items: Sequence[Item]
     """Held-out samples; the mean of their losses is logged as `val_loss`."""
-    probe: Callable[[Path], dict[str, float]] | None = None
-    """Main process only: folder of the model as it is -> further metrics. The other ranks wait."""
 
 
 class NotFiniteError(TrainingError):
@@ -203,7 +200,7 @@ def _run(
         is_last = step + 1 == len(batches)
         is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
         if is_watched:
-            values |= loop.look()
+            values["val_loss"] = loop.validate()
         is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
         is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
         if is_checked:
@@ -269,33 +266,21 @@ class _Loop:
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
         return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
-    def look(self) -> dict[str, float]:
-        """Validation loss and probe of the model as it is."""
-        watch = self.job.watch
-        assert watch is not None
-        values: dict[str, float] = {}
-        if watch.items:
-            lengths, packs = [len(item.ids) for item in watch.items], self.job.model.packs
-            rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
-            self.engine.model.eval()
-            total = torch.zeros((), device=self.device)
-            with torch.no_grad():
-                for row in rows:
-                    packed = pack([watch.items[i] for i in row or [0]], self.device)
-                    result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
-                    total += result.loss.sum() * bool(row)
-            self.engine.model.train()
-            values["val_loss"] = float(self.engine.reduce_sums({"loss": total})["loss"]) / len(watch.items)
-        if watch.probe:
-            folder = self.out.with_name(f".{self.out.name}.probe")
-            if self.engine.is_main:
-                shutil.rmtree(folder, ignore_errors=True)
-            _export(self.engine, self.engine.full_state(), self.job, folder)
-            if self.engine.is_main:
-                values |= watch.probe(folder)
-                shutil.rmtree(folder)
-            self.engine.barrier()
-        return values
+    def validate(self) -> float:
+        """Return the mean loss of the held-out samples."""
+        assert self.job.watch is not None
+        items, packs = self.job.watch.items, self.job.model.packs
+        lengths = [len(item.ids) for item in items]
+        rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
+        self.engine.model.eval()
+        total = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            for row in rows:
+                packed = pack([items[i] for i in row or [0]], self.device)
+                result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
+                total += result.loss.sum() * bool(row)
+        self.engine.model.train()
+        return float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)
 
     def check_region(self, step: int, *, is_last: bool) -> dict[str, float]:
         """Score the sample again; weights within the region are kept, but after the last step, where they are saved."""

@@ -28,12 +28,12 @@ Route = Literal["packed", "single", "plain"]
 
 PACKED = frozenset((
     "apertus", "arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe",
-    "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
+    "exaone4", "gemma", "gemma3_text", "glm", "glm4", "glm4_moe", "granite", "granitemoe",
     "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "minimax_m2", "ministral", "ministral3", "mistral",
     "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
     "qwen3_moe", "smollm3", "starcoder2",
 ))  # fmt: skip
-"""Model types of attention alone, whose windows, caps, sinks and scales our attention and head know."""
+"""Model types of attention alone, whose windows and scales our attention and head know."""
 SINGLE = frozenset((
     "lfm2", "lfm2_moe", "mamba", "mamba2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ))  # fmt: skip
@@ -72,7 +72,9 @@ def route_of(config: Any) -> Route:
     if "longrope" in rope:
         _warn_once(kind, "its rotary embeddings (rope_type longrope) go by the longest sequence of a row")
         return "single"
-    if kind in PACKED:
+    text = config.get_text_config()
+    is_capped = any(getattr(text, f"{name}_logit_softcapping", None) for name in ("attn", "final"))
+    if kind in PACKED and not is_capped:
         return "packed"
     if kind in SINGLE:
         _warn_once(kind, "its convolutions or recurrence do not keep the sequences of a row apart")

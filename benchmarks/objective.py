@@ -6,7 +6,7 @@ the first run folder only), `success` (held-out success of what comes out, envir
 against the recorded reference, by precision). Results lie in `--out` and are not made twice; figures are drawn of all
 that lie there. The last line of the output is one JSON object.
 
-    python benchmarks/objective.py runs/demo runs/demo1 --objectives webrl webrl:beta=0.2 webrl_kl --out objective
+    python benchmarks/objective.py runs/demo runs/demo1 --objectives webrl webrl:beta=0.2 webrl_released --out objective
 """
 
 from __future__ import annotations
@@ -134,12 +134,7 @@ def _records(run: Path, phase: int) -> list[StepRecord]:
 
 
 def _beta(config: RunConfig) -> float:
-    from importlib import import_module
-
-    from webrl.training.objectives.interface import beta_of
-
-    own = getattr(import_module(f"webrl.training.objectives.{config.actor.objective}"), "BETA", 1.0)
-    return beta_of(config.actor, own)
+    return config.actor.beta or (0.3 if config.actor.objective == "webrl_scaled" else 1.0)
 
 
 def _read(path: Path) -> Any:

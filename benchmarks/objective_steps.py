@@ -18,8 +18,8 @@ from torch import Tensor
 
 from webrl.config import RunConfig
 from webrl.training.models import PackedActor, context_limit, load_actor
-from webrl.training.objectives import get_objective
-from webrl.training.packing import Example, Item, actor_inputs, pack
+from webrl.training.objectives import LossOutput, get_objective
+from webrl.training.packing import Example, Item, Pack, actor_inputs, pack
 from webrl.training.schedule import sample_batches
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, Watch, train
@@ -57,13 +57,15 @@ def measure_steps(
     num_steps = len(sample_batches(len(records), config.actor, config.seed))
     due = {round(share * num_steps) for share in looks}
 
-    def probe(_folder: Path) -> dict[str, float]:
-        observer.look(with_gradients=observer.step in due)
-        return {}
+    def loss(logprobs: Tensor, row: Pack, indices: list[int]) -> LossOutput:
+        if not torch.is_grad_enabled():  # the watch, after each step
+            with torch.enable_grad():
+                observer.look(with_gradients=observer.step in due)
+        return job.loss(logprobs, row, indices)
 
     metrics = out / "metrics.jsonl"
     histograms = (*job.histograms, "loss")
-    watched: Job = dataclasses.replace(job, histograms=histograms, watch=Watch(every=1, probe=probe))
+    watched: Job = dataclasses.replace(job, loss=loss, histograms=histograms, watch=Watch(1, job.items[:1]))
     train(watched, config.actor, out=out / "actor", seed=config.seed + 1, metrics_path=metrics, device="cpu")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     batches = [{key: row[f"actor/{key}_values"] for key in histograms} for row in rows]

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from training_flops import body_parameters, peak_flops, training_flops
 from training_shapes import DEVICE, MAX_TOKENS, NUM_ACTION, Budget, build, checkpoint, free, make_items, table
 
 from webrl.config import OptimConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import WebRLError
 from webrl.training import ranks
+from webrl.training.architectures import compile_layers
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.engines.fsdp import FsdpEngine
-from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.lora import add_adapters
-from webrl.training.memory_policy import compile_layers
 from webrl.training.models import hidden_states
 from webrl.training.packing import Item, Pack, pack, plan_rows
 

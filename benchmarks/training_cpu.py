@@ -23,12 +23,11 @@ from webrl.config import ActorConfig, OptimConfig
 from webrl.config.engine_plans import load_plan
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine, make_optimizer
-from webrl.training.flops import peak_memory_gib
 from webrl.training.models import load_actor
 from webrl.training.objectives import get_objective
 from webrl.training.packing import Item
 from webrl.training.threads import row_threads
-from webrl.training.trainer import Batch, Job, _Loop
+from webrl.training.trainer import Batch, Job, _Loop, peak_memory_gib
 from webrl.training.update import policy_loss_function
 from webrl.types import StepRecord
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from training_flops import body_parameters, peak_flops, training_flops
 from training_shapes import shrink
 
 from webrl.config import ActorConfig
@@ -209,7 +210,12 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
         with kernels(device) if profile else contextlib.nullcontext():
             train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return summary(lines, steps.warm_up)
+    found = summary(lines, steps.warm_up)
+    if peak := peak_flops():
+        lm, lengths = job.model.lm, [len(item.ids) for item in job.items]
+        flops = training_flops(body_parameters(lm), lm.config, lengths, body_parameters(lm, frozen=True))
+        found["mfu"] = round(flops / len(lines) / found["step_s"] / peak, 4)
+    return found
 
 
 @contextlib.contextmanager
@@ -233,16 +239,13 @@ def summary(lines: Sequence[dict[str, Any]], warm_up: int) -> Figures:
     timed = lines[warm_up:]
     seconds = sum(line["actor/seconds"] for line in timed)
     tokens = sum(line["actor/tokens_per_s"] * line["actor/seconds"] for line in timed)
-    found = {
+    return {
         "tokens_per_s": round(tokens / seconds),
         "step_s": round(seconds / len(timed), 4),
         "warm_up_s": round(sum(line["actor/seconds"] for line in lines[:warm_up]) - warm_up * seconds / len(timed), 2),
         "peak_gib": round(timed[-1]["actor/peak_gib"], 1),
         "steps_s": [round(line["actor/seconds"], 4) for line in timed],
     }
-    if "actor/mfu" in timed[0]:
-        found["mfu"] = round(sum(line["actor/mfu"] * line["actor/seconds"] for line in timed) / seconds, 4)
-    return found
 
 
 def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from training_flops import body_parameters, peak_flops, training_flops
 from training_shapes import (
     DEVICE,
     LENGTHS,
@@ -28,10 +29,9 @@ from training_shapes import (
 )
 
 from webrl.errors import WebRLError
-from webrl.training.flops import body_parameters, peak_flops, training_flops
-from webrl.training.layers.attention import Layout, Scores, _varlen, packed_attention
+from webrl.training.architectures import compile_layers
+from webrl.training.layers.attention import Layout, _varlen, packed_attention
 from webrl.training.layers.head import token_logprobs
-from webrl.training.memory_policy import compile_layers
 from webrl.training.packing import Item, actor_inputs, critic_inputs, pack, plan_rows
 from webrl.training.scoring import score_targets
 
@@ -314,7 +314,7 @@ def measure_attention(_models: Models) -> Figures:
             packed_attention(torch.nn.Module(), *t, None, layout=layout)[0].sum().backward()
 
         def varlen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
-            _varlen(*t, layout, Scores()).sum().backward()
+            _varlen(*t, layout, layout.seq_lens, None, None).sum().backward()
 
         rows.append((MAX_TOKENS // count, best_of(chosen), best_of(varlen)))
     table("attention of one layer, 16,384 tokens", rows, ("tokens a sequence", "packed_attention s", "varlen flash s"))

@@ -81,7 +81,7 @@ def make_items(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Item]:
 
 def checkpoint(lm: Any, policy: str) -> None:
     """Switch activation checkpointing on the body: `none`, `full`, `selective`."""
-    from webrl.training.memory_policy import _selective_contexts
+    from webrl.training.architectures import _selective_contexts
 
     body = getattr(lm, "base_model", lm)
     for layer in body.layers:

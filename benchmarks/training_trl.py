@@ -18,7 +18,7 @@ from training_shapes import shrink
 
 from webrl.errors import TrainingError
 from webrl.training.architectures import build
-from webrl.training.flops import peak_memory_gib
+from webrl.training.trainer import peak_memory_gib
 
 
 def measure_trl(shape: Shape, steps: Steps, device: str, tiny: bool) -> Figures:

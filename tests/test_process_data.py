@@ -529,7 +529,7 @@ def test_the_judges_prompt_is_said_too(tmp_path, actor, script):
 def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
     config = make_config(tmp_path, actor, label={"system_prompt": str(tmp_path / "none.txt")})
     plan = make_plan(config, rollout=write_phase(tmp_path / "p", [make_trajectory("a")]), add_reward=True)
-    with pytest.raises(UsageError, match=r"none\.txt: No such file.*webrl orm-prompt"):
+    with pytest.raises(UsageError, match=r"none\.txt: No such file.*build_rm_data"):
         process(plan, config)
     with pytest.raises(ModelError, match=r"model folder '\./absent' does not exist"):
         process(replace(plan, actor="./absent"), make_config(tmp_path, actor))

@@ -1,10 +1,9 @@
-"""The released outcome model's system text: copied out of a clone, told from others, looked for before work starts."""
+"""The released outcome model's system text: looked for before work starts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,64 +11,13 @@ from llm_builders import build_tokenizer
 
 from webrl import cli
 from webrl.config import LabelConfig, load_config
-from webrl.errors import DataError, UsageError
-from webrl.reward import system_text
+from webrl.errors import UsageError
 from webrl.reward.data import JudgedExample
-from webrl.reward.system_text import DEFAULT_PATH, extract
+from webrl.reward.system_text import configured_text
 from webrl.reward.train import prompt_ids
 
 ROOT = Path(__file__).parent.parent
 TEXT = "You judge a user’s agent. Say YES or NO."
-SOURCE = f'''import os
-raise SystemExit("run")
-system = "not this one"
-def build_rm_data(path):
-    system = """{TEXT}"""
-    def inner():
-        instruction = "The User Intent"
-    return system
-'''
-
-
-def write_clone(folder: Path, source: str = SOURCE) -> Path:
-    (folder / "scripts").mkdir(parents=True)
-    (folder / "scripts" / "process_data.py").write_text(source, encoding="utf-8")
-    return folder
-
-
-def test_the_text_is_taken_from_a_clone_without_running_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["orm-prompt", str(write_clone(tmp_path / "clone"))]) == 0
-    assert DEFAULT_PATH.read_text(encoding="utf-8") == f"{TEXT}\n"
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"{DEFAULT_PATH}: another text than the released outcome model's"
-    monkeypatch.setattr(system_text, "RELEASED_SHA256", sha256(TEXT.encode()).hexdigest())
-    assert extract(tmp_path / "clone" / "scripts" / "process_data.py") == TEXT
-    assert system_text.describe(DEFAULT_PATH) == f"{DEFAULT_PATH}: the released outcome model's"
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("def build_rm_data():\n    system = f'{1}'\n", "found 0"),
-        ("def build_rm_data():\n    system = 'a'\n    system = 'b'\n", "found 2"),
-        ("def another():\n    system = 'a'\n", "found 0"),
-        ("def build_rm_data(:\n", r"not Python that can be parsed \(SyntaxError\)"),
-        ("(" * 5000, "not Python that can be parsed"),
-        ("x = 1\0", "not Python that can be parsed"),
-        ("#" * (1 << 20) + "#", "larger than 1048576 bytes"),
-    ],
-)
-def test_what_is_no_clone_of_the_released_code_is_refused(tmp_path, source, said):
-    with pytest.raises(DataError, match=said):
-        extract(write_clone(tmp_path / "clone", source))
-
-
-def test_an_absent_clone_is_one_line(tmp_path, capsys):
-    out = tmp_path / "out.txt"
-    assert cli.main(["orm-prompt", str(tmp_path / "none"), "--out", str(out)]) == 1
-    assert capsys.readouterr().err == f"webrl: {tmp_path / 'none'}: No such file or directory\n"
-    assert not out.exists()
 
 
 def test_the_judge_is_asked_in_the_released_format_with_this_text(tmp_path):
@@ -100,7 +48,7 @@ def test_a_judge_that_follows_instructions_takes_no_such_text():
 @pytest.mark.parametrize("name", ["webrl_llama31_8b", "webrl_glm4_9b"])
 def test_the_papers_configs_speak_the_released_outcome_models_format(name):
     label = load_config(ROOT / "configs" / f"{name}.yaml").label
-    assert (label.prompt_format, label.system_prompt) == ("webrl", DEFAULT_PATH)
+    assert (label.prompt_format, label.system_prompt) == ("webrl", Path("data/released_orm_prompt.txt"))
 
 
 def test_an_absent_text_ends_labelling_before_it_starts_and_names_the_command(tmp_path, monkeypatch, capsys):
@@ -111,27 +59,14 @@ def test_an_absent_text_ends_labelling_before_it_starts_and_names_the_command(tm
         assert cli.main(arguments) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith(f"webrl: label.system_prompt: {tmp_path / 'none.txt'}: No such file or directory; ")
-        assert "`webrl orm-prompt CLONE` makes it" in said
+        assert "`system` in build_rm_data" in said
     assert not runs.exists()
 
 
 def test_an_empty_text_is_none(tmp_path):
     (tmp_path / "text").write_text(" \n", encoding="utf-8")
-    with pytest.raises(UsageError, match="is empty; `webrl orm-prompt"):
-        system_text.system_text(tmp_path / "text")
-
-
-@pytest.mark.companion("webarena")
-def test_the_dry_run_says_whether_it_is_the_right_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    cli.main(["orm-prompt", str(write_clone(tmp_path / "clone"))])
-    capsys.readouterr()
-    assert cli.main(["run", "webrl_llama31_8b", "--dry-run"]) == 0
-    assert f"label.system_prompt: {DEFAULT_PATH}: another text than" in capsys.readouterr().out
-    DEFAULT_PATH.unlink()
-    assert cli.main(["run", "webrl_llama31_8b", "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert f"label.system_prompt: {DEFAULT_PATH}: No such file" in shown
+    with pytest.raises(UsageError, match="is empty; the released"):
+        configured_text(LabelConfig(system_prompt=tmp_path / "text"))
 
 
 @pytest.mark.parametrize(

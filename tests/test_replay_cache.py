@@ -6,7 +6,7 @@ import pytest
 from test_replay_select import make_step
 
 from webrl.errors import DataError
-from webrl.replay.score import ScoreCache, score_cached
+from webrl.replay.score import Scorer
 
 
 def halve(records):
@@ -19,9 +19,8 @@ def refuse(records):
 
 
 def run(path, records, score, fingerprint="actor-1", chunk_tokens=18):  # 18 tokens are three steps
-    counts = {"computed": 0, "cached": 0}
-    with ScoreCache(path) as cache:
-        return list(score_cached(records, score, cache, fingerprint, counts, chunk_tokens)), counts
+    with Scorer(path, fingerprint, score) as scorer:
+        return list(scorer.stream(records, chunk_tokens)), dict(scorer.counts)
 
 
 def test_a_second_run_computes_nothing_and_gives_the_same_bits(tmp_path):
@@ -42,12 +41,13 @@ def test_only_unknown_steps_are_computed_and_order_is_kept(tmp_path):
     assert [r.step_id for r in scored] == [r.step_id for r in records]
 
 
-def test_another_actor_or_other_ids_under_the_same_step_id_are_computed(tmp_path):
+def test_another_actor_other_ids_or_another_picture_under_the_same_step_id_are_computed(tmp_path):
     record = make_step(ref_logprobs=None)
     run(tmp_path / "scores.db", [record], halve)
     assert run(tmp_path / "scores.db", [record], halve, "actor-2")[1]["computed"] == 1
-    changed = dataclasses.replace(record, prompt_ids=(1, 2))
-    assert run(tmp_path / "scores.db", [changed], halve)[1]["computed"] == 1
+    for changed in ({"prompt_ids": (1, 2)}, {"screenshot_sha256": "00" * 32}):
+        other = dataclasses.replace(record, **changed)
+        assert run(tmp_path / "scores.db", [other], halve)[1]["computed"] == 1
 
 
 def test_scores_made_before_a_kill_are_kept(tmp_path):
@@ -66,7 +66,7 @@ def test_a_file_that_is_no_cache_is_one_clear_error(tmp_path):
     path = tmp_path / "scores.db"
     path.write_bytes(b"not a database, but long enough to look like one" * 100)
     with pytest.raises(DataError, match=r"scores\.db: cannot be used as score cache"):
-        ScoreCache(path)
+        Scorer(path, "actor-1", halve)
 
 
 def test_scoring_that_loses_records_is_refused(tmp_path):
@@ -76,10 +76,10 @@ def test_scoring_that_loses_records_is_refused(tmp_path):
 
 def test_the_cache_needs_no_memory_shared_between_machines(tmp_path):
     """A write-ahead log keeps its index in shared memory, which a network disk does not have."""
-    with ScoreCache(tmp_path / "scores.sqlite") as cache:
-        cache.put("a", [make_step("s1", ref_logprobs=(-0.5,))])
+    records = [make_step("s1", ref_logprobs=None)]
+    with Scorer(tmp_path / "scores.sqlite", "actor-1", halve) as scorer:
+        first = list(scorer.stream(records))
         assert [p.name for p in tmp_path.iterdir()] == ["scores.sqlite"]
         copy = tmp_path / "copy.sqlite"
         copy.write_bytes((tmp_path / "scores.sqlite").read_bytes())  # all that was stored is in the one file
-        with ScoreCache(copy) as copied:
-            assert copied.get("a", make_step("s1")) == (-0.5,)
+        assert run(copy, records, refuse)[0] == first

@@ -1,7 +1,6 @@
 """Training data and report of the outcome model; figures worked out by hand."""
 
 import json
-import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -199,31 +198,8 @@ def test_report_counts_and_figures_by_hand():
     assert (report["recall"]["value"], report["recall"]["num"]) == (pytest.approx(2 / 3), 3)
     # Pairs: 0.9 beats both, 0.6 and 0.2 beat 0.1 only: 4 of 6.
     assert report["auc"]["value"] == pytest.approx(4 / 6)
-    assert report["auc"]["ci95"][0] <= 4 / 6 <= report["auc"]["ci95"][1]
     assert report["num_unjudged"] == 4
     assert judge_report([1, 0], [0.5, 0.5])["recall"]["value"] == 0
-
-
-def test_a_judge_without_mistakes_on_few_trajectories_is_not_shown_as_certain():
-    # 7 successes and 9 failures, all right: Wilson's lower limits are n / (n + 1.96²), 0.6457 and 0.7009.
-    report = judge_report([1] * 7 + [0] * 9, [0.9] * 7 + [0.1] * 9)
-    assert report["balanced_accuracy"]["value"] == report["auc"]["value"] == 1
-    low, high = report["balanced_accuracy"]["ci95"]
-    assert low == pytest.approx(1 - math.hypot(1 - 0.6457, 1 - 0.7009) / 2, abs=1e-4)
-    assert high == pytest.approx(1)
-    # The lower limit θ solves (1 − θ)² = 1.96² V, V = θ (1 − θ) / 63 (15 − 21 / ((2 − θ)(1 + θ))).
-    low, high = report["auc"]["ci95"]
-    variance = low * (1 - low) / 63 * (15 - 21 / ((2 - low) * (1 + low)))
-    assert (1 - low) ** 2 == pytest.approx(1.959964**2 * variance)
-    assert 0.7 < low < 0.9
-    assert high == 1
-
-
-def test_the_auc_of_a_coin_has_the_interval_of_the_rank_sum_test():
-    # Ties everywhere: 0.5, whose variance is (m + n + 1) / 12 m n; here 101 / 30000, its root times 1.96 is 0.1137.
-    low, high = judge_report([1] * 50 + [0] * 50, [0.5] * 100)["auc"]["ci95"]
-    assert low + high == pytest.approx(1)
-    assert 0.5 - low == pytest.approx(0.1137, abs=0.004)
 
 
 def test_figures_that_are_not_defined_are_none():

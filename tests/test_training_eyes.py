@@ -21,7 +21,6 @@ from webrl.llm.pictures import Picture, sha256, shrink
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
-from webrl.replay.score import ScoreCache
 from webrl.training import train_sft
 from webrl.training.models import PackedActor, load_actor
 from webrl.training.packing import Example, Item, make_item, pack
@@ -117,16 +116,6 @@ def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file
     picture.path.unlink()
     with pytest.raises(DataError, match=rf"{picture.path}: the screenshot cannot be read .*nothing is trained blind"):
         score_actions([record], folder, config)
-
-
-def test_a_score_is_of_the_picture_too(folder, tmp_path):
-    (answer,) = sample(Eyes(str(folder)), load_actor(folder, sees=True).lm, [png()])
-    picture = saved(tmp_path, png())
-    record = record_of(answer, "t0", picture, tmp_path, ref_logprobs=answer.logprobs)
-    with ScoreCache(tmp_path / "scores.sqlite") as cache:
-        cache.put("actor", [record])
-        assert cache.get("actor", record) == answer.logprobs
-        assert cache.get("actor", replace(record, screenshot_sha256="00" * 32)) is None
 
 
 def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_that_sees(folder, tmp_path):

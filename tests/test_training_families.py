@@ -10,16 +10,16 @@ import torch
 from training_builders import make_actor
 
 from webrl.training.layers.attention import Layout, packed_attention
-from webrl.training.layers.head import LogitRule, token_logprobs
+from webrl.training.layers.head import token_logprobs
 from webrl.training.models import load_actor
 from webrl.training.packing import Item, pack, plan_rows
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 FAMILIES = {  # family: how its rows are computed
     "Mistral, window": "packed",
-    "Gemma 2": "packed",
+    "Gemma 2": "plain",
     "Gemma 3": "packed",
-    "gpt-oss": "packed",
+    "gpt-oss": "plain",
     "Cohere 2": "packed",
     "Phi": "packed",
     "DeepSeek V3": "packed",
@@ -65,9 +65,7 @@ def make_heads(length: int) -> list[torch.Tensor]:
     return [torch.randn(1, 2, length, 8, generator=generator) for _ in range(3)]
 
 
-def by_hand(
-    lengths: tuple[int, ...], window: int | None, cap: float | None, sinks: torch.Tensor | None
-) -> torch.Tensor:
+def by_hand(lengths: tuple[int, ...], window: int | None) -> torch.Tensor:
     query, key, value = make_heads(sum(lengths))
     out = torch.zeros(1, sum(lengths), 2, 8)
     start = 0
@@ -76,23 +74,17 @@ def by_hand(
             first = start if window is None else max(start, i - window + 1)
             for head in range(2):
                 scores = key[0, head, first : i + 1] @ query[0, head, i] / 8**0.5
-                scores = scores if cap is None else cap * torch.tanh(scores / cap)
-                scores = scores if sinks is None else torch.cat([scores, sinks[head : head + 1]])
-                out[0, i, head] = scores.softmax(0)[: i + 1 - first] @ value[0, head, first : i + 1]
+                out[0, i, head] = scores.softmax(0) @ value[0, head, first : i + 1]
         start += length
     return out
 
 
 @pytest.mark.parametrize("window", [None, 3, 50])
-@pytest.mark.parametrize("cap", [None, 0.7])
-@pytest.mark.parametrize("sinks", [None, torch.tensor([0.3, -1.0])])
-def test_attention_of_packed_sequences_by_hand(
-    window: int | None, cap: float | None, sinks: torch.Tensor | None
-) -> None:
+def test_attention_of_packed_sequences_by_hand(window: int | None) -> None:
     lengths = (5, 1, 9)
     layout = Layout.of(lengths, (2, 1, 3), "cpu")
-    options = {"layout": layout, "sliding_window": window, "softcap": cap, "s_aux": sinks}
-    expected = by_hand(lengths, window, cap, sinks)
+    options = {"layout": layout, "sliding_window": window}
+    expected = by_hand(lengths, window)
     whole, _ = packed_attention(torch.nn.Module(), *make_heads(15), None, **options)
     torch.testing.assert_close(whole, expected)
     query, key, value = make_heads(15)
@@ -100,7 +92,9 @@ def test_attention_of_packed_sequences_by_hand(
     torch.testing.assert_close(kept, expected[:, layout.keep])
 
 
-@pytest.mark.parametrize("unknown", [{"position_bias": torch.ones(1)}, {"dropout": 0.1}, {"is_causal": False}])
+@pytest.mark.parametrize(
+    "unknown", [{"softcap": 0.7}, {"s_aux": torch.ones(2)}, {"dropout": 1}, {"is_causal": False}]
+)
 def test_an_attention_keyword_that_is_not_known_is_refused_by_name(unknown: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(unknown))):
         packed_attention(torch.nn.Module(), *make_heads(4), None, **unknown)
@@ -118,15 +112,14 @@ def test_queries_and_keys_that_rotary_tables_left_in_float32_meet_values_in_bflo
     assert out.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("rule", [LogitRule(), LogitRule(0.5), LogitRule(1.0, 1.5), LogitRule(3.0, 2.0)])
-def test_biased_scaled_and_capped_heads_equal_the_whole_softmax(rule: LogitRule) -> None:
+@pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
+def test_biased_and_scaled_heads_equal_the_whole_softmax(scale: float) -> None:
     torch.manual_seed(0)
     hidden, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((11, 8), (50, 8), (50,)))
     targets, slope = torch.randint(0, 50, (11,)), torch.randn(11)
-    logits = (hidden @ weight.t() + bias) * rule.scale
-    logits = logits if rule.cap is None else rule.cap * torch.tanh(logits / rule.cap)
+    logits = (hidden @ weight.t() + bias) * scale
     whole = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    ours = token_logprobs(hidden, weight, targets, bias=bias, rule=rule, chunk_elements=150)
+    ours = token_logprobs(hidden, weight, targets, bias=bias, scale=scale, chunk_elements=150)
     torch.testing.assert_close(ours, whole)
     expected = torch.autograd.grad((whole * slope).sum(), (hidden, weight, bias))
     actual = torch.autograd.grad((ours * slope).sum(), (hidden, weight, bias))

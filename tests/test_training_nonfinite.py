@@ -14,7 +14,7 @@ from training_builders import make_actor, make_items
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.training.models import load_actor
-from webrl.training.objectives.interface import LossOutput
+from webrl.training.objectives import LossOutput
 from webrl.training.packing import Pack
 from webrl.training.trainer import Job, train
 from webrl.training.update import prepare

@@ -14,12 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from webrl.config import CriticConfig, OptimConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.architectures import layers_of
+from webrl.training.architectures import apply_memory_policy, layers_of
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import critic_states
-from webrl.training.flops import body_parameters, training_flops
 from webrl.training.lora import add_adapters, merge_adapters
-from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, actor_inputs, pack
@@ -246,19 +244,6 @@ def test_long_pages_are_cut_never_the_action(tmp_path: Path, caplog: pytest.LogC
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert lines[0]["actor/log_ratio"] == pytest.approx(0, abs=1e-4)  # scored and trained with the same cut
     assert losses["actor_samples"] == 18
-
-
-def test_flops_by_hand(tmp_path: Path) -> None:
-    model = load_actor(make_actor(tmp_path / "actor"))
-    # per layer: q 16x16, k and v 16x8 each, o 16x16, gate, up, down 16x32 each, two norms; final norm
-    expected = 2 * (16 * 16 * 2 + 16 * 8 * 2 + 16 * 32 * 3 + 32) + 16
-    assert body_parameters(model.lm) == expected
-    # attention: 2 layers x 4 heads x 4 dims x (9 + 25)
-    assert training_flops(expected, model.lm.config, [3, 5]) == 6 * (expected * 8 + 32 * 34)
-    assert body_parameters(model.lm, frozen=True) == 0
-    add_adapters(model, OptimConfig(lora_rank=1))
-    assert body_parameters(model.lm, frozen=True) == expected  # and a frozen weight has no gradient of its own
-    assert training_flops(expected, model.lm.config, [3, 5], expected) == 4 * expected * 8 + 6 * 32 * 34
 
 
 def test_out_of_memory_names_the_options_to_change() -> None:

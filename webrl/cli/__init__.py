@@ -64,9 +64,6 @@ EXTRA: dict[str, Command] = {
         "make",
         after_ctrl_c="the same command resumes from the last training state that orm.save_every wrote, or starts again",
     ),
-    "orm-prompt": Command(
-        "copy the released outcome model's system text from its code", "webrl.cli.orm_prompt", "make"
-    ),
 }
 """Subcommands of the core with a module of their own; other packages add theirs (`plugins.COMMANDS`)."""
 

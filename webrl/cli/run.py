@@ -21,7 +21,6 @@ from webrl.preflight import check_inputs, check_models, check_rollouts, missing_
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text, site_table
 from webrl.reports.trackers import Relay, open_trackers
-from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
@@ -54,8 +53,6 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
-    if stage in (None, "label") and config.label.system_prompt:
-        print(f"# label.system_prompt: {describe_text(config.label.system_prompt)}")
     print("# resolved config")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     return 0

@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe_report(report: dict[str, Any]) -> list[str]:
-    """Return the lines of the report: examples, and each figure with its interval and count."""
+    """Return the lines of the report: examples, and each figure, proportions with their interval."""
     lines = ["examples " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in report["data"].items())]
     figures = report.get("heldout")
     if not figures:
@@ -67,8 +67,8 @@ def describe_report(report: dict[str, Any]) -> list[str]:
     for key in ("accuracy", "balanced_accuracy", "precision", "recall", "auc"):
         figure = figures[key]
         if figure["value"] is not None:
-            low, high = figure["ci95"]
-            lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}  [{low:.3f}, {high:.3f}]")
+            interval = "  [{:.3f}, {:.3f}]".format(*figure["ci95"]) if figure["ci95"] else ""
+            lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}{interval}")
     for site in undecided_sites(figures["by_site"]):
         n = figures["by_site"][site]
         right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"

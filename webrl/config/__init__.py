@@ -395,7 +395,7 @@ class LabelConfig(PromptLimit):
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
     system_prompt: Path | None = Field(
-        None, description="file with the ORM's system text (`webrl orm-prompt` makes the released one's); none: ours"
+        None, description="file with the ORM's system text (the released one's is in its code); none: ours"
     )
     actions: Literal["auto", "canonical", "raw"] = Field(
         "auto",
@@ -494,7 +494,6 @@ class ActorConfig(OptimConfig):
     objective: Literal[
         "webrl",
         "webrl_scaled",
-        "webrl_kl",
         "webrl_released",
         "sft",
         "imitation",
@@ -502,7 +501,7 @@ class ActorConfig(OptimConfig):
         "awr",
         "digirl",
         "grpo",
-    ] = Field("webrl_scaled", description="loss, one file each in webrl/training/objectives/; webrl: the paper's")
+    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives/; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
     )

@@ -14,12 +14,12 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
-from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
-from webrl.replay.score import Scorer
+from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
 from webrl.types import Label, StepRecord, Trajectory
@@ -102,7 +102,8 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
         DataError: an unusable cache.
     """
     tools = tools_of(actor, config, problems)
-    with Scorer(actor, config, cache) as scorer:
+    fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor  # may raise, so before a file is made
+    with Scorer(cache, fingerprint, lambda records: score_steps(records, actor, config)) as scorer:
         yield replace(tools, scorer=scorer)
 
 

@@ -1,17 +1,10 @@
-"""Measures a judge: accuracy, balanced accuracy, precision, recall and AUC with counts and intervals.
-
-Proportions have Wilson intervals. Balanced accuracy joins those of its two proportions as Newcombe 1998 (Statistics in
-Medicine 17:873) joins a difference's; AUC has Newcombe 2006's (25:559, method 5). A resampled interval would have no
-width for a judge that made no mistake in the few trajectories that there are.
-"""
+"""Measures a judge: accuracy, precision and recall with counts and Wilson intervals; balanced accuracy, AUC."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,8 +14,6 @@ from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
 from webrl.training.calibration import auc, reliability
 from webrl.types import Trajectory
-
-_Z = NormalDist().inv_cdf(0.975)
 
 
 def judge_report(
@@ -34,8 +25,8 @@ def judge_report(
         `num` judged trajectories, `num_success` of them, `true_positive`, `false_positive`, `true_negative`,
         `false_negative`; `accuracy`, `balanced_accuracy` (mean of the accuracies on successes and on failures),
         `precision`, `recall`, and `auc` (probability that a success gets a higher P(YES) than a failure), each with
-        `value` (None where it is not defined: precision without a positive answer), `ci95` (its 95 % interval; empty
-        then) and `num` (denominator); `num_unjudged`, which are in none of the figures.
+        `value` (None where it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
+        interval; else empty) and `num` (denominator); `num_unjudged`, which are in none of the figures.
     """
     y = np.asarray(truth, dtype=np.int64)  # [N]
     p = np.asarray(p_yes, dtype=np.float64)  # [N]
@@ -43,17 +34,7 @@ def judge_report(
     tp, fp = int((said & y).sum()), int((said & (1 - y)).sum())
     fn, tn = int(y.sum()) - tp, int((1 - y).sum()) - fp
     successes, failures = tp + fn, tn + fp
-    balanced = ranked = _figure(None, (), len(y))  # not defined without both classes
-    if successes and failures:
-        rates = tp / successes, tn / failures
-        limits = wilson_interval(tp, successes), wilson_interval(tn, failures)
-        below, above = (
-            math.hypot(*(r - limit[side] for r, limit in zip(rates, limits, strict=True))) / 2 for side in (0, 1)
-        )
-        balanced = _figure(sum(rates) / 2, (sum(rates) / 2 - below, sum(rates) / 2 - above), len(y))
-        area = auc(y, p)
-        low, high = _auc_limit(area, successes, failures), 1 - _auc_limit(1 - area, successes, failures)
-        ranked = _figure(area, (low, high), len(y))
+    has_both = successes > 0 and failures > 0
     return {
         "num": len(y),
         "num_success": successes,
@@ -62,10 +43,10 @@ def judge_report(
         "true_negative": tn,
         "false_negative": fn,
         "accuracy": _proportion(tp + tn, len(y)),
-        "balanced_accuracy": balanced,
+        "balanced_accuracy": _figure((tp / successes + tn / failures) / 2 if has_both else None, (), len(y)),
         "precision": _proportion(tp, tp + fp),
         "recall": _proportion(tp, tp + fn),
-        "auc": ranked,
+        "auc": _figure(auc(y, p) if has_both else None, (), len(y)),
         "num_unjudged": num_unjudged,
     }
 
@@ -129,16 +110,3 @@ def _figure(value: float | None, ci95: tuple[float, ...], num: int) -> dict[str,
 
 def _proportion(count: int, num: int) -> dict[str, Any]:
     return _figure(count / num, wilson_interval(count, num), num) if num else _figure(None, (), 0)
-
-
-def _auc_limit(value: float, successes: int, failures: int) -> float:
-    """Return the lower limit: where (value − θ)² is z² times the variance of an AUC of θ, by bisection."""
-    half = (successes + failures) / 2
-    low, high = 0.0, value
-    for _ in range(60):
-        theta = (low + high) / 2
-        spread = 2 * half - 1 - (3 * half - 3) / ((2 - theta) * (1 + theta))
-        variance = theta * (1 - theta) / (successes * failures) * spread
-        is_outside = (value - theta) ** 2 > _Z**2 * variance
-        low, high = (theta, high) if is_outside else (low, theta)
-    return low

@@ -1,103 +1,36 @@
 """The judge's system text from a file (`label.system_prompt`).
 
-The released outcome model was trained with a text that is not ours to ship: `webrl orm-prompt CLONE` copies it from the
-user's own clone of github.com/THUDM/WebRL, whose code is parsed and never run. Its digest is known here, so that any
-other text is called another.
+The released outcome model was trained with a text that is not ours to ship; the user copies it from its code.
 """
 
 from __future__ import annotations
 
-import ast
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 
 from webrl.config import LabelConfig
 from webrl.errors import DataError, UsageError
 from webrl.runs.store import open_input
 
-DEFAULT_PATH = Path("data/released_orm_prompt.txt")
-"""The file that the command writes and the paper's configs read."""
-RELEASED_SHA256 = "977cde2526f5605b713872517475ed29a1502278f7bec6b19de25add9d99aae9"
-"""SHA-256 of the text in UTF-8, stripped (THUDM/WebRL, commit fa8439e)."""
-_SOURCE = Path("scripts/process_data.py")
-_FUNCTION, _VARIABLE = "build_rm_data", "system"
-_MAX_BYTES = 1 << 20
-
 
 def configured_text(config: LabelConfig) -> str | None:
-    """Return the text of `label.system_prompt`, read once; None where that is not set.
+    """Return the text of `label.system_prompt` without white space around it, read once; None where that is not set.
 
     Raises:
-        UsageError: as `system_text`.
+        UsageError: no such file, no text, or no UTF-8; says where the released text is.
     """
-    return _text_once(config.system_prompt) if config.system_prompt else None
+    return _text_of(config.system_prompt) if config.system_prompt else None
 
 
-def system_text(path: Path) -> str:
-    """Return the text of a file, without white space around it.
-
-    Raises:
-        UsageError: no such file, no text, or no UTF-8; says which command makes it.
-    """
-    advice = "`webrl orm-prompt CLONE` makes it from a clone of github.com/THUDM/WebRL"
+@lru_cache(maxsize=8)
+def _text_of(path: Path) -> str:
+    advice = "the released model's is `system` in build_rm_data of scripts/process_data.py, github.com/THUDM/WebRL"
     try:
-        text = _read(path).strip()
-    except DataError as error:
-        raise UsageError(f"label.system_prompt: {error}; {advice}") from None
+        with open_input(path) as file:
+            text = file.read().decode().strip()
+    except (DataError, UnicodeDecodeError) as error:
+        said = f"{path}: not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise UsageError(f"label.system_prompt: {said}; {advice}") from None
     if not text:
         raise UsageError(f"label.system_prompt: {path} is empty; {advice}")
     return text
-
-
-def describe(path: Path) -> str:
-    """Describe a file in a few words; never raises."""
-    try:
-        text = system_text(path)
-    except UsageError as error:
-        return str(error).removeprefix("label.system_prompt: ")
-    is_released = sha256(text.encode()).hexdigest() == RELEASED_SHA256
-    return f"{path}: {'the' if is_released else 'another text than the'} released outcome model's"
-
-
-def extract(clone: Path) -> str:
-    """Return the system text in a clone of the released code, or in its `process_data.py` itself.
-
-    Raises:
-        DataError: no such file, no Python, or not exactly one such text in it.
-    """
-    path = clone / _SOURCE if clone.is_dir() else clone
-    try:
-        tree = ast.parse(_read(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DataError(f"{path}: not Python that can be parsed ({type(error).__name__})") from None
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == _FUNCTION]
-    texts = {
-        node.value.value
-        for function in functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        and any(isinstance(target, ast.Name) and target.id == _VARIABLE for target in node.targets)
-    }
-    if len(texts) != 1:
-        raise DataError(
-            f"{path}: expected one text assigned to {_VARIABLE!r} in {_FUNCTION}, found {len(texts)}; is it "
-            "scripts/process_data.py of github.com/THUDM/WebRL?"
-        )
-    return texts.pop().strip()
-
-
-_text_once = lru_cache(maxsize=8)(system_text)
-
-
-def _read(path: Path) -> str:
-    with open_input(path) as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise DataError(f"{path}: larger than {_MAX_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None

@@ -1,4 +1,4 @@
-"""Decides how the rows of an architecture are computed, and builds and prepares its models.
+"""Decides how the rows of an architecture are computed, and builds, prepares and compiles its models.
 
 Packing is exact only if every layer keeps the sequences of a row apart, and if what is left out of a model's own
 forward pass (its mask, its head) is known. So the architectures below are named one by one: `python
@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from webrl.config import OptimConfig
 from webrl.errors import ModelError
 from webrl.training.layers.attention import register
 
@@ -26,18 +28,27 @@ Route = Literal["packed", "single", "plain"]
 
 PACKED = frozenset((
     "apertus", "arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe",
-    "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
+    "exaone4", "gemma", "gemma3_text", "glm", "glm4", "glm4_moe", "granite", "granitemoe",
     "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "minimax_m2", "ministral", "ministral3", "mistral",
     "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
     "qwen3_moe", "smollm3", "starcoder2",
 ))  # fmt: skip
-"""Model types of attention alone, whose windows, caps, sinks and scales our attention and head know."""
+"""Model types of attention alone, whose windows and scales our attention and head know."""
 SINGLE = frozenset((
     "lfm2", "lfm2_moe", "mamba", "mamba2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ))  # fmt: skip
 """Model types with convolutions or a recurrence, of which transformers' default attention is known to be exact."""
 REFUSED = frozenset(("phimoe",))
 """Model types whose rows are wrong either way."""
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_varlen_attn",
+)
+"""Operators whose outputs `selective` checkpointing keeps."""
+_COMPILED_VARIANTS = 64
 
 
 def route_of(config: Any) -> Route:
@@ -61,7 +72,9 @@ def route_of(config: Any) -> Route:
     if "longrope" in rope:
         _warn_once(kind, "its rotary embeddings (rope_type longrope) go by the longest sequence of a row")
         return "single"
-    if kind in PACKED:
+    text = config.get_text_config()
+    is_capped = any(getattr(text, f"{name}_logit_softcapping", None) for name in ("attn", "final"))
+    if kind in PACKED and not is_capped:
         return "packed"
     if kind in SINGLE:
         _warn_once(kind, "its convolutions or recurrence do not keep the sequences of a row apart")
@@ -117,3 +130,49 @@ def layers_of(lm: Any) -> nn.ModuleList | None:
     count = getattr(lm.config.get_text_config(), "num_hidden_layers", 0)
     lists = [m for m in decoder_of(lm).modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
     return lists[0] if lists else None
+
+
+def apply_memory_policy(model: Any, config: OptimConfig) -> None:
+    """Switch on what the config asks for, in place.
+
+    `full` recomputes every layer; `selective` keeps the attention's output and every other matrix product.
+    """
+    lm = model.lm
+    if config.checkpointing != "none":
+        options: dict[str, Any] = {"use_reentrant": False}
+        if config.checkpointing == "selective":
+            options["context_fn"] = _selective_contexts
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if config.compile:
+        compile_layers(lm)
+
+
+def compile_layers(lm: Any) -> None:
+    """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
+    allow_variants()
+    for layer in layers_of(lm) or ():
+        layer.compile(dynamic=True)
+
+
+def allow_variants() -> None:
+    """Let a function be compiled often enough for all layers, which share it: with and without gradient, autocast, ….
+
+    Past torch's limit it would run as it is, without a word.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
+
+
+def _selective_contexts() -> Any:
+    seen = {True: 0, False: 0}
+
+    def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = getattr(op, "_opname", str(op))
+        if name in _ATTENTION:
+            return CheckpointPolicy.MUST_SAVE
+        if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            seen[context.is_recompute] += 1
+            if seen[context.is_recompute] % 2:
+                return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -16,8 +16,7 @@ from webrl.llm.pictures import Picture
 from webrl.training.calibration import calibrate
 from webrl.training.critic import critic_loss, values_of
 from webrl.training.metrics import read_metrics
-from webrl.training.objectives import LossOutput
-from webrl.training.objectives.interface import outcome_of
+from webrl.training.objectives import LossOutput, outcome_of
 from webrl.training.packing import Example, Pack
 from webrl.types import StepRecord
 

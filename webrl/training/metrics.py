@@ -63,5 +63,5 @@ def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for key in sorted(keys):
         values = [line[key] for line in lines if key in line]
-        summary[f"{name}_{key}"] = values[-1] if key in _LAST or key.startswith("probe_") else sum(values) / len(values)
+        summary[f"{name}_{key}"] = values[-1] if key in _LAST else sum(values) / len(values)
     return summary

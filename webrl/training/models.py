@@ -22,7 +22,7 @@ from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
 from webrl.training.layers.fused import fuse
-from webrl.training.layers.head import LogitRule, take_targets
+from webrl.training.layers.head import logit_scale, take_targets
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
 from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
@@ -98,7 +98,7 @@ class PackedActor(_Packed):
             head = lm.get_output_embeddings()
             if not isinstance(head, nn.Linear):
                 raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
-            take_targets(head, LogitRule.of(lm.config))
+            take_targets(head, logit_scale(lm.config))
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """As of `_Packed`, with the targets."""

@@ -45,6 +45,10 @@ _LAUNCHERS = (
         "PyTorchJob", (("WORLD_SIZE", "MASTER_ADDR"),),
         "WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE",
     ),
+    _Launcher(
+        "Slurm", (("SLURM_JOB_ID", "SLURM_NNODES"), ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")),
+        "SLURM_NNODES", "SLURM_NODEID", "SLURM_JOB_NODELIST", "MASTER_PORT", "SLURM_GPUS_ON_NODE",
+    ),
 )  # fmt: skip
 """In the order in which they are looked for."""
 
@@ -88,31 +92,50 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
         UsageError: a value that is no number, a rank outside the job, or several nodes without an address.
     """
     env = {name: value for name, value in environment.items() if value != ""}
-    default = max(num_gpus, 1)
-    for launcher in _LAUNCHERS:
-        if any(all(name in env for name in names) for names in launcher.marks):
-            return _build(env, launcher, default)
-    if "SLURM_JOB_ID" in env and ("SLURM_NNODES" in env or "SLURM_JOB_NUM_NODES" in env):
-        nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
-        nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-        job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
-        return _check(
-            Topology(
-                min_nodes=nodes,
-                max_nodes=nodes,
-                node_rank=read_number(env.get("SLURM_NODEID", "0"), "SLURM_NODEID"),
-                master_addr=env.get("MASTER_ADDR") or (first_host(nodelist) if nodelist else "127.0.0.1"),
-                # jobs that share a node must not meet at the same port
-                master_port=read_number(env.get("MASTER_PORT") or str(20000 + job % 20000), "MASTER_PORT"),
-                processes_per_node=read_number(env.get("SLURM_GPUS_ON_NODE") or str(default), "SLURM_GPUS_ON_NODE"),
-                source="Slurm",
-            ),
-            "SLURM_JOB_NODELIST",
-            has_address=bool(nodelist or env.get("MASTER_ADDR")),
-        )
-    if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
-        raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")
-    return Topology(1, 1, 0, "127.0.0.1", DEFAULT_PORT, default, "this machine")
+    found = (way for way in _LAUNCHERS if any(all(name in env for name in names) for names in way.marks))
+    way = next(found, None)
+    if way is None:
+        if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
+            raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")
+        return Topology(1, 1, 0, "127.0.0.1", DEFAULT_PORT, max(num_gpus, 1), "this machine")
+    if way.source == "Slurm":
+        env = _slurm(env)
+    low, _, high = env.get(way.nodes, "1").partition(":")
+    count = env.get(way.processes, "auto")
+    topology = Topology(
+        min_nodes=read_number(low, way.nodes),
+        max_nodes=read_number(high or low, way.nodes),
+        node_rank=read_number(env.get(way.rank, "0"), way.rank),
+        master_addr=env.get(way.addr, "127.0.0.1"),
+        master_port=read_number(env.get(way.port, str(DEFAULT_PORT)), way.port),
+        processes_per_node=max(num_gpus, 1) if count in ("auto", "gpu", "cpu") else read_number(count, way.processes),
+        source=way.source,
+    )
+    nodes = f"{topology.min_nodes}:{topology.max_nodes} nodes"
+    problem = ""
+    if not 1 <= topology.min_nodes <= topology.max_nodes or topology.processes_per_node < 1:
+        shape = f"{nodes} x {topology.processes_per_node} processes"
+        problem = f"{shape} make no job; at least 1 of each is needed, the smaller number first"
+    elif not 0 < topology.master_port <= 65535:
+        problem = f"port {topology.master_port} is not one of 1 to 65535 (MASTER_PORT)"
+    elif not 0 <= topology.node_rank < topology.max_nodes:
+        outside = f"node rank {topology.node_rank} is outside a job of {topology.max_nodes} nodes"
+        problem = f"{outside}; they count from 0"
+    elif topology.max_nodes > 1 and way.addr not in env:
+        problem = f"{topology.max_nodes} nodes, but {way.addr} is not set; set it to node 0's address"
+    if problem:
+        raise UsageError(f"{topology.source}: {problem}")
+    return topology
+
+
+def _slurm(env: dict[str, str]) -> dict[str, str]:
+    """Return Slurm's variables with one name each, the node list's first host, and a port of the job's own."""
+    nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
+    addr = env.get("MASTER_ADDR") or (nodelist and first_host(nodelist))
+    job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
+    given = {"SLURM_NNODES": env.get("SLURM_JOB_NUM_NODES"), "MASTER_PORT": str(20000 + job % 20000)} | env
+    given["SLURM_JOB_NODELIST"] = addr
+    return {name: value for name, value in given.items() if value}
 
 
 def first_host(nodelist: str) -> str:
@@ -126,41 +149,6 @@ def first_host(nodelist: str) -> str:
         raise UsageError(f"SLURM_JOB_NODELIST={nodelist!r} is not a node list")
     prefix, ranges, suffix = match.groups()
     return prefix + (re.split(r"[,-]", ranges)[0] if ranges else "") + suffix
-
-
-def _build(env: dict[str, str], launcher: _Launcher, default: int) -> Topology:
-    low, _, high = env.get(launcher.nodes, "1").partition(":")
-    count = env.get(launcher.processes, "auto")
-    topology = Topology(
-        min_nodes=read_number(low, launcher.nodes),
-        max_nodes=read_number(high or low, launcher.nodes),
-        node_rank=read_number(env.get(launcher.rank, "0"), launcher.rank),
-        master_addr=env.get(launcher.addr, "127.0.0.1"),
-        master_port=read_number(env.get(launcher.port, str(DEFAULT_PORT)), launcher.port),
-        processes_per_node=default if count in ("auto", "gpu", "cpu") else read_number(count, launcher.processes),
-        source=launcher.source,
-    )
-    return _check(topology, launcher.addr, has_address=launcher.addr in env)
-
-
-def _check(topology: Topology, addr: str, *, has_address: bool) -> Topology:
-    if not 1 <= topology.min_nodes <= topology.max_nodes or topology.processes_per_node < 1:
-        shape = f"{topology.min_nodes}:{topology.max_nodes} nodes x {topology.processes_per_node} processes"
-        raise UsageError(
-            f"{topology.source}: {shape} make no job; at least 1 of each is needed, the smaller number first"
-        )
-    if not 0 < topology.master_port <= 65535:
-        raise UsageError(f"{topology.source}: port {topology.master_port} is not one of 1 to 65535 (MASTER_PORT)")
-    if not 0 <= topology.node_rank < topology.max_nodes:
-        raise UsageError(
-            f"{topology.source}: node rank {topology.node_rank} is outside a job of {topology.max_nodes} nodes; "
-            f"they count from 0"
-        )
-    if topology.max_nodes > 1 and not has_address:
-        raise UsageError(
-            f"{topology.source}: {topology.max_nodes} nodes, but {addr} is not set; set it to node 0's address"
-        )
-    return topology
 
 
 def read_number(text: str, name: str) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import shutil
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,10 +30,9 @@ from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
-from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
 from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
-from webrl.training.objectives.interface import LossOutput
+from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
@@ -51,10 +51,8 @@ class Watch:
 
     every: int
     """Optimizer steps between looks; the last step is looked at in any case."""
-    items: Sequence[Item] = ()
+    items: Sequence[Item]
     """Held-out samples; the mean of their losses is logged as `val_loss`."""
-    probe: Callable[[Path], dict[str, float]] | None = None
-    """Main process only: folder of the model as it is -> further metrics. The other ranks wait."""
 
 
 class NotFiniteError(TrainingError):
@@ -202,7 +200,7 @@ def _run(
         is_last = step + 1 == len(batches)
         is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
         if is_watched:
-            values |= loop.look()
+            values["val_loss"] = loop.validate()
         is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
         is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
         if is_checked:
@@ -231,9 +229,6 @@ class _Loop:
         """Log-probabilities of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
-        self.peak = peak_flops()
-        self.num_parameters = body_parameters(job.model.lm)
-        self.num_frozen = body_parameters(job.model.lm, frozen=True)
         # once: a step of a small model would wait until hundreds of modules are told
         self.engine.model.train()
 
@@ -264,43 +259,28 @@ class _Loop:
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         seconds = time.perf_counter() - started
-        lengths = [len(self.job.items[i].ids) for i in batch.samples if self.job.active[i]]
-        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
-        if self.peak:
-            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths, self.num_frozen)
-            speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
+        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
+        speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
         parts = self.engine.gather(own) if own else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
         return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
-    def look(self) -> dict[str, float]:
-        """Validation loss and probe of the model as it is."""
-        watch = self.job.watch
-        assert watch is not None
-        values: dict[str, float] = {}
-        if watch.items:
-            lengths, packs = [len(item.ids) for item in watch.items], self.job.model.packs
-            rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
-            self.engine.model.eval()
-            total = torch.zeros((), device=self.device)
-            with torch.no_grad():
-                for row in rows:
-                    packed = pack([watch.items[i] for i in row or [0]], self.device)
-                    result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
-                    total += result.loss.sum() * bool(row)
-            self.engine.model.train()
-            values["val_loss"] = float(self.engine.reduce_sums({"loss": total})["loss"]) / len(watch.items)
-        if watch.probe:
-            folder = self.out.with_name(f".{self.out.name}.probe")
-            if self.engine.is_main:
-                shutil.rmtree(folder, ignore_errors=True)
-            _export(self.engine, self.engine.full_state(), self.job, folder)
-            if self.engine.is_main:
-                values |= watch.probe(folder)
-                shutil.rmtree(folder)
-            self.engine.barrier()
-        return values
+    def validate(self) -> float:
+        """Return the mean loss of the held-out samples."""
+        assert self.job.watch is not None
+        items, packs = self.job.watch.items, self.job.model.packs
+        lengths = [len(item.ids) for item in items]
+        rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
+        self.engine.model.eval()
+        total = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            for row in rows:
+                packed = pack([items[i] for i in row or [0]], self.device)
+                result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
+                total += result.loss.sum() * bool(row)
+        self.engine.model.train()
+        return float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)
 
     def check_region(self, step: int, *, is_last: bool) -> dict[str, float]:
         """Score the sample again; weights within the region are kept, but after the last step, where they are saved."""
@@ -441,3 +421,11 @@ def _export(engine: Engine, state: dict[str, Tensor], job: Job, out: Path) -> No
         with atomic_path(out) as temporary:
             job.save(state, temporary)
     engine.barrier()
+
+
+def peak_memory_gib() -> float:
+    """Most memory held so far: of the CUDA device, or resident in this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

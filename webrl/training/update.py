@@ -19,10 +19,10 @@ from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import pick_device
 from webrl.runs.store import read_json, read_records, write_json
+from webrl.training.architectures import apply_memory_policy
 from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
 from webrl.training.export import Start, exporter
 from webrl.training.lora import add_adapters
-from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import PackedActor, check_tokenizer, context_limit, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Example, Item, Pack, make_item

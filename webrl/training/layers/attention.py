@@ -1,10 +1,11 @@
 """Block-diagonal causal attention over packed sequences, registered with transformers as `webrl_packed`.
 
 A packed row holds several sequences end to end. Each attends to itself alone, and no mask of size T x T is
-ever built: on CUDA the variable-length flash kernel of torch runs over all of them at once; elsewhere, where all
-are long, and where scores are capped or have a sink, one kernel runs per sequence, while every matrix product of the
-model still sees the whole row. Sliding windows, score caps and sinks are honoured; any other keyword is refused, so
-that no architecture is computed as if it were another. Left out: attention dropout (`models.py` turns it off).
+ever built: on CUDA the variable-length flash kernel of torch runs over all of them at once; elsewhere, and where all
+are long, one kernel runs per sequence, while every matrix product of the model still sees the whole row. Sliding
+windows are honoured; any other keyword is refused, so that no architecture is computed as if it were another. Left out:
+caps and sinks of scores (`architectures.py`: such models take one sequence a row), attention dropout (`models.py` turns
+it off).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from webrl.training.transfer import send
 
@@ -31,29 +31,6 @@ _NO_MATTER = frozenset(
     {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits"}
 )
 """Keywords that models hand down to their attention and that change nothing in it."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What an architecture does to attention scores."""
-
-    scale: float | None = None
-    """Factor; None is 1/sqrt(head size)."""
-    window: int | None = None
-    """Keys that a query sees, itself included; None is all before it."""
-    cap: float | None = None
-    """Scores become cap * tanh(score / cap)."""
-    sinks: Tensor | None = None
-    """[H] score of one more key without value."""
-
-    @property
-    def is_plain(self) -> bool:
-        """True if fused kernels know it all."""
-        return self.cap is None and self.sinks is None
-
-    def within(self, longest: int) -> Scores:
-        """The same without a window that no sequence reaches."""
-        return Scores(self.scale, None, self.cap, self.sinks) if self.window and self.window >= longest else self
 
 
 @dataclass(eq=False)
@@ -102,8 +79,6 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
     is_causal: bool | None = None,
     layout: Layout | None = None,
     kept_only: bool = False,
@@ -134,63 +109,36 @@ def packed_attention(
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     lens = layout.seq_lens
     query_lens = layout.keep_lens if kept_only else lens
-    scores = Scores(scaling, sliding_window, softcap, s_aux).within(max(lens))
+    window = sliding_window if sliding_window and sliding_window < max(lens) else None
     attend = _one_sequence
-    if query.is_cuda and query.dtype != torch.float32 and scores.is_plain:
-        if query_lens == lens and min(lens) >= LONG_TOKENS and scores.window is None:
+    if query.is_cuda and query.dtype != torch.float32:
+        if query_lens == lens and min(lens) >= LONG_TOKENS and window is None:
             attend = _long_sequence
-        elif (query_lens != lens or len(lens) > 1 or scores.window) and _fits_varlen(query, scores):
-            return _varlen(query, key, value, layout, query_lens, scores), None
+        elif (query_lens != lens or len(lens) > 1 or window) and _fits_varlen(query, window):
+            return _varlen(query, key, value, layout, query_lens, scaling, window), None
     parts = [
-        attend(q, k, v, scores).transpose(1, 2)
+        attend(q, k, v, scaling, window).transpose(1, 2)
         for q, k, v in zip(query.split(query_lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
     ]
     return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
 
 
-def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-    """Causal attention of the last N positions of one sequence of T."""
+def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    """Causal attention of the last N positions of one sequence of T; a query sees `window` keys, itself included."""
     num_queries, num_keys, grouped = query.shape[2], key.shape[2], key.shape[1] != query.shape[1]
-    scores = scores.within(num_keys)
-    if not scores.is_plain:
-        if not torch.is_grad_enabled():
-            return _by_definition(query, key, value, scores, scores.sinks)
-        out: Tensor = checkpoint(_by_definition, query, key, value, scores, scores.sinks, use_reentrant=False)
-        return out
-    whole = num_queries == num_keys and scores.window is None
+    window = window if window and window < num_keys else None
+    whole = num_queries == num_keys and window is None
     mask = None
-    if not whole and (num_queries > 1 or scores.window):
-        mask = _visible(num_queries, num_keys, scores.window, query.device)
+    if not whole and (num_queries > 1 or window):
+        behind = num_keys - num_queries
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(behind)  # [N, T]
+        mask = mask.triu(behind - window + 1) if window else mask
     return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=whole, scale=scores.scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, is_causal=whole, scale=scale, enable_gqa=grouped
     )
 
 
-def _visible(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> Tensor:
-    """[N, T] which keys the last N positions see."""
-    behind = num_keys - num_queries
-    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(behind)
-    return mask if window is None else mask.triu(behind - window + 1)
-
-
-def _by_definition(query: Tensor, key: Tensor, value: Tensor, scores: Scores, sinks: Tensor | None) -> Tensor:
-    """Attention with every score at hand; under `checkpoint`, so that one sequence's scores live at a time."""
-    repeats = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
-    scale = query.shape[-1] ** -0.5 if scores.scale is None else scores.scale
-    logits = (query @ key.transpose(2, 3)).float() * scale  # [1, H, N, T]
-    if scores.cap is not None:
-        logits = scores.cap * torch.tanh(logits / scores.cap)
-    visible = _visible(query.shape[2], key.shape[2], scores.window, query.device)
-    logits = logits.masked_fill(~visible, -torch.inf)
-    if sinks is not None:
-        sink = sinks.float().view(1, -1, 1, 1).expand(-1, -1, logits.shape[2], 1)
-        logits = torch.cat([logits, sink], dim=-1)
-    weights = logits.softmax(-1)[..., : key.shape[2]]
-    return weights.to(value.dtype) @ value
-
-
-def _long_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+def _long_sequence(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
     """Causal attention of one whole sequence by cuDNN's kernel, on Hopper twice as fast as flash at 16,384 tokens.
 
     Its plans are made per length (70 ms each), so the sequence is padded to a multiple; causal queries never see the
@@ -200,13 +148,12 @@ def _long_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) ->
     if padding := -length % _PLAN_TOKENS:
         query, key, value = (functional.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
     with sdpa_kernel(_KERNELS, set_priority=True):
-        return _one_sequence(query, key, value, scores)[:, :, :length]
+        return _one_sequence(query, key, value, scale, window)[:, :, :length]
 
 
-def _fits_varlen(query: Tensor, scores: Scores) -> bool:
+def _fits_varlen(query: Tensor, window: int | None) -> bool:
     """True if this torch's variable-length kernel covers the head size and the window."""
-    known = _varlen_options()
-    return query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and (scores.window is None or known["window_size"])
+    return query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and (window is None or _varlen_options()["window_size"])
 
 
 def _varlen(
@@ -215,7 +162,8 @@ def _varlen(
     value: Tensor,
     layout: Layout,
     query_lens: tuple[int, ...],
-    scores: Scores,
+    scale: float | None,
+    window: int | None,
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
@@ -224,12 +172,12 @@ def _varlen(
         value = functional.pad(value, (0, query.shape[-1] - width))
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))  # [T, H, D]
     known = _varlen_options()
-    before = -1 if scores.window is None else scores.window - 1  # the kernel does not count the query itself
+    before = -1 if window is None else window - 1  # the kernel does not count the query itself
     options: dict[str, Any] = {"window_size": (before, 0)} if known["window_size"] else {"is_causal": True}
     if known["scale"]:
-        options["scale"] = scores.scale
-    elif scores.scale is not None:
-        q = q * (scores.scale * q.shape[-1] ** 0.5)
+        options["scale"] = scale
+    elif scale is not None:
+        q = q * (scale * q.shape[-1] ** 0.5)
     if k.shape[1] != q.shape[1]:
         if known["enable_gqa"]:
             options["enable_gqa"] = True

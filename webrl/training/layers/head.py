@@ -1,14 +1,13 @@
 """Log-probabilities of given tokens from hidden states, in chunks: no term grows with tokens x vocabulary.
 
 The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk for any
-number of positions, with the bias, scale and cap that an architecture may have. `take_targets` replaces the
+number of positions, with the bias and scale that an architecture may have. `take_targets` replaces the
 forward of the model's own output layer; its weight, name and tying stay as they are, and engines that gather a
 module's weights around its forward (ZeRO-3) gather them once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -20,44 +19,21 @@ CHUNK_ELEMENTS = 1 << 26
 """Logits of one chunk: positions x vocabulary, at most (256 MiB in float32)."""
 
 
-@dataclass(frozen=True)
-class LogitRule:
-    """What an architecture does to its logits: scaled first, then capped."""
-
-    scale: float = 1.0
-    """Factor (Cohere's `logit_scale`, one over Granite's `logits_scaling`)."""
-    cap: float | None = None
-    """Logits become cap * tanh(logit / cap) (Gemma's `final_logit_softcapping`)."""
-
-    @classmethod
-    def of(cls, config: Any) -> LogitRule:
-        """Read the rule from the configuration of an architecture that packs (`architectures.py`)."""
-        config = config.get_text_config()
-        scale = float(getattr(config, "logit_scale", None) or 1.0) * float(getattr(config, "lm_head_multiplier", 1.0))
-        scale /= float(getattr(config, "logits_scaling", None) or 1.0)
-        return cls(scale, getattr(config, "final_logit_softcapping", None))
-
-    def apply(self, logits: Tensor) -> Tensor:
-        """Apply the rule in place."""
-        if self.scale != 1.0:
-            logits.mul_(self.scale)
-        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
-
-    def back(self, slope: Tensor, logits: Tensor) -> Tensor:
-        """Derivatives by the raw logits, in place, from those by `apply`'s results."""
-        if self.cap is not None:
-            slope.mul_(1 - (logits / self.cap).square())
-        return slope if self.scale == 1.0 else slope.mul_(self.scale)
+def logit_scale(config: Any) -> float:
+    """Return the factor of an architecture's logits (Cohere's `logit_scale`, one over Granite's `logits_scaling`)."""
+    config = config.get_text_config()
+    scale = float(getattr(config, "logit_scale", None) or 1.0) * float(getattr(config, "lm_head_multiplier", 1.0))
+    return scale / float(getattr(config, "logits_scaling", None) or 1.0)
 
 
-def take_targets(head: nn.Linear, rule: LogitRule) -> None:
+def take_targets(head: nn.Linear, scale: float) -> None:
     """Have an output layer return log-probabilities of targets where targets are given, logits otherwise."""
 
     def forward(self: nn.Linear, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
         """[N, D] hidden states and [N] targets -> [N] float32 log-probabilities."""
         if targets is None:
             return functional.linear(hidden, self.weight, self.bias)
-        return token_logprobs(hidden, self.weight, targets, bias=self.bias, rule=rule)
+        return token_logprobs(hidden, self.weight, targets, bias=self.bias, scale=scale)
 
     head.forward = MethodType(forward, head)  # type: ignore[method-assign]
 
@@ -68,10 +44,10 @@ def token_logprobs(
     targets: Tensor,
     *,
     bias: Tensor | None = None,
-    rule: LogitRule = LogitRule(),
+    scale: float = 1.0,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Tensor:
-    """Log softmax(rule(hidden weightᵀ + bias))[targets].
+    """Log softmax(scale (hidden weightᵀ + bias))[targets].
 
     Args:
         hidden: [N, D].
@@ -86,7 +62,7 @@ def token_logprobs(
     if torch.is_autocast_enabled(kind):
         hidden = hidden.to(torch.get_autocast_dtype(kind))
     chunk = max(1, chunk_elements // weight.shape[0])
-    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, targets, rule, chunk)
+    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, targets, scale, chunk)
     return out
 
 
@@ -95,17 +71,17 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: LogitRule, chunk: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, chunk: int
     ) -> Tensor:
         logprobs = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         matrix = weight.to(hidden.dtype)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], matrix, bias, rule)  # [C, V]
+            logits = _logits(hidden[part], matrix, bias, scale)  # [C, V]
             whole = logits.log_softmax(-1, dtype=torch.float32)
             logprobs[part] = whole.gather(-1, targets[part, None]).squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, logprobs)
-        ctx.rule, ctx.chunk = rule, chunk
+        ctx.scale, ctx.chunk = scale, chunk
         return logprobs
 
     @staticmethod
@@ -119,11 +95,11 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk = 2 * ctx.chunk  # no float32 copies here: room for twice as many, and half as many sums of weights' size
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], matrix, bias, ctx.rule)
+            logits = _logits(hidden[part], matrix, bias, ctx.scale)
             # -d logp_y / d logits = softmax - onehot(y); where the model is sure, a rounded 1 - 1 would be nothing left
             slope = logits.softmax(-1)
             slope.scatter_(1, targets[part, None], torch.expm1(logprobs[part, None]).to(slope.dtype))
-            slope = ctx.rule.back(slope, logits).to(hidden.dtype)
+            slope = (slope if ctx.scale == 1.0 else slope.mul_(ctx.scale)).to(hidden.dtype)
             grad_hidden[part] = (slope @ matrix) * grad[part]
             if ctx.needs_input_grad[1]:
                 grad_weight = _add(grad_weight, slope.t() @ scaled[part])
@@ -142,8 +118,8 @@ def _add(total: Tensor | None, part: Tensor) -> Tensor:
     return part if total is None else total.to(torch.float32).add_(part)
 
 
-def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, rule: LogitRule) -> Tensor:
-    """[C, V], in float32 where a rule changes them."""
+def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """[C, V], in float32 where they are scaled."""
     bias = None if bias is None else bias.to(hidden.dtype)
     logits = functional.linear(hidden, matrix, bias)
-    return logits if rule == LogitRule() else rule.apply(logits.float())
+    return logits if scale == 1.0 else logits.float().mul_(scale)

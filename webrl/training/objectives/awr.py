@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective, beta_of, outcome_of, value_of
+from webrl.training.objectives import LossInput, LossOutput, Objective, beta_of, outcome_of, value_of
 from webrl.types import StepRecord
 
 BETA = 1.0
@@ -32,4 +32,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     return LossOutput(loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"weight": batch.advantage})
 
 
-OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False)
+OBJECTIVES = {"awr": Objective(advantages=advantages, loss=loss, needs_reference=False)}

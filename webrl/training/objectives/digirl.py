@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective, outcome_of, value_of
+from webrl.training.objectives import LossInput, LossOutput, Objective, outcome_of, value_of
 from webrl.types import StepRecord
 
 
@@ -53,4 +53,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     )
 
 
-OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True)
+OBJECTIVES = {"digirl": Objective(advantages=advantages, loss=loss, needs_reference=False)}

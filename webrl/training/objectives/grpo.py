@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
+import torch
+
 from webrl.config import ActorConfig
 from webrl.errors import TrainingError
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective, outcome_of
+from webrl.training.objectives import LossInput, LossOutput, Objective, outcome_of
 from webrl.types import StepRecord
 
 _STD_FLOOR = 1e-4
@@ -66,8 +68,6 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """Token-level clipped surrogate of each step over a constant length."""
-    import torch
-
     advantage = batch.advantage[batch.sample]  # [N]
     ratio = (batch.logprobs - batch.old_logprobs).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -77,4 +77,4 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     return LossOutput(loss=-batch.sum_tokens(surrogate) / config.length_norm, metrics={"clip_fraction": fraction})
 
 
-OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True, batches_active=True)
+OBJECTIVES = {"grpo": Objective(advantages=advantages, loss=loss, needs_reference=False, batches_active=True)}

@@ -19,8 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch.nn import functional
+
 from webrl.config import ActorConfig
-from webrl.training.objectives.interface import LossInput, LossOutput, Objective, outcome_of, value_of
+from webrl.training.objectives import LossInput, LossOutput, Objective, outcome_of, value_of
 from webrl.types import StepRecord
 
 DISCOUNT = 0.9
@@ -49,9 +52,6 @@ def _advantage(record: StepRecord) -> float:
 
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Masked, rescaled smooth L1 of each step. `config.beta` is not used: β is set per step."""
-    import torch
-    from torch.nn import functional
-
     count = batch.num_tokens().clamp(min=1)  # [B]
     ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs) / count  # ρ
     p_ref = (batch.sum_tokens(batch.ref_logprobs) / count).exp()
@@ -65,4 +65,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
 
 
 # The mask makes the loss of all other advantages zero.
-OBJECTIVE = Objective(advantages=advantages, trains=lambda advantage: advantage > 0, loss=loss)
+OBJECTIVES = {"webrl_released": Objective(advantages=advantages, trains=lambda advantage: advantage > 0, loss=loss)}

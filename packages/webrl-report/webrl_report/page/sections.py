@@ -244,8 +244,10 @@ def judge(run: RunFacts) -> Section:
         for name in ("accuracy", "balanced_accuracy", "precision", "recall"):
             found = report[name]
             if found["value"] is not None:
-                low, high = found["ci95"]
-                text = f"{100 * found['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+                interval = (
+                    " [{:.1f}, {:.1f}]".format(*(100 * limit for limit in found["ci95"])) if found["ci95"] else ""
+                )
+                text = f"{100 * found['value']:.1f} %{interval}"
                 shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
     elif known:

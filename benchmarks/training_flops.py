@@ -46,14 +46,3 @@ def peak_flops() -> float | None:
         return None
     name = torch.cuda.get_device_name()
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
-
-
-def peak_memory_gib() -> float:
-    """Most memory held so far: of the CUDA device, or resident in this process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**30
-    import resource
-    import sys
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -31,13 +31,7 @@ _LONGEST_PAUSE_S = 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_CHARS = 300
-_CHUNK_BYTES = 1 << 16
-_MAX_ANSWER_BYTES = 64 << 20
-"""An answer of 4,096 tokens with 20 log-probabilities each is below 10 MiB."""
 _RETRIED_STATUSES = frozenset({408, 429})
-_CONNECTED = "connection.connect_tcp.complete"
-_ANSWERED = "http11.receive_response_headers.complete"
-"""Names of httpcore's trace: a connection was made for this request; its answer has begun."""
 
 
 class MalformedAnswer(Exception):
@@ -178,10 +172,11 @@ class HttpPool:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
     async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """One request and its whole answer, unpacked and of a bounded size.
+        """One request and its whole answer.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
-        server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
+        server: a client that has been used is then thrown away, and the next one takes its place, at the latest a
+        fresh one.
 
         Each client has one request at a time: one for all would look at every connection before and after every
         request (httpcore 1.0), at 64 requests at once most of this process's work. How much runs at once is for the
@@ -190,39 +185,32 @@ class HttpPool:
         while True:
             if self._is_closed:
                 raise RuntimeError("the pool is closed")
-            if not self._free:
-                local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
-                client = httpx.AsyncClient(
-                    headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
-                    trust_env=not local,  # a proxy from the environment must not see requests to this machine
-                    verify=self._tls,
-                )
-                self._clients.append(client)
-                self._free.append(client)
-            client = self._free.pop()
-            steps: list[str] = []
-
-            async def note(step: str, _: Any, steps: list[str] = steps) -> None:
-                steps.append(step)
-
+            is_fresh = not self._free
+            client = self._open_client() if is_fresh else self._free.pop()
             try:
-                async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
-                    parts, size = [], 0
-                    async for part in response.aiter_bytes(_CHUNK_BYTES):
-                        size += len(part)
-                        if size > _MAX_ANSWER_BYTES:
-                            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
-                        parts.append(part)
-                    # without the headers that no longer fit unpacked content
-                    packed = ("content-encoding", "content-length")
-                    headers = {k: v for k, v in response.headers.items() if k not in packed}
-                    return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
+                response = await client.request(method, url, json=body)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                if _CONNECTED in steps or _ANSWERED in steps:
+                self._clients.remove(client)
+                await client.aclose()
+                if is_fresh:
                     raise
-            finally:
+            except BaseException:
                 self._free.append(client)
+                raise
+            else:
+                self._free.append(client)
+                return response
+
+    def _open_client(self) -> httpx.AsyncClient:
+        is_local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+        client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+            trust_env=not is_local,  # a proxy from the environment must not see requests to this machine
+            verify=self._tls,
+        )
+        self._clients.append(client)
+        return client
 
 
 class _Retry(Exception):

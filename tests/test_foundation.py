@@ -51,7 +51,11 @@ def test_an_unknown_field_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("seed", "3", "'seed' must be int"), ("seed", True, "'seed' must be int"), ("split", 1, "'split' must be str")],
+    [
+        ("seed", "3", "field 'seed': .* valid integer, found '3'"),
+        ("seed", True, "field 'seed': .* valid integer, found True"),
+        ("split", 1, "field 'split': .* valid string, found 1"),
+    ],
 )
 def test_a_value_of_the_wrong_type_is_quoted(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -68,12 +72,12 @@ class Answer(Record):
 
 def test_yes_and_no_are_bools_and_numbers_are_not() -> None:
     assert Answer.from_json({"right": True, "sure": False}) == Answer(True, False)
-    with pytest.raises(ValueError, match="'right' must be bool, found 1"):
+    with pytest.raises(ValueError, match=r"field 'right': .* valid boolean, found 1"):
         Answer.from_json({"right": 1})
 
 
 def test_a_token_list_with_a_float_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'prompt_ids' must hold ints, found 2\.5"):
+    with pytest.raises(ValueError, match=r"field 'prompt_ids\.1': .* valid integer, found 2\.5"):
         Step.from_json({"index": 0, "observation": "", "response": "", "action": "", "prompt_ids": [1, 2.5]})
 
 
@@ -109,10 +113,10 @@ def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
 def test_a_file_that_holds_another_record_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "label.json"
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "reward": "1"}')
-    with pytest.raises(DataError, match=r"label\.json: field 'reward' must be int, found '1'"):
+    with pytest.raises(DataError, match=r"label\.json: field 'reward': .* valid integer, found '1'"):
         read_record(path, Label)
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "rewards": 1}')
-    with pytest.raises(DataError, match=r"label\.json: unknown field 'rewards' in Label; known: trajectory_id, p_yes"):
+    with pytest.raises(DataError, match=r"label\.json: unknown field 'rewards' in Label"):
         read_record(path, Label)
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5}')
     with pytest.raises(DataError, match=r"label\.json: missing field 'reward' in Label"):

@@ -141,13 +141,6 @@ def test_servers_that_do_not_wake_or_refuse_weights_are_started_anew(vllm, model
     assert "restarting the servers instead" in caplog.text
 
 
-def test_servers_that_are_not_to_be_kept_end_with_their_model(vllm, models):
-    with keep_servers():
-        vllm.use(models[0], keep_running=False)
-        vllm.use(models[0], keep_running=False)
-    assert vllm.seen() == ["start", "start"]
-
-
 def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
     fleets = []
 
@@ -191,6 +184,6 @@ def test_what_an_error_of_the_servers_tells_to_change_may_be_changed_in_a_run_th
         return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), "rollout": {"engine": engine}})
 
     open_run(config(kind="vllm"))
-    open_run(config(kind="vllm", gpu_memory_utilization=0.4, weight_update="restart", keep_running=False))
+    open_run(config(kind="vllm", gpu_memory_utilization=0.4, weight_update="restart"))
     with pytest.raises(StageError, match=r"rollout\.engine\.kind"):
         open_run(config())

@@ -205,9 +205,6 @@ class EngineConfig(ServerConfig):
     weight_update: Literal["auto", "restart"] = Field(
         "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
     )
-    keep_running: bool = Field(
-        True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
-    )
 
     @field_validator("extra_args")
     @classmethod

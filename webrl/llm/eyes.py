@@ -52,11 +52,6 @@ class Look:
     """Width and height of the picture in pixels."""
 
 
-def has_vision(config: Any) -> bool:
-    """Return whether a model of this transformers config has a vision tower."""
-    return hasattr(config, "vision_config")
-
-
 class Eyes:
     """The processor of one model.
 

@@ -353,7 +353,7 @@ _idle: ContextVar[list[Fleet] | None] = ContextVar("idle_servers", default=None)
 
 @contextlib.contextmanager
 def keep_servers() -> Iterator[None]:
-    """Servers that are started within the block live until its end (`engine.keep_running`); nests."""
+    """Servers that are started within the block live until its end; nests."""
     if _idle.get() is not None:
         yield
         return
@@ -403,7 +403,7 @@ async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet
 async def give_back(fleet: Fleet) -> None:
     """Put the servers to sleep for the next borrower; stop them where none can come."""
     idle = _idle.get()
-    if idle is not None and fleet.engine.keep_running and fleet.alive:
+    if idle is not None and fleet.alive:
         await fleet.sleep()
         idle.append(fleet)
     else:
@@ -412,5 +412,5 @@ async def give_back(fleet: Fleet) -> None:
 
 def _settings(engine: EngineConfig, models: ModelsConfig) -> dict[str, Any]:
     """Return what a server is started with, apart from its weights."""
-    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args", "keep_running"}
+    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args"}
     return engine.model_dump(include=of_engine) | models.model_dump(include={"dtype", "max_prompt_tokens"})

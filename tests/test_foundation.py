@@ -266,9 +266,9 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
         parts = {"seeds": counts, "heldout_types": counts["heldout_types"]}
         assert {name for name, part in parts.items() if "over_start" in part} == expected, why
     counts = summarize_evaluation(now)
-    add_over_start(counts, now, [*evaluation([None] + [1.0] * 39), *start[40:]], confidence=0.8)
+    add_over_start(counts, now, [*evaluation([None] + [1.0] * 39), *start[40:]])
     assert counts["over_start"]["tasks"] == 39, "what has no verdict is no pair"
-    assert counts["over_start"]["ci95"] == pytest.approx(paired_difference(13, 0, 26, 0, 0.8)[1:])
+    assert counts["over_start"]["ci95"] == pytest.approx(paired_difference(13, 0, 26, 0)[1:])
 
 
 def config_in(tmp_path: Path, **changes: object) -> RunConfig:

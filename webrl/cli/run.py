@@ -166,10 +166,10 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
             )
             if not here:
                 continue
-            difference = page_difference(here, there, config.evaluate.confidence)
+            difference = page_difference(here, there)
             if difference is None:
                 raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
-            rates = [success_rate(side, config.evaluate.confidence).to_json() for side in (here, there)]
+            rates = [success_rate(side).to_json() for side in (here, there)]
             parts[f"{suite}: {name}" if suite else name] = {"this": rates[0], "other": rates[1], **difference}
     return parts
 

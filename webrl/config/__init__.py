@@ -601,7 +601,6 @@ class EvaluateConfig(Section):
         description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
         "others plays every page once more",
     )
-    confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
 
     @field_validator("temperature", mode="wrap")
     @classmethod

@@ -19,7 +19,7 @@ import orjson
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.turns import without_end
+from webrl.llm.tokens import without_end
 from webrl.runs.disk import file_name
 from webrl.runs.store import numbered_lines, open_input, read_json, write_json
 from webrl.runs.text import valid_text

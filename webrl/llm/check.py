@@ -20,8 +20,7 @@ from webrl.llm.loading import (
     quiet,
     refuse_gaps,
 )
-from webrl.llm.tokens import controls, render_chat
-from webrl.llm.turns import closing_ids
+from webrl.llm.tokens import closing_ids, controls, render_chat
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 

@@ -16,7 +16,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer

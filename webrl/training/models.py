@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import CODE_REFUSED, config_of, first_line, load_causal_lm, load_pretrained, load_tokenizer

@@ -15,8 +15,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer, Refused
-from webrl.llm.tokens import decode_action, encode_chat, refuse_image
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 from webrl.runs.text import valid_text
 

@@ -115,8 +115,8 @@ def test_a_broken_line_leaves_its_trace_out_and_no_other(tmp_path):
     assert [t.trajectory_id for t in trajectories] == ["4"]
     assert problems == {"broken_line": 3}
     assert "1.jsonl:2: malformed JSON" in listed
-    assert "2.jsonl:2: expected an object, found list" in listed
-    assert "3.jsonl:1: field 'html' must be text, found nothing" in listed
+    assert "2.jsonl:2: field 'html' must be str, found []" in listed
+    assert "3.jsonl:1: field 'html' must be str, found {" in listed
 
 
 def test_an_empty_trace_and_a_missing_step_are_reported(tmp_path):

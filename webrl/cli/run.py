@@ -19,7 +19,7 @@ from webrl.evaluate import page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
 from webrl.replay.demonstrations import check_demonstrations
-from webrl.reports.run import overview_table, phase_table, rate_text, site_table
+from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
@@ -94,9 +94,6 @@ def run_all(config: RunConfig) -> int:
     folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]
     console.print(overview_table(summaries))
-    by_site = site_table(summaries)
-    if by_site is not None:
-        console.print(by_site)
     console.print(f"summary  {folder.summary}", highlight=False)
     if write_report := plugins.hook("report"):
         report = folder.path / "report.html"

@@ -155,17 +155,9 @@ class ModelsConfig(PromptLimit):
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
-    max_prompt_chars: int = Field(
-        0,
-        ge=0,
-        description="prompt_format webrl: past rounds and page together have at most this many characters, 15872 in "
-        "the released code; 0: only max_prompt_tokens counts",
-    )
 
     @model_validator(mode="after")
-    def _characters_are_of_the_released_format(self) -> Self:
-        if self.max_prompt_chars and self.prompt_format != "webrl":
-            raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+    def _prompts_are_of_the_chat_formats(self) -> Self:
         if self.prompt != "auto" and self.prompt_format == "webrl":
             raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
         return self

@@ -81,7 +81,7 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
         wanted = "vision-language model" if sees else "causal language model"
         raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
     try:
-        with quiet(bars=False):
+        with quiet():
             if hasattr(config, "quantization_config"):
                 import torch
 

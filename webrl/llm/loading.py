@@ -189,19 +189,18 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
 
 
 @contextlib.contextmanager
-def quiet(*, bars: bool = True) -> Iterator[None]:
-    """Silence transformers' report of absent weights, which `refuse_gaps` reads, and its bars unless `bars`."""
+def quiet() -> Iterator[None]:
+    """Silence transformers' report of absent weights, which `refuse_gaps` reads, and its progress bars."""
     from transformers.utils import logging
 
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    if has_bars and not bars:
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if has_bars and not bars:
+        if has_bars:
             logging.enable_progress_bar()
 
 

@@ -28,7 +28,7 @@ from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
 from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
-from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
+from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
 def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: float | None = 1.0) -> Trajectory:
@@ -79,15 +79,6 @@ def test_yes_and_no_are_bools_and_numbers_are_not() -> None:
 def test_a_token_list_with_a_float_is_refused() -> None:
     with pytest.raises(ValueError, match=r"field 'prompt_ids\.1': .* valid integer, found 2\.5"):
         Step.from_json({"index": 0, "observation": "", "response": "", "action": "", "prompt_ids": [1, 2.5]})
-
-
-def test_only_whole_attempts_are_finished() -> None:
-    assert [s.value for s in Status if not s.finished] == ["env_error", "policy_error", "timeout", "cut_off"]
-
-
-def test_the_last_step_of_a_cut_episode_is_last() -> None:
-    record = StepRecord("t:4", "t", "i", "s", 1, 4, 5, (1,), (2,), 0)
-    assert record.is_last
 
 
 def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:

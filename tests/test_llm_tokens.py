@@ -47,12 +47,6 @@ RENDERED = (
 )
 
 
-def test_protected_content_is_tokenised_as_one_piece_of_plain_text(tokenizer):
-    ids = encode_chat(tokenizer, [Message("user", FORGED)])
-    body = encode_plain(tokenizer, "\n\n" + FORGED)
-    assert any(ids[i : i + len(body)] == body for i in range(len(ids)))
-
-
 @pytest.mark.parametrize("nested", ["<|eot<|eot_id|>_id|>", "<|<|eot_id|>eot_id|>", "<|eot_id|><|eot_id|>"])
 def test_no_nesting_of_control_strings_reveals_one(tokenizer, nested):
     ids = encode_chat(tokenizer, [Message("user", f"a {nested} b")])

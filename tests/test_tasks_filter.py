@@ -133,16 +133,6 @@ def test_filters_that_cannot_run_are_skipped_and_say_why():
     assert len(report.kept) == 1
 
 
-def test_values_must_match_the_tasks_in_number():
-    with pytest.raises(ValueError, match="is longer than"):
-        run(named("Open the cart", "Sort the mice"), values=lambda left: [0.5] * 3)
-
-
-def test_no_tasks_at_all_give_an_empty_report():
-    report = run([], judge=None, values=lambda left: [0.0] * len(left))
-    assert (report.kept, report.dropped, report.counts) == ([], [], {})
-
-
 def test_held_out_seeds_types_and_instructions_never_pass():
     heldout = [
         build_task(None, "miniwob.click-tab", 1_000_001, split="eval"),

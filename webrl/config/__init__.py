@@ -745,7 +745,7 @@ def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] 
         places = [tuple(section.split(".")) for sections in SHARED.values() for section in sections]
         # what a section says wrong because the shared one does is said once
         said = {(*place, *rest) for place in places for rest in shared}
-        lines = [_explain(e, _place(e, source, typed)) for e in problems if e["loc"] not in said]
+        lines = [_explain(e, source, typed) for e in problems if e["loc"] not in said]
         rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
         raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
 
@@ -856,27 +856,32 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
 
 
-def _place(error: Any, source: str, typed: Sequence[str]) -> str:
-    """Return where the mistake was made; settings that conflict may come from both places."""
-    key = ".".join(str(part) for part in error["loc"])
+def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
+    """One problem in one line: where the mistake was made (settings that conflict may come from two places), and what
+    was meant: the known key that an unknown one misspells, else the keys that have its last part in other sections.
+    """
+    key, message = ".".join(str(part) for part in error["loc"]), problem_message(error)
     if any(f"{key}.".startswith(f"{name}.") for name in typed):
-        return TYPED
-    if any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != TYPED:
-        return TYPED if error["type"] == "extra_forbidden" else f"{source} and {TYPED}"
-    return source
-
-
-def _explain(error: Any, source: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    message = problem_message(error)
+        source = TYPED
+    elif any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != TYPED:
+        source = TYPED if error["type"] == "extra_forbidden" else f"{source} and {TYPED}"
     if error["type"] == "extra_forbidden":
-        near, section = _nearest_keys(key), key.partition(".")[0]
-        hint = f"; sections: {', '.join(RunConfig.model_fields)}"
-        if near:
-            hint = f"; did you mean {' or '.join(map(repr, near))}?"
-        elif section in RunConfig.model_fields:
-            hint = f"; `webrl run --help {section}` lists the options of that section"
-        return f"{source}: unknown key {key!r:.200}{hint}"
+        section, _, leaf = key.rpartition(".")
+        elsewhere: list[str] = []
+        siblings = {} if section else {name: name for name in RunConfig.model_fields}
+        for option in describe_options():
+            parts = [name.rpartition(".") for name in option.keys]
+            same = zip(option.keys, parts, strict=True)
+            siblings |= {last: name for name, (above, _, last) in same if above == section}
+            if parts[0][2] == leaf:
+                elsewhere += option.keys[:1] if parts[0][0] in SHARED else option.keys
+        found = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.7)
+        hint = f"sections: {', '.join(RunConfig.model_fields)}"
+        if near := [siblings[found[0]]] if found else elsewhere:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
+        elif (first := key.partition(".")[0]) in RunConfig.model_fields:
+            hint = f"`webrl run --help {first}` lists the options of that section"
+        return f"{source}: unknown key {key!r:.200}; {hint}"
     if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
         return f"{source}: {message}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
@@ -884,17 +889,3 @@ def _explain(error: Any, source: str) -> str:
         return f"{source}: {key}: {message}"
     value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
     return f"{source}: {key} = {value}: {message}"
-
-
-def _nearest_keys(key: str) -> list[str]:
-    """Return the known key that an unknown one misspells; else the keys that have its last part in other sections."""
-    section, _, leaf = key.rpartition(".")
-    elsewhere: list[str] = []
-    siblings = {} if section else {name: name for name in RunConfig.model_fields}
-    for option in describe_options():
-        parts = [name.rpartition(".") for name in option.keys]
-        siblings |= {last: name for name, (above, _, last) in zip(option.keys, parts, strict=True) if above == section}
-        if parts[0][2] == leaf:
-            elsewhere += option.keys[:1] if parts[0][0] in SHARED else option.keys
-    near = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.7)
-    return [siblings[near[0]]] if near else elsewhere

@@ -162,16 +162,6 @@ class Eyes:
     def _are_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
-    def needed(self, image: bytes | None) -> bytes:
-        """Return the image of a prompt.
-
-        Raises:
-            ModelError: there is none.
-        """
-        if image is None:
-            raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
-        return image
-
     def count(self, ids: Sequence[int]) -> int:
         """Count the tokens that represent a part of a picture."""
         return sum(i in self.picture_ids for i in ids)

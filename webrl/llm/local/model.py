@@ -147,10 +147,10 @@ class LocalModel:
             raise
 
     def _check_image(self, image: bytes | None) -> None:
-        if self.eyes:
-            self.eyes.needed(image)
-        else:
+        if not self.eyes:
             refuse_image(self.name, image)
+        elif image is None:
+            raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
         """Return token ids that the model can continue by `num_new`.

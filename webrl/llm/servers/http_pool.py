@@ -1,4 +1,4 @@
-"""POST JSON to one of several servers: least busy first, failing ones rested, everything bounded in time.
+"""JSON from one of several servers: least busy first, failing ones rested, everything bounded in time.
 
 A request is retried, on another server where there is one, after a timeout, a dropped or refused connection, 408,
 429, 5xx, or an answer that is not the expected JSON. Nothing here waits longer than
@@ -35,7 +35,7 @@ _RETRIED_STATUSES = frozenset({408, 429})
 
 
 class MalformedAnswer(Exception):
-    """The answer is not the expected JSON; raised by the `parse` function of `HttpPool.post`."""
+    """The answer is not the expected JSON; raised by the `parse` function of `HttpPool.ask`."""
 
 
 class Refused(Exception):
@@ -86,8 +86,8 @@ class HttpPool:
         self._free: list[httpx.AsyncClient] = []
         self._is_closed = False
 
-    async def post(self, path: str, body: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Send JSON to the best server and parse its answer.
+    async def ask(self, path: str, body: Mapping[str, Any] | None, parse: Callable[[Any], T]) -> T:
+        """POST JSON to the best server and parse its answer; without a body GET it, trying each server.
 
         Args:
             path: below the base URL, e.g. `/completions`.
@@ -98,16 +98,7 @@ class HttpPool:
             PolicyError: no answer after all retries (the last failure of each server is quoted).
             Refused: a 4xx answer other than 408 and 429.
         """
-        return await self._ask("POST", path, body, parse, self._max_retries + 1)
-
-    async def get(self, path: str) -> Any:
-        """Get JSON from any server that answers, trying each; errors as in `post`."""
-        attempts = (self._max_retries + 1) * len(self._servers)
-        return await self._ask("GET", path, None, lambda answer: answer, attempts)
-
-    async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None, parse: Callable[[Any], T], attempts: int
-    ) -> T:
+        attempts = (self._max_retries + 1) * (len(self._servers) if body is None else 1)
         reasons: dict[str, str] = {}
         for attempt in range(attempts):
             # the rested server with the fewest open requests, else the one that has rested longest
@@ -117,7 +108,7 @@ class HttpPool:
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
-                answer = parse(await self._request(method, with_path(server.address, path), body))
+                answer = parse(await self._request(with_path(server.address, path), body))
             except _Retry as failure:
                 reasons[server.url] = str(failure)
                 pause = max(pause, failure.retry_after_s)
@@ -145,11 +136,11 @@ class HttpPool:
         self._is_closed = True
         await asyncio.gather(*[client.aclose() for client in self._clients])
 
-    async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
+    async def _request(self, url: str, body: Mapping[str, Any] | None) -> Any:
         try:
             # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
             async with asyncio.timeout(self._timeout_s):
-                response = await self._exchange(method, url, body)
+                response = await self._exchange(url, body)
         except TimeoutError:
             raise _Retry(f"no answer within {self._timeout_s:g} s") from None
         except httpx.TransportError as error:
@@ -171,7 +162,7 @@ class HttpPool:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
-    async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
+    async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
         """One request and its whole answer.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
@@ -185,10 +176,19 @@ class HttpPool:
         while True:
             if self._is_closed:
                 raise RuntimeError("the pool is closed")
-            is_fresh = not self._free
-            client = self._open_client() if is_fresh else self._free.pop()
+            if is_fresh := not self._free:
+                local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+                client = httpx.AsyncClient(
+                    headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+                    timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+                    trust_env=not local,  # a proxy from the environment must not see requests to this machine
+                    verify=self._tls,
+                )
+                self._clients.append(client)
+            else:
+                client = self._free.pop()
             try:
-                response = await client.request(method, url, json=body)
+                response = await client.request("GET" if body is None else "POST", url, json=body)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 self._clients.remove(client)
                 await client.aclose()
@@ -200,17 +200,6 @@ class HttpPool:
             else:
                 self._free.append(client)
                 return response
-
-    def _open_client(self) -> httpx.AsyncClient:
-        is_local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
-        client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
-            trust_env=not is_local,  # a proxy from the environment must not see requests to this machine
-            verify=self._tls,
-        )
-        self._clients.append(client)
-        return client
 
 
 class _Retry(Exception):

@@ -30,13 +30,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.config.redaction import remember
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
-from webrl.llm.servers.http_pool import HttpPool
 from webrl.llm.servers.vllm_command import (
     NO_SLEEP,
     SERVED_NAME,
@@ -49,6 +48,9 @@ from webrl.llm.servers.vllm_command import (
 )
 from webrl.runs.clock import spent_on
 from webrl.runs.machine import free_gpu_cache, free_port
+
+if TYPE_CHECKING:
+    from webrl.llm.servers.http_pool import HttpPool
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class ServerProcess:
         Raises:
             ModelError: the command ended, or the time is up (the end of its log is quoted).
         """
-        import httpx  # `import webrl` needs no HTTP client
+        import httpx
 
         deadline = time.monotonic() + timeout_s
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
@@ -189,6 +191,8 @@ class Fleet:
 
     def connect(self) -> HttpPool:
         """Return connections to all servers, until they are started again."""
+        from webrl.llm.servers.http_pool import HttpPool  # `import webrl` needs no HTTP client
+
         urls, engine = [f"{server.base_url}/v1" for server in self.servers], self.engine
         return HttpPool(urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=self._api_key)
 

@@ -21,8 +21,7 @@ from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, RunConfig, va
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import load_tokenizer
+from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
 from webrl.replay.process import make_plan, process

@@ -18,7 +18,7 @@ from typing import Self
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.llm.fingerprint import weights_fingerprint
+from webrl.llm.loading import weights_fingerprint
 from webrl.runs.disk import full_disk_named
 from webrl.types import StepRecord
 

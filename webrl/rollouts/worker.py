@@ -34,7 +34,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import Suite, suite_of
-from webrl.runs.own_python import restore_python_path
+from webrl.runs.machine import restore_python_path
 from webrl.runs.text import dump_json
 from webrl.types import Task
 

@@ -160,9 +160,13 @@ def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
 def test_servers_are_started_again_once_after_one_died(vllm, models):
     async def work():
         async with open_model(str(models[0]), vllm.engine(max_retries=0), ModelsConfig()) as model:
-            for _ in range(2):
-                answers = [model.generate([5, 6], Sampling(seed=n)) for n in range(4)]
-                assert [answer.ids for answer in await asyncio.gather(*answers)] == [(3,)] * 4
+
+            async def ask(wait_s):
+                await asyncio.sleep(wait_s)
+                return (await model.generate([5, 6], Sampling())).ids
+
+            for _ in range(2):  # all together, and while the servers are started again
+                assert await asyncio.gather(*map(ask, (0.0, 0.0, 0.05, 0.1, 0.2))) == [(3,)] * 5
                 os.killpg(model.fleet.servers[0]._process.pid, signal.SIGKILL)
                 await asyncio.sleep(0.2)
             for _ in range(2):

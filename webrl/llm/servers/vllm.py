@@ -52,12 +52,12 @@ class VllmModel(OpenAIModel):
         try:
             return await super().ask(path, body, parse)
         except PolicyError:
-            if self._is_closed or (pool is self._pool and self.fleet.alive):
-                raise
-        async with self._reviving:
-            if pool is self._pool:  # no other request has
-                await self.fleet.revive()
-                await self._connect()
+            async with self._reviving:  # until the servers are back, where another request has seen to it
+                if self._is_closed or (pool is self._pool and self.fleet.alive):
+                    raise
+                if pool is self._pool:
+                    await self.fleet.revive()
+                    await self._connect()
         return await super().ask(path, body | {"model": self.served_name}, parse)
 
     async def load_weights(self, folder: Path) -> None:

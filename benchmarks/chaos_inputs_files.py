@@ -83,7 +83,7 @@ FOLDERS = (
     # files of a run folder that its own stages read
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "No such file", files=a_run("filter-tasks")),
     BadInput(_NAMED.format("rollout"), 1, "malformed JSON", "tasks.jsonl:2", "", files=a_run("filter-tasks", tasks=_TASK + "{nope}\n")),
-    BadInput(_NAMED.format("rollout"), 1, "'seed' must be int, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
+    BadInput(_NAMED.format("rollout"), 1, "field 'seed': Input should be a valid integer, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "'sit'", "tasks.jsonl:1", "known: task_id", files=a_run("filter-tasks", tasks='{"task_id": "a", "sit": "b"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "no tasks", "tasks.jsonl", "loosen the filters", files=a_run("filter-tasks", tasks="")),
     BadInput(_NAMED.format("rollout"), 1, "'miniwob.nowhere'", "MiniWoB page", "did you mean", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),

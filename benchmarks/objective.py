@@ -114,8 +114,8 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
         play(config, eval_tasks(config), str(actor), episodes, **options)
         played = list(read_records(episodes, Trajectory))
     seen, held = ([t for t in played if (t.task.split == "eval_heldout") is wanted] for wanted in (False, True))
-    rate = success_rate(seen, config.evaluate.confidence).to_json()
-    types = success_rate(held, config.evaluate.confidence).to_json()
+    rate = success_rate(seen).to_json()
+    types = success_rate(held).to_json()
     write_json(target, {"label": label, "run": run.name, **rate, "held": types, "max_grad_norm": max(norms)})
 
 

@@ -22,7 +22,7 @@ from training_flops import body_parameters, peak_flops, training_flops
 from training_shapes import DEVICE, MAX_TOKENS, NUM_ACTION, Budget, build, checkpoint, free, make_items, table
 
 from webrl.config import OptimConfig
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.errors import WebRLError
 from webrl.training import ranks
 from webrl.training.architectures import compile_layers

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from webrl.config import ActorConfig, OptimConfig
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.models import load_actor

@@ -97,12 +97,11 @@ def _run(args: argparse.Namespace) -> int:
     from webrl.tasks.from_file import generate_from_file
 
     with hold_output(out):
-        result = asyncio.run(generate_from_file(config, source, out))
-    counts = {key: value for key, value in result.generated.to_json().items() if key != "tasks"}
-    print(json.dumps({"generated": len(result.generated.tasks), **counts}, indent=2, ensure_ascii=False))
-    for stage in result.filtered.stages:
-        print(f"{stage.name:<12} {stage.num_in:>6} -> {stage.num_kept:<6} {stage.note}")
-    print(f"dropped      {result.filtered.counts}\n{len(result.filtered.kept)} instructions in {out}")
+        counts, filtered = asyncio.run(generate_from_file(config, source, out))
+    print(json.dumps(counts, indent=2, ensure_ascii=False))
+    for stage in filtered.stages:
+        print(f"{stage['name']:<12} {stage['num_in']:>6} -> {stage['num_kept']:<6} {stage['note']}")
+    print(f"dropped      {filtered.counts}\n{len(filtered.kept)} instructions in {out}")
     return 0
 
 

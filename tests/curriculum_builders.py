@@ -19,9 +19,11 @@ PAGE = "RootWebArea 'Click Button Task', focused\n\t[13] button 'ok'\n\t[14] but
 
 
 class ChatServer:
-    """Answers `/v1/chat/completions` with `answer(user message, number of the request)`; an int is a status."""
+    """Answers `/v1/chat/completions` with `answer(user message, number of the request)`; an int is a status, a list
+    the whole body.
+    """
 
-    def __init__(self, answer: Callable[[str, int], str | int]) -> None:
+    def __init__(self, answer: Callable[[str, int], str | int | list[Any]]) -> None:
         self.answer = answer
         self.prompts: list[str] = []
         self.url = ""
@@ -62,6 +64,8 @@ class ChatServer:
         await asyncio.sleep(0)
         if isinstance(answer, int):
             return web.json_response({"error": {"message": "told to fail"}}, status=answer)
+        if isinstance(answer, list):
+            return web.json_response(answer)
         message: dict[str, Any] = {"role": "assistant", "content": answer}
         return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
 

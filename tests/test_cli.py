@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from webrl import cli
-from webrl.cli.options import COMMON, describe_sections
+from webrl.cli.options import COMMON
 from webrl.config import RunConfig, describe_options, plugins
 from webrl.runs.store import write_text
 
@@ -72,13 +72,6 @@ def test_help_lists_what_people_change_and_a_sections_options_when_asked(capsys)
         cli.main(["run", "--help", "acept"])
     assert ended.value.code == 2
     assert "--help 'acept': a SECTION is one of tasks, models" in capsys.readouterr().err
-
-
-def test_help_of_a_stage_keeps_to_its_sections():
-    shown = describe_sections(("label",))
-    assert "label.threshold=0.5" in shown
-    assert "seed=0" in shown
-    assert "actor.beta" not in shown
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["rollout", "--help"]])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from webrl.config import RunConfig
-from webrl.runs.disk import atomic_path, make_folder
+from webrl.runs.disk import atomic_path
 from webrl.runs.folder import open_run
 from webrl.runs.store import Appender, write_json
 from webrl.training.checkpoint import Checkpoints
@@ -164,8 +164,3 @@ def test_the_temporary_file_of_a_process_on_another_machine_is_left_until_it_is_
     os.utime(other, (time.time() - 90_000,) * 2)
     write_json(tmp_path / "x.json", {})
     assert not other.exists()
-
-
-def test_folders_that_exist_are_left_alone(tmp_path: Path, events: list[Event]) -> None:
-    make_folder(tmp_path)
-    assert events == []

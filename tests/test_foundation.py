@@ -28,7 +28,7 @@ from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
 from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
-from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
+from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
 def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: float | None = 1.0) -> Trajectory:
@@ -51,7 +51,11 @@ def test_an_unknown_field_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("seed", "3", "'seed' must be int"), ("seed", True, "'seed' must be int"), ("split", 1, "'split' must be str")],
+    [
+        ("seed", "3", "field 'seed': .* valid integer, found '3'"),
+        ("seed", True, "field 'seed': .* valid integer, found True"),
+        ("split", 1, "field 'split': .* valid string, found 1"),
+    ],
 )
 def test_a_value_of_the_wrong_type_is_quoted(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -68,22 +72,13 @@ class Answer(Record):
 
 def test_yes_and_no_are_bools_and_numbers_are_not() -> None:
     assert Answer.from_json({"right": True, "sure": False}) == Answer(True, False)
-    with pytest.raises(ValueError, match="'right' must be bool, found 1"):
+    with pytest.raises(ValueError, match=r"field 'right': .* valid boolean, found 1"):
         Answer.from_json({"right": 1})
 
 
 def test_a_token_list_with_a_float_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'prompt_ids' must hold ints, found 2\.5"):
+    with pytest.raises(ValueError, match=r"field 'prompt_ids\.1': .* valid integer, found 2\.5"):
         Step.from_json({"index": 0, "observation": "", "response": "", "action": "", "prompt_ids": [1, 2.5]})
-
-
-def test_only_whole_attempts_are_finished() -> None:
-    assert [s.value for s in Status if not s.finished] == ["env_error", "policy_error", "timeout"]
-
-
-def test_the_last_step_of_a_cut_episode_is_last() -> None:
-    record = StepRecord("t:4", "t", "i", "s", 1, 4, 5, (1,), (2,), 0)
-    assert record.is_last
 
 
 def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
@@ -109,10 +104,10 @@ def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
 def test_a_file_that_holds_another_record_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "label.json"
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "reward": "1"}')
-    with pytest.raises(DataError, match=r"label\.json: field 'reward' must be int, found '1'"):
+    with pytest.raises(DataError, match=r"label\.json: field 'reward': .* valid integer, found '1'"):
         read_record(path, Label)
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "rewards": 1}')
-    with pytest.raises(DataError, match=r"label\.json: unknown field 'rewards' in Label; known: trajectory_id, p_yes"):
+    with pytest.raises(DataError, match=r"label\.json: unknown field 'rewards' in Label"):
         read_record(path, Label)
     path.write_text('{"trajectory_id": "a", "p_yes": 0.5}')
     with pytest.raises(DataError, match=r"label\.json: missing field 'reward' in Label"):
@@ -262,9 +257,9 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
         parts = {"seeds": counts, "heldout_types": counts["heldout_types"]}
         assert {name for name, part in parts.items() if "over_start" in part} == expected, why
     counts = summarize_evaluation(now)
-    add_over_start(counts, now, [*evaluation([None] + [1.0] * 39), *start[40:]], confidence=0.8)
+    add_over_start(counts, now, [*evaluation([None] + [1.0] * 39), *start[40:]])
     assert counts["over_start"]["tasks"] == 39, "what has no verdict is no pair"
-    assert counts["over_start"]["ci95"] == pytest.approx(paired_difference(13, 0, 26, 0, 0.8)[1:])
+    assert counts["over_start"]["ci95"] == pytest.approx(paired_difference(13, 0, 26, 0)[1:])
 
 
 def config_in(tmp_path: Path, **changes: object) -> RunConfig:

@@ -14,8 +14,7 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.runner import pad_left
 from webrl.llm.pictures import shown_size, shrink
-from webrl.llm.tokens import encode_chat
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import encode_chat, end_token_ids
 
 FAMILIES = sorted(PICTURE_TOKEN)
 TRLS_NAMES = {"lfm2_vl": "lfm2_2_5_vl", "qwen3_5": "qwen3_5_nothink"}

@@ -48,7 +48,7 @@ def ask(answers_per_connection, rounds, max_retries):
             pool = HttpPool([url], timeout_s=30, max_retries=max_retries)
             try:
                 for width in rounds:
-                    await asyncio.gather(*[pool.post("/x", {}, lambda answer: answer["a"]) for _ in range(width)])
+                    await asyncio.gather(*[pool.ask("/x", {}, lambda answer: answer["a"]) for _ in range(width)])
             finally:
                 await pool.close()
         return seen

@@ -9,7 +9,7 @@ from llm_builders import PAGE, save_tiny_model, score
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
-from webrl.llm import Message, Sampling, Turn, open_model
+from webrl.llm import Sampling, Turn, open_model
 from webrl.llm.loading import model_folder
 from webrl.llm.policy import ModelPolicy
 from webrl.types import Step
@@ -60,19 +60,6 @@ def test_answers_depend_on_their_seed_and_not_on_their_neighbours(folder):
     together, alone, other = run(folder, alone_and_together)
     assert [a.ids for a in together] == [a.ids for a in alone]
     assert other.ids != together[0].ids
-
-
-def test_greedy_answers_equal_transformers_generate(folder):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    some = prompts(4)
-    answers = run(folder, lambda m: generate_all(m, some, replace(SAMPLING, temperature=0.0)))
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    for prompt, answer in zip(some, answers, strict=True):
-        ids = torch.tensor([prompt])
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
-        assert list(answer.ids) == expected[0, len(prompt) :].tolist()
 
 
 def test_an_answer_ends_at_the_end_token_and_keeps_it(folder):
@@ -151,18 +138,6 @@ def test_policy_stores_what_the_model_saw_and_sampled(folder):
     assert first == second
     assert first.observation_shown == PAGE
     assert first.logprobs == pytest.approx(score(folder, first.prompt_ids, first.action_ids), abs=1e-4)
-
-
-def test_chat_goes_through_the_template(folder):
-    from webrl.llm.tokens import encode_chat
-
-    messages = [Message("user", "hello")]
-
-    async def ask(model):
-        return await model.chat(messages, SAMPLING), encode_chat(model.tokenizer, messages)
-
-    answer, ids = run(folder, ask)
-    assert list(answer.prompt_ids) == ids
 
 
 @pytest.mark.parametrize(

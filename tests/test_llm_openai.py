@@ -138,20 +138,6 @@ def test_requests_spread_over_servers_and_a_failing_one_is_rested(folder):
     assert len(answers) == 6
 
 
-def test_a_server_that_went_away_is_a_policy_error(folder):
-    async def main():
-        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            server = LoopbackServer(model)
-            async with server.running():
-                config = EngineConfig(kind="openai", urls=(server.url,), timeout_s=2, max_retries=1)
-                client = await OpenAIModel.connect(str(folder), config)
-            with pytest.raises(PolicyError, match="ConnectError"):
-                await client.generate(PROMPT, SAMPLING)
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-
-
 def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
     messages = [Message("user", "hello")]
 

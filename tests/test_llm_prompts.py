@@ -155,34 +155,7 @@ def test_round_numbers_stay_those_of_the_episode_when_history_is_cut(tokenizer):
     assert "Round 20\n\n" in text
 
 
-def test_a_page_may_be_cut_by_characters_as_the_released_code_does(tokenizer):
-    history = [step(0, "a", 'do(action="Wait")'), step(1, "b", "go_backward()")]
-    page = "0123456789" * 40
-    past = (
-        "Round 0\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\nBuy\n\n"
-        '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\ndo(action="Wait")\n\n'
-        "Round 1\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n** Simplified html **\n\n"
-        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\ngo_backward()\n\n"
-    )
-    limit = len(past) + 123
-    prompt = build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit)
-    turn = f"Round 2\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n{page[:123]}\n\n"
-    answer = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
-    assert tokenizer.decode(prompt.ids) == f"Task Instruction: Buy\n\n{past}{turn}{answer}"
-    assert (
-        build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit + 400).observation == page
-    )
-    assert build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=9).observation == ""
-    both = build(
-        tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit, max_tokens=len(prompt.ids) - 20
-    )
-    assert len(both.ids) <= len(prompt.ids) - 20
-
-
-def test_characters_are_counted_in_the_released_format_only():
-    assert load_config(None, ["models.prompt_format=webrl", "models.max_prompt_chars=15872"]).models.max_prompt_chars
-    with pytest.raises(UsageError, match="models: max_prompt_chars=15872 goes with prompt_format=webrl"):
-        load_config(None, ["models.max_prompt_chars=15872"])
+def test_the_prompt_of_the_released_format_is_its_own():
     with pytest.raises(UsageError, match="models: prompt=brief goes with prompt_format=chat"):
         load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
     with pytest.raises(UsageError, match="prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400"):

@@ -9,8 +9,8 @@ from llm_builders import build_tokenizer, save_tiny_model
 
 from webrl.config import RolloutConfig
 from webrl.errors import ModelError, UsageError
-from webrl.llm.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.interface import Sampling
+from webrl.llm.loading import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.local.runner import draw_tokens
 from webrl.llm.policy import check_sampling
 

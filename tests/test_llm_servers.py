@@ -61,9 +61,7 @@ def wait_until(condition, timeout_s=30.0):
     return False
 
 
-def test_stop_leaves_nothing_of_the_process_group(tmp_path, monkeypatch):
-    monkeypatch.setattr("webrl.llm.servers.vllm_fleet._STOP_GRACE_S", 1.0)
-
+def test_stop_leaves_nothing_of_the_process_group(tmp_path):
     async def main():
         server = process(tmp_path)
         server.start()
@@ -182,10 +180,10 @@ def test_verify_logprobs_accepts_the_same_weights_and_refuses_others(tmp_path):
                 lengths.extend(len(prompt) for prompt, *_ in samples)
                 return scorer(same)(samples)
 
-            check = await verify_logprobs(model, watched, 1e-3, prompt_tokens=100)
-            assert check.num_tokens > 20
+            differences = await verify_logprobs(model, watched, 1e-3, prompt_tokens=100)
+            assert len(differences) > 20
             assert max(lengths) == 100, "a prompt as long as the run's own is among them"
-            assert check.max_difference < 1e-4
+            assert max(differences) < 1e-4
             with pytest.raises(ModelError, match="differ from the trainer's"):
                 await verify_logprobs(model, scorer(other), 1e-3)
 

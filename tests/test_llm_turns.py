@@ -14,8 +14,15 @@ from webrl.errors import ModelError
 from webrl.interop.released import read_released
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.model import LocalModel
-from webrl.llm.tokens import encode_chat, encode_plain, split_thinking, without_thinking
-from webrl.llm.turns import closing_ids, end_token_ids, without_end
+from webrl.llm.tokens import (
+    closing_ids,
+    encode_chat,
+    encode_plain,
+    end_token_ids,
+    split_thinking,
+    without_end,
+    without_thinking,
+)
 from webrl.replay.records import encode_response
 
 GEMMA_TEMPLATE = (

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 import textwrap
 
@@ -10,6 +12,7 @@ from llm_builders import save_tiny_model
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, StageError
+from webrl.llm import Sampling, open_model
 from webrl.llm.servers.vllm_fleet import borrow, give_back, keep_servers
 from webrl.runs.folder import open_run
 
@@ -28,7 +31,7 @@ STAND_IN = textwrap.dedent("""\
                 print(path, file=file)
             refused = path in (folder / "refuse").read_text().split()
             self.send_response(500 if refused else 200); self.end_headers()
-            self.wfile.write(b"told to refuse" if refused else b"[]")
+            self.wfile.write(b"told to refuse" if refused else b"{answer}" if "completions" in path else b"[]")
         def log_message(self, *args): pass
     with (folder / "requests").open("a") as file:
         print("start", file=file)
@@ -38,6 +41,7 @@ STAND_IN = textwrap.dedent("""\
     port = int(sys.argv[sys.argv.index("--port") + 1])
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """)
+ANSWER = '{"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]}'.replace('"', r"\"")
 
 
 class StandIn:
@@ -45,7 +49,7 @@ class StandIn:
         self.folder = folder
         folder.mkdir()
         self.python = folder / "python"
-        self.python.write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        self.python.write_text(STAND_IN.format(python=sys.executable, folder=str(folder), answer=ANSWER))
         self.python.chmod(0o755)
         for name in ("refuse", "say", "requests"):
             (folder / name).write_text("")
@@ -137,13 +141,6 @@ def test_servers_that_do_not_wake_or_refuse_weights_are_started_anew(vllm, model
     assert "restarting the servers instead" in caplog.text
 
 
-def test_servers_that_are_not_to_be_kept_end_with_their_model(vllm, models):
-    with keep_servers():
-        vllm.use(models[0], keep_running=False)
-        vllm.use(models[0], keep_running=False)
-    assert vllm.seen() == ["start", "start"]
-
-
 def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
     fleets = []
 
@@ -160,6 +157,26 @@ def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
     assert vllm.seen() == ["start", "/sleep"]
 
 
+def test_servers_are_started_again_once_after_one_died(vllm, models):
+    async def work():
+        async with open_model(str(models[0]), vllm.engine(max_retries=0), ModelsConfig()) as model:
+
+            async def ask(wait_s):
+                await asyncio.sleep(wait_s)
+                return (await model.generate([5, 6], Sampling())).ids
+
+            for _ in range(2):  # all together, and while the servers are started again
+                assert await asyncio.gather(*map(ask, (0.0, 0.0, 0.05, 0.1, 0.2))) == [(3,)] * 5
+                os.killpg(model.fleet.servers[0]._process.pid, signal.SIGKILL)
+                await asyncio.sleep(0.2)
+            for _ in range(2):
+                with pytest.raises(ModelError, match=r"(?s)died again.*server0.log"):
+                    await model.generate([5, 6], Sampling())
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert vllm.seen().count("start") == 2
+
+
 def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models):
     (vllm.folder / "say").write_text("ValueError: No available memory for the cache blocks.\n")
     with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85"):
@@ -171,6 +188,6 @@ def test_what_an_error_of_the_servers_tells_to_change_may_be_changed_in_a_run_th
         return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), "rollout": {"engine": engine}})
 
     open_run(config(kind="vllm"))
-    open_run(config(kind="vllm", gpu_memory_utilization=0.4, weight_update="restart", keep_running=False))
+    open_run(config(kind="vllm", gpu_memory_utilization=0.4, weight_update="restart"))
     with pytest.raises(StageError, match=r"rollout\.engine\.kind"):
         open_run(config())

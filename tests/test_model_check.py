@@ -17,8 +17,7 @@ from webrl import load_actor as api_actor
 from webrl.cli import main
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.llm.loading import load_causal_lm, load_tokenizer, tokenizer_fingerprint
 from webrl.stages import copy_model
 from webrl.training.critic import open_critic
 from webrl.training.models import load_actor

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from curriculum_builders import PAGE
+from curriculum_builders import PAGE, ChatServer, serving
 from test_process_data import make_trajectory, write_phase
 
 from webrl import cli
@@ -22,47 +18,10 @@ from webrl.runs.folder import open_run
 ROOT = Path(__file__).parent.parent
 
 
-@contextmanager
-def serving(bodies: list[str]) -> Iterator[str]:
-    """A server on loopback that knows one model and answers every question with the last of `bodies`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(json.dumps({"object": "list", "data": [{"id": "garbage", "object": "model"}]}))
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(bodies[-1])
-
-        def answer(self, text: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def chat(content: str) -> str:
-    return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]})
-
-
-@pytest.mark.parametrize("body", ["[]", chat("%%% 17")])
-def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_path, body, capsys):
-    bodies = [body]
-    with serving(bodies) as url:
+@pytest.mark.parametrize("answer", [[], "%%% 17"])
+def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_path, answer, capsys):
+    server = ChatServer(lambda *_: answer)
+    with serving(server) as url:
         engine = f"label.engine={{kind: openai, urls: ['{url}'], max_retries: 0}}"
         config = load_config(None, [f"runs_dir={tmp_path}", "label.judge=llm", engine])
         folder = open_run(config).phase(0)
@@ -75,19 +34,19 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
         assert f"webrl: {folder.labels}: none of 2 trajectories could be judged, the first: " in said[-1]
         assert not folder.is_done("label")
         assert [label.reward for label in read_labels(folder.labels).values()] == [None, None]
-        bodies.append(chat("YES"))
+        server.answer = lambda *_: "YES"
         assert cli.main(command) == 0
     assert [label.reward for label in read_labels(folder.labels).values()] == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("answer", "reason"),
     [
-        ("[]", "garbage answered none of 2 prompts, the last with: "),
-        (chat(""), "none of 2 answers of garbage holds an instruction"),
+        ([], "writer answered none of 2 prompts, the last with: "),
+        ("", "none of 2 answers of writer holds an instruction"),
     ],
 )
-def test_generation_without_one_instruction_is_a_failure(tmp_path, body, reason, capsys):
+def test_generation_without_one_instruction_is_a_failure(tmp_path, answer, reason, capsys):
     spec = importlib.util.spec_from_file_location("gen_task", ROOT / "scripts" / "gen_task.py")
     assert spec
     assert spec.loader
@@ -97,7 +56,7 @@ def test_generation_without_one_instruction_is_a_failure(tmp_path, body, reason,
     line = {"task": "Click on ok.", "web": "miniwob.click-button", "seed": 1, "page": PAGE}
     failures.write_text(json.dumps(line) + "\n")
     settings = ["--setting", "generate.engine.max_retries=0", "--num_tasks", "2"]
-    with serving([body]) as url:
+    with serving(ChatServer(lambda *_: answer)) as url:
         arguments = ["--failures", str(failures), "--output_path", str(out), "--base_url", url, *settings]
         assert gen_task.main(arguments) == 1
     assert reason in capsys.readouterr().err.splitlines()[-1]

@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from webrl.runs.own_python import own_environment, own_python
+from webrl.runs.machine import own_environment, own_python
 
 PROBE = """
 import json, os
-from webrl.runs.own_python import restore_python_path
+from webrl.runs.machine import restore_python_path
 restore_python_path()
 print(json.dumps([os.environ.get("PYTHONPATH"), "WEBRL_OUTER_PYTHONPATH" in os.environ]))
 """

@@ -21,8 +21,7 @@ from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, RunConfig, va
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import load_tokenizer
+from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
 from webrl.replay.process import make_plan, process
@@ -497,7 +496,6 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
         return next(line for line in done.stdout.splitlines() if line.startswith("prompt  "))
 
     assert said("--setting", "models.max_prompt_tokens=999").endswith("webrl, at most 999 tokens")
-    assert said("--setting", "models.max_prompt_chars=15872").endswith("15872 characters, at most 3584 tokens")
     assert said("--run", "runs/run").endswith("chat, at most 120 tokens")
     assert said("--rollout_path", "runs/run/phase_00").endswith("chat, at most 120 tokens")  # a run's own rollouts
     shutil.copytree(actor, tmp_path / "runs" / "run" / "phase_00" / "actor")

@@ -19,8 +19,7 @@ from webrl.config import CriticConfig, RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import load_tokenizer
+from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.pictures import Picture, sha256
 from webrl.preflight import check_inputs
 from webrl.replay.demonstrations import read_demonstrations

@@ -16,7 +16,6 @@ from webrl.reports.run import (
     phase_rows,
     phase_table,
     rate_text,
-    site_table,
     standing_text,
 )
 from webrl.runs.folder import RunFolder
@@ -116,15 +115,6 @@ def test_the_overview_has_a_line_per_phase():
     assert "80/240 = 33.3 %" in shown
     assert "120/240 = 50.0 %" in shown
     assert "2.0" in shown
-
-
-def test_task_types_are_compared_first_against_last():
-    assert site_table([phase(0, 80)]) is None
-    table = site_table([phase(0, 80), phase(1, 100), phase(2, 120)])
-    shown = render(table)
-    assert "8/24" in shown
-    assert "12/24" in shown
-    assert "10/24" not in shown
 
 
 def test_metrics_for_trackers_are_flat_numbers_without_task_types():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -128,7 +130,19 @@ def test_a_line_of_progress_has_count_rate_time_left_and_success():
     assert (pace(1, 40.0), pace(0, 9.0), time_left(4, 8.0, 0)) == ("1.5 a minute", "", "")
 
 
-def test_without_a_terminal_progress_is_lines_of_the_log(caplog: pytest.LogCaptureFixture):
+def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with monkeypatch.context() as on_terminal:
+        on_terminal.setattr(sys, "stderr", Terminal())
+        with progress(3, "rollout p01", "episodes") as bar:
+            bar.set_postfix_str("success 1/2")
+            bar.update(2)
+            assert "success 1/2" in str(bar)
     with caplog.at_level(logging.INFO, "webrl"):
         with progress(3, "quick", "steps") as bar:
             bar.update(3)

@@ -41,18 +41,16 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     events = EventAccumulator(str(folder))
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]} | {
-        tag: [(e.step, e.histogram_value.num) for e in events.Histograms(tag)] for tag in events.Tags()["histograms"]
-    }
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_tensorboard_gets_scalars_and_histograms_on_each_groups_own_axis(tmp_path):
+def test_tensorboard_gets_scalars_on_each_groups_own_axis(tmp_path):
     config = RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",))
     with open_trackers(config) as trackers:
-        trackers.log("actor", {"loss": 0.5, "advantage": [0.0, 1.0, -1.0]}, step=3)
+        trackers.log("actor", {"loss": 0.5}, step=3)
         trackers.log("phase", {"eval.rate": 0.25}, step=1)
     found = scalars(tmp_path / "r" / "tensorboard")
-    assert found == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)], "actor/advantage": [(3, 3.0)]}
+    assert found == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)]}
 
 
 def test_a_failing_log_call_warns_once_and_the_others_go_on(caplog):
@@ -86,7 +84,7 @@ def test_the_relay_forwards_new_whole_lines_only(tmp_path):
     with Relay(tmp_path, Trackers({"listing": listing})), path.open("a", encoding="utf-8") as file:
         line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
         file.write(json.dumps(line) + "\n" + "not json\n" + '{"name": "torn", "st')
-    assert listing.seen == [("phase_01/actor", {"loss": 0.5, "advantages": [1, 2.0]}, 2)]
+    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2)]
 
 
 def test_the_relay_survives_a_file_that_a_resumed_trainer_shortened(tmp_path):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,13 +69,6 @@ def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: P
         third = gen_tasks(run)
     assert third.returncode == 0, third.stderr
     assert not (run / ".lock" / "holder.json").exists()
-
-
-def test_a_holder_that_is_stopped_still_has_its_run_folder(tmp_path: Path) -> None:
-    with holder(HOLD, tmp_path) as first:
-        os.kill(first.pid, signal.SIGSTOP)
-        with pytest.raises(StageError, match=f"process {first.pid} on "), hold_run(tmp_path):
-            pass
 
 
 def test_a_record_of_a_dead_process_alone_locks_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from curriculum_builders import PAGE, ChatServer, build_task
 from webrl.config import EngineConfig, FilterConfig, GenerateConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.tasks.feasibility import (
-    Feasibility,
     check_feasibility,
     load_rules,
     missing_from_page,
@@ -70,9 +69,7 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
 
     async def judge(left):
         seen.append([task.instruction for task in left])
-        return Feasibility(
-            tuple(task.instruction != "Compare two phones" for task in left), ("answer 'NO'",) * len(left)
-        )
+        return [("infeasible", "answer 'NO'") if t.instruction == "Compare two phones" else None for t in left], ""
 
     values = {
         "Sort the mice by price": 0.01,
@@ -99,7 +96,7 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         "value_high": 1,
         "budget": 1,
     }
-    assert [stage.name for stage in report.stages] == [
+    assert [stage["name"] for stage in report.stages] == [
         "malformed",
         "duplicate",
         "leakage",
@@ -107,11 +104,11 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         "critic",
         "budget",
     ]
-    assert [stage.num_kept for stage in report.stages] == [9, 6, 5, 4, 2, 1]
+    assert [stage["num_kept"] for stage in report.stages] == [9, 6, 5, 4, 2, 1]
     assert seen == [
         ["Sort the mice by price", "Show the newest reviews", "Compare two phones", "List all shoes", "Find a red hat"]
     ]
-    assert report.stages[0].dropped_examples == ("Open (has fewer than two words)",)
+    assert report.stages[0]["dropped_examples"] == ["Open (has fewer than two words)"]
     details = {drop.task.instruction: drop.detail for drop in report.dropped}
     assert details["Sort the mice by price"] == "value 0.01 < 0.05"
     assert details["Please open the cart"].endswith("Open the cart!")
@@ -122,7 +119,7 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
 
 def test_filters_that_cannot_run_are_skipped_and_say_why():
     report = run(named("Open the cart"))
-    notes = {stage.name: stage.note for stage in report.stages}
+    notes = {stage["name"]: stage["note"] for stage in report.stages}
     assert notes == {
         "malformed": "",
         "duplicate": "",
@@ -132,18 +129,8 @@ def test_filters_that_cannot_run_are_skipped_and_say_why():
     }
     off = CONFIG.model_copy(update={"feasibility": False, "critic_band": False})
     report = run(named("Open the cart"), config=off, values=lambda left: [0.0])
-    assert [stage.note for stage in report.stages[3:]] == ["off by config"] * 2
+    assert [stage["note"] for stage in report.stages[3:]] == ["off by config"] * 2
     assert len(report.kept) == 1
-
-
-def test_values_must_match_the_tasks_in_number():
-    with pytest.raises(ValueError, match="is longer than"):
-        run(named("Open the cart", "Sort the mice"), values=lambda left: [0.5] * 3)
-
-
-def test_no_tasks_at_all_give_an_empty_report():
-    report = run([], judge=None, values=lambda left: [0.0] * len(left))
-    assert (report.kept, report.dropped, report.counts) == ([], [], {})
 
 
 def test_held_out_seeds_types_and_instructions_never_pass():
@@ -204,7 +191,7 @@ def test_tasks_whose_initial_page_is_not_known_pass_the_band_and_are_counted():
     tasks = named("Open the cart", "Sort the mice", "Find a hat")
     report = run(tasks, values=lambda left: [None, 0.9, 0.5])
     assert [task.instruction for task in report.kept] == ["Open the cart", "Find a hat"]
-    assert report.stages[-1].note == "not applied to 1 tasks: initial page unknown"
+    assert report.stages[-1]["note"] == "not applied to 1 tasks: initial page unknown"
     assert report.values == {tasks[1].task_id: 0.9, tasks[2].task_id: 0.5}
     assert sum(report.histogram()) == 2
 
@@ -289,10 +276,9 @@ def judge_all(server, tasks, cache, pages=None):
 def test_the_model_judges_with_the_rules_of_the_site_and_unreadable_answers_judge_nothing(tmp_path):
     answers = {"Open the cart": "YES", "Buy the moon": "NO: not sold", "Hm hm": "It depends"}
     server = ChatServer(lambda user, _: next(a for i, a in answers.items() if f"Instruction: {i}\n" in user))
-    checked = judge_all(server, named(*answers), tmp_path / "answers.jsonl")
-    assert checked.verdicts == (True, False, None)
-    assert checked.reasons[1] == "answer 'NO: not sold'"
-    assert not checked.skipped
+    drops, skipped = judge_all(server, named(*answers), tmp_path / "answers.jsonl")
+    assert drops == [None, ("infeasible", "answer 'NO: not sold'"), None]
+    assert not skipped
     judge_all(server, named(*answers), tmp_path / "other.jsonl")
     assert len(server.prompts) == 6
 
@@ -301,10 +287,9 @@ def test_a_model_that_cannot_judge_is_left_out_after_a_few_questions_and_page_ru
     server = ChatServer(lambda user, _: "Click on the blue button.")
     tasks = [build_task(f'Click on the "ok" button {i} times.', seed=i) for i in range(30)]
     tasks.append(build_task('Click on the "absent" button.'))
-    checked = judge_all(server, tasks, tmp_path / "answers.jsonl", [PAGE] * 31)
-    assert checked.verdicts == (None,) * 30 + (False,)
-    assert checked.reasons[30] == "'absent' is not on the page"
-    assert "answers neither YES nor NO ('Click on the blue button.')" in checked.skipped
+    drops, skipped = judge_all(server, tasks, tmp_path / "answers.jsonl", [PAGE] * 31)
+    assert drops == [None] * 30 + [("infeasible", "'absent' is not on the page")]
+    assert "answers neither YES nor NO ('Click on the blue button.')" in skipped
     assert len(server.prompts) == 16
 
 

@@ -11,7 +11,7 @@ import torch
 from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored, make_tokenizer
 
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
-from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import tokenizer_fingerprint
 from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
 from webrl.training.critic import critic_loss, values_of
 

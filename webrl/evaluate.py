@@ -30,18 +30,18 @@ class Rate(Record):
     rate: float
     """successes / episodes (0 if there are none)."""
     ci95: tuple[float, ...]
-    """Wilson interval (lower, upper) at the configured level."""
+    """Wilson interval (lower, upper)."""
     errors: int = 0
     """Episodes among them that ended in an error, not by the agent."""
 
 
-def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a binomial proportion (Wilson 1927); (0, 1) without episodes."""
+def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a binomial proportion (Wilson 1927); (0, 1) without episodes."""
     if not 0 <= successes <= episodes:
         raise ValueError(f"{successes} successes of {episodes} episodes")
     if episodes == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf(0.975)
     p = successes / episodes
     centre = p + z * z / (2 * episodes)
     margin = z * math.sqrt(p * (1 - p) / episodes + z * z / (4 * episodes**2))
@@ -55,9 +55,7 @@ def success_so_far(successes: int, episodes: int) -> str:
     return f"{successes}/{episodes} = {100 * successes / episodes:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def paired_difference(
-    both: int, first: int, second: int, neither: int, confidence: float = 0.95
-) -> tuple[float, float, float]:
+def paired_difference(both: int, first: int, second: int, neither: int) -> tuple[float, float, float]:
     """Return the difference of two success rates on the same tasks, (first − second), with its interval.
 
     Newcombe 1998 (Statistics in Medicine 17:2635), method 10: the Wilson limits of both rates, joined with their
@@ -73,7 +71,7 @@ def paired_difference(
     if not num:
         raise ValueError("a paired difference needs one task at least")
     rates = (both + first) / num, (both + second) / num
-    (low1, high1), (low2, high2) = (wilson_interval(n, num, confidence) for n in (both + first, both + second))
+    (low1, high1), (low2, high2) = (wilson_interval(n, num) for n in (both + first, both + second))
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)
     product = both * neither - first * second
     corrected = max(product - num / 2, 0) if product > 0 else product
@@ -108,19 +106,19 @@ def sign_test(worse: int, better: int) -> float:
     return float(sum(math.comb(num, k) for k in range(worse, num + 1)) / 2**num)
 
 
-def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
+def success_rate(trajectories: Iterable[Trajectory]) -> Rate:
     """Return the rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
     episodes = successes = errors = 0
     for trajectory in trajectories:
         episodes += 1
         errors += not trajectory.status.finished
         successes += is_success(trajectory)
-    return rate_of(successes, episodes, confidence, errors)
+    return rate_of(successes, episodes, errors)
 
 
-def rate_of(successes: int, episodes: int, confidence: float = 0.95, errors: int = 0) -> Rate:
+def rate_of(successes: int, episodes: int, errors: int = 0) -> Rate:
     """Return the rate of so many successes; not rounded, so that it is rounded once, where it is shown."""
-    interval = wilson_interval(successes, episodes, confidence)
+    interval = wilson_interval(successes, episodes)
     return Rate(successes, episodes, successes / max(episodes, 1), interval, errors)
 
 
@@ -134,20 +132,18 @@ def is_decided(trajectory: Trajectory) -> bool:
     return not trajectory.status.finished or trajectory.env_reward is not None
 
 
-def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
+def summarize_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Return `summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
     seen = [t for t in trajectories if t.task.split != "eval_heldout"]
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
-    summary = success_rate(seen, confidence).to_json() | {"by_task": rates_by(site_of, seen, confidence)}
+    summary = success_rate(seen).to_json() | {"by_task": rates_by(site_of, seen)}
     if heldout:
-        total = success_rate(heldout, confidence).to_json()
-        summary["heldout_types"] = total | {"by_task": rates_by(site_of, heldout, confidence)}
+        total = success_rate(heldout).to_json()
+        summary["heldout_types"] = total | {"by_task": rates_by(site_of, heldout)}
     return summary
 
 
-def add_over_start(
-    counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float = 0.95
-) -> None:
+def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory]) -> None:
     """Note in an evaluation's counts how it stands against the supervised start's, of held-out types apart.
 
     `over_start`: `difference` (of success rates), `ci95`, `tasks`, which are those that have a verdict in both. It is
@@ -155,11 +151,11 @@ def add_over_start(
     """
     for part, heldout in ((counts, False), (counts.get("heldout_types"), True)):
         mine, theirs = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
-        if part is not None and (found := page_difference(mine, theirs, confidence)):
+        if part is not None and (found := page_difference(mine, theirs)):
             part["over_start"] = found
 
 
-def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
+def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> dict[str, Any] | None:
     """Return `difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
 
     None where the two have not played the same tasks, each once, or none has a verdict in both.
@@ -172,7 +168,7 @@ def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], conf
         return None
     pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in decided)
     cells = pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
-    difference, *interval = paired_difference(*cells, confidence)
+    difference, *interval = paired_difference(*cells)
     return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 
@@ -211,14 +207,12 @@ def is_evaluated(evaluation: Mapping[str, Any]) -> bool:
     return any(rate.get("episodes") for rate in named_rates(evaluation).values())
 
 
-def rates_by(
-    key: Callable[[Trajectory], str], trajectories: Iterable[Trajectory], confidence: float = 0.95
-) -> dict[str, Any]:
+def rates_by(key: Callable[[Trajectory], str], trajectories: Iterable[Trajectory]) -> dict[str, Any]:
     """Return `success_rate` of each group, as JSON by the group's name."""
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         groups[key(trajectory)].append(trajectory)
-    return {name: success_rate(group, confidence).to_json() for name, group in sorted(groups.items())}
+    return {name: success_rate(group).to_json() for name, group in sorted(groups.items())}
 
 
 def site_of(trajectory: Trajectory) -> str:

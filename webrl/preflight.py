@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection
 
 from webrl.config import RunConfig
-from webrl.config.engine_plans import load_plan
 from webrl.config.extras import require, wanted_extras
+from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder

@@ -91,25 +91,12 @@ def _problem_text(cls: type, error: ValidationError) -> str:
     """What is wrong, which field, and what was found: an unknown field first, which tells why another is missing."""
     problems = error.errors(include_url=False)
     problem = next((each for each in problems if each["type"] == "unexpected_keyword_argument"), problems[0])
-    kind, found = problem["type"].removesuffix("_type"), problem["input"]
-    *parents, name = problem["loc"] or ("",)
-    for parent in parents:
-        if isinstance(parent, str) and kind in ("unexpected_keyword_argument", "missing"):
-            hint = typing.get_type_hints(cls)[parent]
-            cls = next(each for each in (hint, *typing.get_args(hint)) if isinstance(each, type))
-    if kind == "unexpected_keyword_argument":
-        return f"unknown field {name!r} in {cls.__name__}; known: {', '.join(typing.get_type_hints(cls))}"
-    if kind == "missing":
-        return f"missing field {name!r} in {cls.__name__}, found {found!r:.80}"
-    if kind == "dataclass":
-        where = f"field {'.'.join(map(str, problem['loc']))!r}: " if problem["loc"] else ""
-        return f"{where}expected a {problem['ctx']['class_name']} object, found {type(found).__name__}"
-    holds = isinstance(name, int)
-    where = ".".join(map(str, parents if holds else problem["loc"]))
-    if kind == "enum":
-        return f"field {where!r} is {found!r:.80}; expected {problem['ctx']['expected']}"
-    kind = {"string": "str", "tuple": "a list", "dict": "an object"}.get(kind, kind)
-    return f"field {where!r} must {f'hold {kind}s' if holds else f'be {kind}'}, found {found!r:.80}"
+    where, found = ".".join(map(str, problem["loc"])), f"found {problem['input']!r:.80}"
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"unknown field {where!r} in {cls.__name__}"
+    if problem["type"] == "missing":
+        return f"missing field {where!r} in {cls.__name__}, {found}"
+    return f"{f'field {where!r}' if where else cls.__name__}: {problem['msg']}, {found}"
 
 
 @dataclass(frozen=True)

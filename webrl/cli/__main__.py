@@ -3,7 +3,7 @@
 import sys
 
 from webrl.cli import main
-from webrl.runs.own_python import restore_python_path
+from webrl.runs.machine import restore_python_path
 
 restore_python_path()
 sys.exit(main())

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,10 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--config {args.config} says where sites are: it goes with --sites")
     if args.sites and args.checks:
         raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
-    checks = _site_checks(args.config) if args.sites else run_checks(args.checks)
+    for name in args.checks:
+        if name not in CHECKS:
+            raise UsageError(f"unknown check {name!r}; checks: {', '.join(CHECKS)}")
+    checks = _site_checks(args.config) if args.sites else [CHECKS[name]() for name in args.checks or CHECKS]
     width = max(len(check.name) for check in checks)
     for check in checks:
         print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
@@ -70,20 +73,16 @@ DEMO_DISK_GIB = 2
 
 
 class Check(NamedTuple):
-    """One finding.
+    """One finding: what was looked at, how it is, what was found, and what to do about it.
 
-    Example: `Check("vllm", "optional", "not installed", "pip install 'webrl[vllm]'")`
+    States: `ok`; `optional`: absent, and only some configs need it; `warning`: works, but poorly; `missing`: nothing
+    works without it. Example: `Check("vllm", "optional", "not installed", "pip install 'webrl[vllm]'")`
     """
 
     name: str
-    """What was looked at."""
     state: str
-    """`ok`; `optional`: absent, and only some configs need it; `warning`: works, but poorly; `missing`: nothing works
-    without it."""
     detail: str
-    """What was found."""
     fix: str = ""
-    """What to do about it, or ""."""
 
 
 def check_browser() -> Check:
@@ -115,9 +114,8 @@ def check_tasks() -> Check:
     except WebRLError as error:
         return Check("tasks", MISSING, str(error), fix)
     pages = len(list(root.glob("miniwob/*.html")))
-    if not pages:
-        return Check("tasks", MISSING, f"no MiniWoB++ pages in {root}/miniwob", fix)
-    return Check("tasks", OK, f"{pages} MiniWoB++ pages ({root})")
+    found = f"{pages} MiniWoB++ pages in {root}/miniwob"
+    return Check("tasks", OK, found) if pages else Check("tasks", MISSING, found, fix)
 
 
 def check_torch() -> Check:
@@ -212,15 +210,3 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "disk": check_disk,
 }
 """Every check by name, in the order of the table."""
-
-
-def run_checks(names: Sequence[str]) -> list[Check]:
-    """Run the named checks, or all.
-
-    Raises:
-        UsageError: unknown name; the known ones are listed.
-    """
-    for name in names:
-        if name not in CHECKS:
-            raise UsageError(f"unknown check {name!r}; checks: {', '.join(CHECKS)}")
-    return [CHECKS[name]() for name in names or CHECKS]

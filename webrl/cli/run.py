@@ -19,7 +19,7 @@ from webrl.evaluate import page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
 from webrl.replay.demonstrations import check_demonstrations
-from webrl.reports.run import overview_table, phase_table, rate_text, site_table
+from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
@@ -91,9 +91,6 @@ def run_all(config: RunConfig) -> int:
     folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]
     console.print(overview_table(summaries))
-    by_site = site_table(summaries)
-    if by_site is not None:
-        console.print(by_site)
     console.print(f"summary  {folder.summary}", highlight=False)
     if write_report := plugins.hook("report"):
         report = folder.path / "report.html"
@@ -163,10 +160,10 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
             )
             if not here:
                 continue
-            difference = page_difference(here, there, config.evaluate.confidence)
+            difference = page_difference(here, there)
             if difference is None:
                 raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
-            rates = [success_rate(side, config.evaluate.confidence).to_json() for side in (here, there)]
+            rates = [success_rate(side).to_json() for side in (here, there)]
             parts[f"{suite}: {name}" if suite else name] = {"this": rates[0], "other": rates[1], **difference}
     return parts
 

@@ -159,17 +159,9 @@ class ModelsConfig(PromptLimit):
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
-    max_prompt_chars: int = Field(
-        0,
-        ge=0,
-        description="prompt_format webrl: past rounds and page together have at most this many characters, 15872 in "
-        "the released code; 0: only max_prompt_tokens counts",
-    )
 
     @model_validator(mode="after")
-    def _characters_are_of_the_released_format(self) -> Self:
-        if self.max_prompt_chars and self.prompt_format != "webrl":
-            raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+    def _prompts_are_of_the_chat_formats(self) -> Self:
         if self.prompt != "auto" and self.prompt_format == "webrl":
             raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
         if self.prompt == "rounds" and self.max_prompt_tokens < _ROUNDS_FROM:
@@ -213,9 +205,6 @@ class EngineConfig(ServerConfig):
     start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
     weight_update: Literal["auto", "restart"] = Field(
         "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
-    )
-    keep_running: bool = Field(
-        True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
     )
 
     @field_validator("extra_args")
@@ -601,7 +590,6 @@ class EvaluateConfig(Section):
         description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
         "others plays every page once more",
     )
-    confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
 
     @field_validator("temperature", mode="wrap")
     @classmethod
@@ -754,7 +742,7 @@ def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] 
         places = [tuple(section.split(".")) for sections in SHARED.values() for section in sections]
         # what a section says wrong because the shared one does is said once
         said = {(*place, *rest) for place in places for rest in shared}
-        lines = [_explain(e, _place(e, source, typed)) for e in problems if e["loc"] not in said]
+        lines = [_explain(e, source, typed) for e in problems if e["loc"] not in said]
         rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
         raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
 
@@ -865,27 +853,32 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
 
 
-def _place(error: Any, source: str, typed: Sequence[str]) -> str:
-    """Return where the mistake was made; settings that conflict may come from both places."""
-    key = ".".join(str(part) for part in error["loc"])
+def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
+    """One problem in one line: where the mistake was made (settings that conflict may come from two places), and what
+    was meant: the known key that an unknown one misspells, else the keys that have its last part in other sections.
+    """
+    key, message = ".".join(str(part) for part in error["loc"]), problem_message(error)
     if any(f"{key}.".startswith(f"{name}.") for name in typed):
-        return TYPED
-    if any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != TYPED:
-        return TYPED if error["type"] == "extra_forbidden" else f"{source} and {TYPED}"
-    return source
-
-
-def _explain(error: Any, source: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    message = problem_message(error)
+        source = TYPED
+    elif any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != TYPED:
+        source = TYPED if error["type"] == "extra_forbidden" else f"{source} and {TYPED}"
     if error["type"] == "extra_forbidden":
-        near, section = _nearest_keys(key), key.partition(".")[0]
-        hint = f"; sections: {', '.join(RunConfig.model_fields)}"
-        if near:
-            hint = f"; did you mean {' or '.join(map(repr, near))}?"
-        elif section in RunConfig.model_fields:
-            hint = f"; `webrl run --help {section}` lists the options of that section"
-        return f"{source}: unknown key {key!r:.200}{hint}"
+        section, _, leaf = key.rpartition(".")
+        elsewhere: list[str] = []
+        siblings = {} if section else {name: name for name in RunConfig.model_fields}
+        for option in describe_options():
+            parts = [name.rpartition(".") for name in option.keys]
+            same = zip(option.keys, parts, strict=True)
+            siblings |= {last: name for name, (above, _, last) in same if above == section}
+            if parts[0][2] == leaf:
+                elsewhere += option.keys[:1] if parts[0][0] in SHARED else option.keys
+        found = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.7)
+        hint = f"sections: {', '.join(RunConfig.model_fields)}"
+        if near := [siblings[found[0]]] if found else elsewhere:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
+        elif (first := key.partition(".")[0]) in RunConfig.model_fields:
+            hint = f"`webrl run --help {first}` lists the options of that section"
+        return f"{source}: unknown key {key!r:.200}; {hint}"
     if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
         return f"{source}: {message}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
@@ -893,17 +886,3 @@ def _explain(error: Any, source: str) -> str:
         return f"{source}: {key}: {message}"
     value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
     return f"{source}: {key} = {value}: {message}"
-
-
-def _nearest_keys(key: str) -> list[str]:
-    """Return the known key that an unknown one misspells; else the keys that have its last part in other sections."""
-    section, _, leaf = key.rpartition(".")
-    elsewhere: list[str] = []
-    siblings = {} if section else {name: name for name in RunConfig.model_fields}
-    for option in describe_options():
-        parts = [name.rpartition(".") for name in option.keys]
-        siblings |= {last: name for name, (above, _, last) in zip(option.keys, parts, strict=True) if above == section}
-        if parts[0][2] == leaf:
-            elsewhere += option.keys[:1] if parts[0][0] in SHARED else option.keys
-    near = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.7)
-    return [siblings[near[0]]] if near else elsewhere

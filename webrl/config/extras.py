@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from packaging.specifiers import SpecifierSet
 
 from webrl.config import OptimConfig, RunConfig, plugins
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing
 
 _PLAYS = ("rollout", "accept", "eval")

@@ -44,10 +44,7 @@ def parse_yaml(text: str, source: str) -> Any:
             `source` and the line are quoted.
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None:
-            _refuse_repeated_keys(node, source, set())
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -59,20 +56,15 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UsageError(f"{source}: nested too deep: settings need five levels at most") from None
 
 
-def _refuse_repeated_keys(node: yaml.Node, source: str, seen: set[int]) -> None:
-    """Raise UsageError for a key that a mapping has twice, of which PyYAML would take the last."""
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        keys: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                raise UsageError(
-                    f"{source}: line {key.start_mark.line + 1}: key {key.value!r} is given twice; keep only one"
-                )
-            keys.add(str(key.value))
-            _refuse_repeated_keys(value, source, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeated_keys(item, source, seen)
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As PyYAML."""
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"key {key.value!r} is given twice; keep only one"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)

@@ -18,7 +18,7 @@ from typing import Any
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
-from webrl.llm.turns import without_end
+from webrl.llm.tokens import without_end
 from webrl.runs.disk import make_folder
 from webrl.runs.store import open_input, write_records
 from webrl.types import Label, Status, Step, Task, Trajectory

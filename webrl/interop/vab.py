@@ -19,7 +19,7 @@ import orjson
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.turns import without_end
+from webrl.llm.tokens import without_end
 from webrl.runs.disk import file_name
 from webrl.runs.store import numbered_lines, open_input, read_json, write_json
 from webrl.runs.text import valid_text
@@ -29,7 +29,6 @@ PAST_PAGE = "** Simplified html **"
 """`prompt` of every line but the first."""
 SITE = "webarena"
 """Traces do not name their site."""
-_TEXT_FIELDS = ("html", "response", "target")
 _FIXED = "fixed_traces"
 _QUOTED_OR_COMMENT = re.compile(
     r"""('''.*?'''|\"{3}.*?\"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|^[ \t]*#[^\n]*\n?""", re.DOTALL | re.MULTILINE
@@ -189,16 +188,11 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
                 problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); the bad characters were replaced")
                 if isinstance(row, dict):
                     row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
-            if not isinstance(row, dict):
-                problems.add("broken_line", place, f"expected an object, found {type(row).__name__}; trace left out")
-                return None
-            for name in _TEXT_FIELDS:
-                if not isinstance(row.get(name), str):
-                    found = repr(row[name])[:60] if name in row else "nothing"
-                    problems.add("broken_line", place, f"field {name!r} must be text, found {found}; trace left out")
-                    return None
-            if type(row.get("index")) is not int:
-                problems.add("broken_line", place, f"field 'index' must be a number, found {row.get('index')!r:.60}")
+            kinds = {"html": str, "response": str, "target": str, "index": int}
+            found = row if isinstance(row, dict) else {}
+            if wrong := next((name for name, kind in kinds.items() if type(found.get(name)) is not kind), None):
+                reason = f"field {wrong!r} must be {kinds[wrong].__name__}, found {found.get(wrong, row)!r:.60}"
+                problems.add("broken_line", place, f"{reason}; trace left out")
                 return None
             if rows and row["index"] == 0:
                 problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")

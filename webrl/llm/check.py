@@ -20,8 +20,7 @@ from webrl.llm.loading import (
     quiet,
     refuse_gaps,
 )
-from webrl.llm.tokens import controls, render_chat
-from webrl.llm.turns import closing_ids
+from webrl.llm.tokens import closing_ids, controls, render_chat
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 
@@ -82,7 +81,7 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
         wanted = "vision-language model" if sees else "causal language model"
         raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
     try:
-        with quiet(bars=False):
+        with quiet():
             if hasattr(config, "quantization_config"):
                 import torch
 

@@ -52,11 +52,6 @@ class Look:
     """Width and height of the picture in pixels."""
 
 
-def has_vision(config: Any) -> bool:
-    """Return whether a model of this transformers config has a vision tower."""
-    return hasattr(config, "vision_config")
-
-
 class Eyes:
     """The processor of one model.
 
@@ -167,16 +162,6 @@ class Eyes:
     def _are_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
-    def needed(self, image: bytes | None) -> bytes:
-        """Return the image of a prompt.
-
-        Raises:
-            ModelError: there is none.
-        """
-        if image is None:
-            raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
-        return image
-
     def count(self, ids: Sequence[int]) -> int:
         """Count the tokens that represent a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
@@ -188,15 +173,12 @@ def _load_processor(name: str) -> Any:
     try:
         processor = AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
     except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
-        named = [p for p in ("torchvision", "num2words") if p in str(error).lower()]
-        lacking = next((p for p in named if find_spec(p) is None), None)
-        if lacking or isinstance(error, ImportError):
-            fix = f"pip install {lacking}" if lacking else first_line(error)
-            if lacking == "torchvision":  # of the release and build that fits torch
-                version, _, build = str(torch.__version__).partition("+")
-                index = " --extra-index-url https://download.pytorch.org/whl/cpu" if build == "cpu" else ""
-                fix = f"pip install torchvision torch=={torch.__version__ if index else version}{index}"
-            raise ModelError(f"the processor of model {name!r} needs {lacking or 'a package'}: {fix}") from None
+        named = (package for package in ("torchvision", "num2words") if package in str(error).lower())
+        if lacking := next((package for package in named if find_spec(package) is None), None):
+            # the release and build that fit torch
+            index = " --extra-index-url https://download.pytorch.org/whl/cpu" if "+cpu" in torch.__version__ else ""
+            fix = f"pip install {lacking} torch=={torch.__version__}{index}"
+            raise ModelError(f"the processor of model {name!r} needs {lacking}: {fix}") from None
         raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
     if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
         raise ModelError(

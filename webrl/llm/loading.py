@@ -1,17 +1,22 @@
-"""Load a tokenizer or a causal language model, with errors that explain how to fix the problem."""
+"""Load a tokenizer or a causal language model, with errors that explain how to fix the problem; and short hashes that
+tell whether two records come from the same weights or the same tokenizer.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
+from weakref import WeakKeyDictionary
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
-from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json, write_json
 
@@ -34,6 +39,15 @@ MODEL_FILES = (
 """The files that a model is loaded from; optimizer states, pickles and other files in its folder are ignored."""
 ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
+_WHOLE_FILE_BYTES = 64 << 20
+"""Weight files up to this size are hashed whole; larger ones by header and evenly spread blocks."""
+_BLOCK_BYTES = 64 << 10
+_NUM_BLOCKS = 256
+_HEX_DIGITS = 16
+_TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+_NO_TOKENIZER = ("config.json", "generation_config.json", "model.safetensors.index.json", "adapter_config.json")
+_fingerprints: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
+"""Tokenizer -> its length, and its fingerprint, which takes seconds for a large one."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -189,19 +203,18 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
 
 
 @contextlib.contextmanager
-def quiet(*, bars: bool = True) -> Iterator[None]:
-    """Silence transformers' report of absent weights, which `refuse_gaps` reads, and its bars unless `bars`."""
+def quiet() -> Iterator[None]:
+    """Silence transformers' report of absent weights, which `refuse_gaps` reads, and its progress bars."""
     from transformers.utils import logging
 
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    if has_bars and not bars:
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if has_bars and not bars:
+        if has_bars:
             logging.enable_progress_bar()
 
 
@@ -367,6 +380,75 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
         AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False).save_pretrained(target)
     else:
         load_tokenizer(name).save_pretrained(target)
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Hex digits over all that a folder's tokenizer is loaded from, chat template included."""
+    digest = hashlib.sha256()
+    files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
+    for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        digest.update(file.read_bytes())
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
+        config = json.loads((folder / "config.json").read_bytes())
+        digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """16 hex digits over everything that decides which ids a text becomes (not the chat template).
+
+    Equal for a tokenizer and its saved and reloaded copy. Remembered as long as the tokenizer has the same length.
+    """
+    known = _fingerprints.get(tokenizer)
+    if known is not None and known[0] == len(tokenizer):
+        return known[1]
+    if getattr(tokenizer, "is_fast", False):
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        state.pop("truncation", None)
+        state.pop("padding", None)
+    else:
+        added = {t.content: i for i, t in tokenizer.added_tokens_decoder.items()}
+        state = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab(), "added": added}
+    fingerprint = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:_HEX_DIGITS]
+    _fingerprints[tokenizer] = (len(tokenizer), fingerprint)
+    return fingerprint
+
+
+def weights_fingerprint(folder: Path | str) -> str:
+    """16 hex digits over the weight files of a model or adapter folder.
+
+    Files above 64 MiB are sampled (size, first block, 256 blocks spread evenly, last block), so that an 8B model
+    takes well under a second. Cached by path, size and modification time.
+
+    Raises:
+        ModelError: the folder holds no `.safetensors` or `.bin` weights.
+    """
+    root = Path(folder)
+    files = sorted(root.glob("*.safetensors")) or sorted(root.glob("*.bin"))
+    if not files:
+        raise ModelError(f"{str(root)!r} holds no weights (*.safetensors); was the checkpoint saved completely?")
+    digest = hashlib.sha256()
+    for file in files:
+        stat = file.stat()
+        digest.update(file.name.encode())
+        digest.update(_file_digest(str(file.resolve()), (stat.st_size, stat.st_mtime_ns)))
+    return digest.hexdigest()[:_HEX_DIGITS]
+
+
+@lru_cache(maxsize=256)
+def _file_digest(path: str, version: tuple[int, int]) -> bytes:
+    size, _ = version  # the modification time is there for the cache key
+    digest = hashlib.sha256(str(size).encode())
+    with Path(path).open("rb") as file:
+        if size <= _WHOLE_FILE_BYTES:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        else:
+            for index in range(_NUM_BLOCKS + 1):
+                file.seek((size - _BLOCK_BYTES) * index // _NUM_BLOCKS)
+                digest.update(file.read(_BLOCK_BYTES))
+    return digest.digest()
 
 
 def model_fingerprint(name: str, model: Any = None) -> str:

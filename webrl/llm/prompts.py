@@ -198,9 +198,6 @@ def build_policy_prompt(
 ) -> Prompt:
     """The policy's prompt, at most `models.max_prompt_tokens` long; the page's text gives way first.
 
-    `models.max_prompt_chars` cut the page from its end before tokens are counted, as the released code does (which
-    takes the page's beginning for its end where the rounds alone are longer: here nothing is left of the page then).
-
     Args:
         eyes: processor of a vision-language model.
         image: PNG of the page for that model.
@@ -237,9 +234,6 @@ def build_policy_prompt(
             return eyes.encode(messages if shows_text else by_coordinates(messages), look)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
 
-    if models.max_prompt_chars:
-        past = sum(len(text) for text, _ in _past_rounds(instruction, history))
-        observation = observation[: max(0, models.max_prompt_chars - past)]
     encode, cut = (encode_released, cut_tail) if models.prompt_format == "webrl" else (encode_ours, cut_lines)
     page = observation if shows_text else ""
     prompt = fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut)
@@ -294,18 +288,11 @@ def released_parts(
         start: oldest round shown; round numbers stay those of the episode.
     """
     parts = [("Task Instruction: ", True), (instruction, False), ("\n\n", True)]
-    parts += _past_rounds(instruction, history, start)
-    parts += [(f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]
-    return parts
-
-
-def _past_rounds(instruction: str, history: Sequence[Step], start: int = 0) -> list[tuple[str, bool]]:
-    parts = []
     for index, step in enumerate(history[start:], start):
         page = (instruction, False) if index == 0 else (_PAST_PAGE, True)
         parts += [(f"Round {index}\n\n{_USER}", True), page, (f"\n\n{_ASSISTANT}", True)]
         parts += [(step.response, False), ("\n\n", True)]
-    return parts
+    return [*parts, (f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]
 
 
 def build_judge_prompt(

@@ -1,10 +1,14 @@
-"""Text to token ids without letting a page forge a turn, and ids back to text.
+"""Text to token ids without letting a page forge a turn, ids back to text, and the tokens that end a turn.
 
 transformers parses a template's control tokens (`<|eot_id|>` …) wherever the string occurs, so that a page, an
 instruction or a past answer holding that string would end the turn. Here a guard character is put inside every
 such string in content before the template is rendered; the text between the remaining (real) control tokens is then
 tokenised as plain text, without the guard. Content that holds no control string is tokenised by the tokenizer's
 ordinary path, so the ids are those the model was trained on.
+
+A model may end its turn with several tokens (`end_token_ids`): its tokenizer's, those of its generation config (Gemma's
+`<end_of_turn>`, Llama's `<|eom_id|>`), the one its chat template writes after an answer. Sampling stops at any of them;
+training targets end with the one that the prompt format writes (`closing_ids`).
 
 Control tokens are the tokenizer's special tokens and those of its other added tokens that structure a conversation
 (`</think>`, `<tool_call>`, `<|fim_prefix|>`): not added tokens that are text, such as Gemma's runs of spaces.
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +27,7 @@ from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message
+from webrl.llm.loading import adapter_base, model_folder
 
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
@@ -235,23 +241,14 @@ def controls(tokenizer: Any) -> _Controls:
 
 
 def _compile(names: Iterable[str]) -> re.Pattern[str] | None:
-    # One-character control strings cannot be broken by a guard inside; the longest name wins at each place. Tried one
-    # after another, Gemma's 6,000 take milliseconds a page.
-    tree: dict[str, Any] = {}
-    for name in names:
-        if len(name) > 1:
-            node = tree
-            for character in name:
-                node = node.setdefault(character, {})
-            node[""] = {}
-    return re.compile(f"({_as_pattern(tree)})") if tree else None
-
-
-def _as_pattern(tree: dict[str, Any]) -> str:
-    branches = [re.escape(character) + _as_pattern(rest) for character, rest in sorted(tree.items()) if character]
-    if not branches:
-        return ""
-    return f"(?:{'|'.join(branches)})" + ("?" if "" in tree else "")
+    # One-character control strings cannot be broken by a guard inside; the longest name wins at each place. By first
+    # character: only at `<` are Gemma's 6,000 tried one after another.
+    long = sorted(name for name in names if len(name) > 1)
+    groups = [
+        f"{re.escape(first)}(?:{'|'.join(re.escape(name[1:]) for name in sorted(group, key=len, reverse=True))})"
+        for first, group in itertools.groupby(long, key=lambda name: name[0])
+    ]
+    return re.compile(f"({'|'.join(groups)})") if groups else None
 
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -270,3 +267,76 @@ def split_thinking(text: str) -> tuple[str, str]:
     """(reasoning with its tags, rest); joined they are `text`."""
     rest = without_thinking(text)
     return text[: len(text) - len(rest)], rest
+
+
+RELEASED_END = "<|eot_id|>"
+"""The token that ends an action of the released checkpoints, for every model."""
+
+
+def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends an answer of the model; the first is the tokenizer's own, if it has one.
+
+    Args:
+        name: folder (a LoRA folder: its base's settings count too) or hub name.
+
+    Raises:
+        ModelError: generation_config.json or config.json name an id outside the vocabulary.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    folder = model_folder(name)
+    base = adapter_base(folder) if folder else None
+    configured: list[int] = []
+    size = len(tokenizer)
+    for source in filter(None, (name, base)):
+        try:
+            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+        except (OSError, ValueError):
+            config = None  # a LoRA folder, or a tokenizer alone
+        else:
+            size = max(size, int(getattr(config, "vocab_size", 0) or 0))
+        try:
+            generation: Any = GenerationConfig.from_pretrained(source)
+        except (OSError, ValueError):
+            generation = config
+        ends = getattr(generation, "eos_token_id", None)
+        configured += [ends] if isinstance(ends, int) else list(ends or [])
+    for end in configured:
+        if not 0 <= end < size:
+            raise ModelError(
+                f"model {name!r}: generation_config.json or config.json names end token {end} (eos_token_id), but the "
+                f"vocabulary has {size} tokens; correct eos_token_id there"
+            )
+    found = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    found += configured
+    found += [end for end in (_template_end(tokenizer), _added(tokenizer, RELEASED_END)) if end is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
+    """The token that ends an answer in training targets, as a tuple; empty for a tokenizer without one.
+
+    `webrl`: that of the released checkpoints; otherwise what the chat template writes behind an answer.
+    """
+    end = _added(tokenizer, RELEASED_END) if prompt_format == "webrl" else _template_end(tokenizer)
+    end = tokenizer.eos_token_id if end is None else end
+    return () if end is None else (end,)
+
+
+def without_end(text: str) -> str:
+    """An imported answer without the end token's text, which released actions carry along."""
+    return text.removesuffix(RELEASED_END)
+
+
+def _template_end(tokenizer: Any) -> int | None:
+    """The first control token that the chat template writes behind an answer."""
+    pattern = controls(tokenizer).any
+    if not getattr(tokenizer, "chat_template", None) or pattern is None:
+        return None
+    chat = [{"role": "user", "content": "goal"}, {"role": "assistant", "content": _MARK}]
+    match = pattern.match(render_chat(tokenizer, chat, add_generation_prompt=False).rpartition(_MARK)[2].lstrip())
+    return int(tokenizer.convert_tokens_to_ids(match.group())) if match else None
+
+
+def _added(tokenizer: Any, name: str) -> int | None:
+    return next((i for i, token in tokenizer.added_tokens_decoder.items() if token.content == name), None)

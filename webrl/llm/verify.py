@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
@@ -24,18 +23,6 @@ _SEEDS = 2
 _MAX_NEW_TOKENS = 16
 
 
-@dataclass(frozen=True)
-class LogprobCheck:
-    """How far the sampler's log-probs are from the trainer's."""
-
-    num_tokens: int
-    """Tokens compared."""
-    mean_difference: float
-    """Mean absolute difference."""
-    max_difference: float
-    """Largest absolute difference."""
-
-
 async def verify_logprobs(
     model: LanguageModel,
     reference_logprobs: ReferenceLogprobs,
@@ -43,7 +30,7 @@ async def verify_logprobs(
     *,
     prompt_tokens: int = 0,
     asleep: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-) -> LogprobCheck:
+) -> list[float]:
     """Sample a few answers and have the trainer score the same ids; run it after every change of weights.
 
     A server may keep part of the old weights after a reload (vLLM keeps a prepacked copy of a tied head).
@@ -57,8 +44,11 @@ async def verify_logprobs(
             past a rotary table's switch, does not show after a few words.
         asleep: entered while the trainer scores, e.g. to free the engine's GPU for it.
 
+    Returns:
+        The absolute difference of each token.
+
     Raises:
-        ModelError: the difference is larger, so the engine does not have these weights.
+        ModelError: the mean difference is larger, so the engine does not have these weights.
     """
     text = " ".join(_PROMPTS)
     long = " ".join([text] * (prompt_tokens // len(text.split()) + 1))
@@ -76,12 +66,12 @@ async def verify_logprobs(
         for answer, reference in zip(answers, references, strict=True)
         for a, b in zip(answer.logprobs, reference, strict=True)
     ]
-    check = LogprobCheck(len(differences), sum(differences) / len(differences), max(differences))
-    if not check.mean_difference <= tolerance:  # also catches NaN
+    mean, largest = sum(differences) / len(differences), max(differences)
+    if not mean <= tolerance:  # also catches NaN
         raise ModelError(
-            f"the engine's log-probs differ from the trainer's by {check.mean_difference:.4g} on average (largest "
-            f"{check.max_difference:.4g}, {check.num_tokens} tokens, tolerance {tolerance:g}): {model.name!r} does not "
-            "answer with these weights; use engine.weight_update=restart"
+            f"the engine's log-probs differ from the trainer's by {mean:.4g} on average (largest {largest:.4g}, "
+            f"{len(differences)} tokens, tolerance {tolerance:g}): {model.name!r} does not answer with these weights; "
+            "use engine.weight_update=restart"
         )
-    logger.info("log-probs match: mean difference %.2g over %d tokens", check.mean_difference, check.num_tokens)
-    return check
+    logger.info("log-probs match: mean difference %.2g over %d tokens", mean, len(differences))
+    return differences

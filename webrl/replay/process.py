@@ -83,9 +83,6 @@ class ProcessPlan:
     def describe(self, config: RunConfig) -> list[str]:
         """Return one line per decision, and those on the prompts of actor and judge."""
         models, label = config.models, config.label
-        shown: str = models.prompt_format
-        if models.max_prompt_chars:
-            shown += f", past rounds and page at most {models.max_prompt_chars} characters"
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",
@@ -98,7 +95,7 @@ class ProcessPlan:
         lines.append(f"current steps     {self.output}")
         if 2 in self.stages:
             lines.append(f"with history      {self.output_filter}")
-        lines.append(f"prompt            {shown}, at most {models.max_prompt_tokens} tokens")
+        lines.append(f"prompt            {models.prompt_format}, at most {models.max_prompt_tokens} tokens")
         if self.orm:
             text, limit = label.system_prompt or "ours", f"at most {label.max_prompt_tokens} tokens"
             lines.append(f"judge's prompt    {label.prompt_format}, {limit}, system text {text}")

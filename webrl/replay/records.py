@@ -9,8 +9,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.llm.pictures import Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
-from webrl.llm.tokens import CLOSE, OPEN, encode_plain, encode_text, split_thinking
-from webrl.llm.turns import closing_ids
+from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, split_thinking
 from webrl.types import Trajectory
 
 

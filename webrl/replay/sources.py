@@ -14,9 +14,8 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
-from webrl.llm.fingerprint import tokenizer_fingerprint, weights_fingerprint
-from webrl.llm.loading import load_tokenizer
-from webrl.llm.turns import end_token_ids
+from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint, weights_fingerprint
+from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer, score_steps

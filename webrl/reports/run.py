@@ -1,4 +1,4 @@
-"""What a run says in a terminal: a table per phase, an overview, and success by task type."""
+"""What a run says in a terminal: a table per phase, and an overview."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from webrl.evaluate import by_suite, named_rates, over_start_text
+from webrl.evaluate import named_rates, over_start_text
 from webrl.reward.report import undecided_sites
 
 Summary = Mapping[str, Any]
@@ -97,22 +97,6 @@ def overview_table(phases: Sequence[Summary]) -> Table:
             *(rate_text(found.get(name) or {}) for name in names),
             f"{sum((phase.get('seconds') or {}).values()) / 60:.1f}",
         )
-    return table
-
-
-def site_table(phases: Sequence[Summary]) -> Table | None:
-    """Show successes per task type, first against last evaluated phase; None with fewer than two evaluations."""
-    evaluated = []
-    for phase in phases:
-        counts = by_suite(phase.get("eval") or {}).values()
-        if rates := {site: rate for each in counts for site, rate in each.get("by_task", {}).items()}:
-            evaluated.append((phase["phase"], rates))
-    if len(evaluated) < 2:
-        return None
-    (start, before), (end, after) = evaluated[0], evaluated[-1]
-    table = Table("task type", f"phase {start}", f"phase {end}", box=box.SIMPLE_HEAD, pad_edge=False)
-    for site, rate in sorted(after.items()):
-        table.add_row(site, rate_text(before.get(site) or {}), rate_text(rate))
     return table
 
 

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RunConfig
 from webrl.config.yaml_file import read_yaml
@@ -67,10 +66,11 @@ def status(path: Path) -> list[tuple[str, str]]:
             parts.append(f"took {duration(usual[1])} in phase {usual[0]}")
         rows += [("phase", f"{folder.phase} of {num_phases}"), ("stage", ", ".join(parts))]
         rows += _progress(folder, stage, since, config)
-    for phase, marker in _markers(run, "eval"):
-        for name, rate in named_rates(marker["counts"]).items():
-            if name.endswith("held-out seeds") and (text := rate_text(rate)):
-                rows.append((f"phase {phase}", f"{text} of {name}"))
+    for phase in range(run.last_phase() + 1):
+        with contextlib.suppress(DataError, StageError, AttributeError):  # not evaluated, or damaged: a report names it
+            for name, rate in named_rates(run.phase(phase).read_stage("eval")["counts"]).items():
+                if name.endswith("held-out seeds") and (text := rate_text(rate)):
+                    rows.append((f"phase {phase}", f"{text} of {name}"))
     if due:
         of_phase, of_run = seconds_left(run, NAMES, folder.phase, num_phases)
         spent = min(time.time() - since, usual[1]) if since is not None and usual else 0.0
@@ -131,18 +131,6 @@ def _progress(
             if mine:
                 where = f" on {suite}" if suite else ""
                 yield "so far", f"{rate_text(success_rate(mine).to_json())}{where}, by the environment's reward"
-
-
-def _markers(run: RunFolder, stage: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for phase in range(run.last_phase() + 1):
-        folder = run.phase(phase)
-        if folder.is_done(stage):
-            try:
-                marker = folder.read_stage(stage)
-            except (DataError, StageError):  # `webrl report` names it
-                continue
-            if isinstance(marker["counts"], dict):
-                yield phase, marker
 
 
 def _num_lines(path: Path) -> int:

@@ -14,7 +14,7 @@ import importlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
-Metric = float | Sequence[float]
-"""A scalar, or the values of a histogram."""
 
 
 class Trackers:
@@ -34,7 +32,7 @@ class Trackers:
     def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
         self._trackers = dict(trackers)
 
-    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
+    def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
         """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
         self._each("log", lambda tracker: tracker.log(group, metrics, step))
 
@@ -86,14 +84,9 @@ class _TensorBoard:
 
         self._writer: Any = SummaryWriter(log_dir=str(config.run_dir / "tensorboard"))
 
-    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
-        import numpy as np
-
+    def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
-            if not isinstance(value, Sequence):
-                self._writer.add_scalar(f"{group}/{name}", value, step)
-            elif value:
-                self._writer.add_histogram(f"{group}/{name}", np.asarray(value), step)
+            self._writer.add_scalar(f"{group}/{name}", value, step)
 
     def close(self) -> None:
         self._writer.close()
@@ -103,35 +96,24 @@ class _Hosted:
     """Weights & Biases, and trackio, whose interface is the same."""
 
     def __init__(self, module: str, config: RunConfig) -> None:
-        self._module: Any = importlib.import_module(module)
         options: dict[str, str] = {}
         if module == "wandb":
             config.run_dir.mkdir(parents=True, exist_ok=True)
             run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
             options = {"dir": str(config.run_dir), "id": run_id}
         settings = redact_all(config.model_dump(mode="json"))
-        self._run: Any = self._module.init(
-            project="webrl", name=config.name, config=settings, resume="allow", **options
-        )
+        tracker: Any = importlib.import_module(module)
+        self._run: Any = tracker.init(project="webrl", name=config.name, config=settings, resume="allow", **options)
         self._groups: set[str] = set()
 
-    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
-        data: dict[str, Any] = {}
-        for name, value in metrics.items():
-            if not isinstance(value, Sequence):
-                data[f"{group}/{name}"] = value
-            elif value and hasattr(self._module, "Histogram"):
-                data[f"{group}/{name}"] = self._module.Histogram(list(value))
-        self._log(group, data, step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-    def _log(self, group: str, data: dict[str, Any], step: int) -> None:
+    def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
         if group not in self._groups and hasattr(self._run, "define_metric"):
             self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
         self._groups.add(group)
-        self._run.log({f"{group}/step": step} | data)
+        self._run.log({f"{group}/step": step} | {f"{group}/{name}": value for name, value in metrics.items()})
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 _INTERVAL_S = 5.0
@@ -185,10 +167,9 @@ class Relay:
                 except (ValueError, KeyError, TypeError):
                     logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
                     continue
-                metrics: dict[str, Metric] = {}
-                for name, value in data.items():
-                    numbers = value if isinstance(value, list) else [value]
-                    is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
-                    if name not in ("name", "step") and is_metric:
-                        metrics[name.removeprefix(f"{data['name']}/")] = value
+                metrics = {
+                    name.removeprefix(f"{data['name']}/"): value
+                    for name, value in data.items()
+                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+                }
                 self._trackers.log(group, metrics, step)

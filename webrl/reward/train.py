@@ -22,7 +22,7 @@ from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.turns import closing_ids
+from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report

@@ -38,7 +38,7 @@ from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import suite_of
 from webrl.rollouts.worker import Worker, encode, read_message
 from webrl.runs.clock import spent_on
-from webrl.runs.own_python import own_environment, own_python
+from webrl.runs.machine import own_environment, own_python
 from webrl.types import Task
 
 T = TypeVar("T")

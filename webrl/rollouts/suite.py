@@ -232,7 +232,7 @@ class Suite(ABC):
 
     def summarize(
         self,
-        config: RunConfig,
+        config: RunConfig,  # noqa: ARG002
         trajectories: Sequence[Trajectory],
         folder: Path,  # noqa: ARG002
         labels: Mapping[str, Label],
@@ -253,7 +253,7 @@ class Suite(ABC):
                 counted.append(dataclasses.replace(trajectory, env_reward=label.reward if label else None))
         decided = [t for t in counted if is_decided(t) or not self.needs_judge(t.task)]
         undecided = {"undecided": len(counted) - len(decided)} if len(counted) > len(decided) else {}
-        return summarize_evaluation(decided, config.evaluate.confidence) | undecided
+        return summarize_evaluation(decided) | undecided
 
     def describe(self, counts: Mapping[str, Any]) -> str:  # noqa: ARG002
         """What the command line prints of `summarize` in addition to the success rate; "" for nothing."""

@@ -29,7 +29,7 @@ from webrl.errors import BrowserError, WebRLError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.suite import Suite, suite_of
-from webrl.runs.own_python import restore_python_path
+from webrl.runs.machine import restore_python_path
 
 logger = logging.getLogger(__name__)
 

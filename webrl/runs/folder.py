@@ -31,7 +31,7 @@ from webrl.runs.disk import DISK_FULL
 from webrl.runs.store import read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
-_FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vllm_python", "start_timeout_s")
+_FREE_SERVING = ("gpu_memory_utilization", "weight_update", "vllm_python", "start_timeout_s")
 FREE_KEYS = (
     "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
     "rollout.max_failed", "rollout.recycle_after",

@@ -1,6 +1,8 @@
-"""The resources of this machine, and a run's use of them, now and at its peak; frees cached memory.
+"""The resources of this machine, a run's use of them, and Python processes of webrl's own; frees cached memory.
 
 GPUs are queried through the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
+Our own processes import what this one does, and what they start in turn does not: `own_python(module, *arguments)` is
+the command, `own_environment()` its environment, and `restore_python_path()` the module's first act.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -121,3 +124,26 @@ def free_gpu_cache() -> None:
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()
+
+
+_OUTER_PATH = "WEBRL_OUTER_PYTHONPATH"
+
+
+def own_python(module: str, *arguments: str) -> list[str]:
+    """Return the command; the working folder, whose files may be called as any module is, is not searched (`-P`)."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def own_environment() -> dict[str, str]:
+    """Return the variables of this process, with its whole `sys.path` as PYTHONPATH ("" is the working folder)."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return os.environ | {"PYTHONPATH": path, _OUTER_PATH: os.environ.get("PYTHONPATH", "")}
+
+
+def restore_python_path() -> None:
+    """What is started in turn (a site's server, a scorer) may be of another environment than webrl's."""
+    outer = os.environ.pop(_OUTER_PATH, None)
+    if outer:
+        os.environ["PYTHONPATH"] = outer
+    elif outer is not None:
+        os.environ.pop("PYTHONPATH", None)

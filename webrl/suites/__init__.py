@@ -148,5 +148,5 @@ def summarize(
     counts: dict[str, dict[str, Any]] = {}
     for (name, tried), (suite, part) in zip(groups.items(), parts(config), strict=True):
         counts[name] = suite.summarize(part, tried, folder, labels)
-        add_over_start(counts[name], tried, started[name], config.evaluate.confidence)
+        add_over_start(counts[name], tried, started[name])
     return next(iter(counts.values())) if len(counts) == 1 else {"by_suite": counts}

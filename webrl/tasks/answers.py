@@ -1,4 +1,4 @@
-"""Asking a language model many questions: concurrent, rate-limited, cached on disk, counted.
+"""Asking a language model many questions: concurrent, rate-limited, cached on disk.
 
 Every answer is appended to a JSONL file before it is used, under a key made of the prompt, the model's
 weights, the sampling settings and a draw number. A stage that was killed therefore asks only what is missing, and
@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from webrl.errors import ModelError, PolicyError
@@ -46,8 +46,7 @@ class Question:
 class Answer(Record):
     """One answer as kept in the cache.
 
-    Example: `Answer(key="5f…", text='Click on the "ok" button.', finish_reason="stop", prompt_tokens=210,
-    completion_tokens=12)`
+    Example: `Answer("5f…", 'Click on the "ok" button.', "stop", prompt_tokens=210, completion_tokens=12)`
     """
 
     key: str
@@ -56,24 +55,10 @@ class Answer(Record):
     """The answer without its end token."""
     finish_reason: str
     """`stop`, or `length` if it was cut at the token limit."""
-    prompt_tokens: int
-    """Length of the prompt in tokens."""
-    completion_tokens: int
-    """Length of the answer in tokens, end token included."""
-    token_counts: str = "exact"
-    """`estimated` (four characters a token) where the server gives text only."""
-
-
-@dataclass(frozen=True)
-class Replies:
-    """Answers in the order of their questions."""
-
-    answers: tuple[Answer | None, ...]
-    """None where the request failed after all retries."""
-    num_cached: int
-    """Number of answers from the cache."""
-    errors: tuple[str, ...]
-    """Texts of the failed requests."""
+    prompt_tokens: int = 0
+    """Length of the prompt in tokens; 0 where the server takes text only."""
+    completion_tokens: int = 0
+    """Length of the answer in tokens, end token included; the same."""
 
 
 async def ask_all(
@@ -83,8 +68,12 @@ async def ask_all(
     *,
     concurrency: int = 8,
     on_answer: Callable[[], None] | None = None,
-) -> Replies:
+) -> tuple[list[Answer | None], int, list[str]]:
     """Answer all questions, from the cache where it has them.
+
+    Returns:
+        Answers in the order of their questions (None where a request failed after all retries), how many of them are
+        from the cache, and the texts of the failed requests.
 
     Raises:
         ModelError: the model cannot do this at all, or `MAX_FAILURES_IN_A_ROW` requests failed in a row; the answers
@@ -93,13 +82,12 @@ async def ask_all(
     known = {a.key: a for a in read_records(cache, Answer, logger.warning)} if cache.exists() else {}
     keys = []
     for question in questions:
-        sampling = question.sampling
-        settings = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens, sampling.seed)
-        parts = (question.prompt.digest, model.fingerprint, settings, question.max_prompt_tokens, question.draw)
-        keys.append(hashlib.sha256(repr(parts).encode()).hexdigest()[:32])
+        parts = (question.prompt.digest, model.fingerprint, astuple(question.sampling), question.max_prompt_tokens)
+        keys.append(hashlib.sha256(repr((*parts, question.draw)).encode()).hexdigest()[:32])
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
-    queue, errors = list(reversed(waiting.items())), []
+    queue = list(reversed(waiting.items()))
+    errors: list[str] = []
     in_a_row = 0
 
     async def work(file: Appender) -> None:
@@ -128,24 +116,20 @@ async def ask_all(
                         group.create_task(work(file))
         except* (ModelError, OSError) as failures:  # the first ends all, and is raised as itself
             raise failures.exceptions[0] from None
-    return Replies(tuple(known.get(key) for key in keys), num_cached, tuple(errors))
+    return [known.get(key) for key in keys], num_cached, errors
 
 
 async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
     prompt = question.prompt
     if model.tokenizer is None:
         room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
-        shown = prompt.with_page(prompt.page[: max(0, room)])
-        completion = await model.chat(shown.messages, question.sampling)
-        text, size = without_thinking(completion.text), len(shown.system) + len(shown.user)
-        counts = (-(-size // _CHARS_PER_TOKEN), -(-len(text) // _CHARS_PER_TOKEN))
-        return Answer(key, text, completion.finish_reason, *counts, token_counts="estimated")
+        completion = await model.chat(prompt.with_page(prompt.page[: max(0, room)]).messages, question.sampling)
+        return Answer(key, without_thinking(completion.text), completion.finish_reason)
 
     def encode(_: int, page: str) -> list[int]:
         return encode_chat(model.tokenizer, prompt.with_page(page).messages)
 
     fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
     completion = await model.generate(fitted.ids, question.sampling)
-    return Answer(
-        key, without_thinking(completion.text), completion.finish_reason, len(fitted.ids), len(completion.ids)
-    )
+    text = without_thinking(completion.text)
+    return Answer(key, text, completion.finish_reason, len(fitted.ids), len(completion.ids))

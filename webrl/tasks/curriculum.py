@@ -23,10 +23,9 @@ from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import held_out, proposing, seed_tasks
 from webrl.tasks.failures import FailureSet
-from webrl.tasks.feasibility import Feasibility, check_feasibility
+from webrl.tasks.feasibility import Drop, check_feasibility
 from webrl.tasks.filter import Dropped, filter_tasks, leaks
 from webrl.tasks.generate import (
-    GenerationReport,
     GenerationRequest,
     exploration_requests,
     generate_tasks,
@@ -121,16 +120,16 @@ def write_answers(
     Answers of an interrupted call are taken from its cache in the folder.
     """
 
-    async def ask() -> GenerationReport:
+    async def ask() -> tuple[list[Task], dict[str, Any]]:
         cache = folder.path / "generate_cache.jsonl"
         async with open_model(config.models.generator, config.generate.engine, config.models) as model:
             return await generate_tasks(requests, model, config, phase=folder.phase, rng=rng, cache=cache)
 
-    report = run(ask())
-    texts = initial_page_texts(requests, report.tasks)
-    write_records(folder.pages, (Page(task.task_id, text) for task, text in zip(report.tasks, texts, strict=True)))
-    write_records(folder.generated, report.tasks)
-    return {"num_generated": len(report.tasks)} | {k: v for k, v in report.to_json().items() if k != "tasks"}
+    tasks, counts = run(ask())
+    texts = initial_page_texts(requests, tasks)
+    write_records(folder.pages, (Page(task.task_id, text) for task, text in zip(tasks, texts, strict=True)))
+    write_records(folder.generated, tasks)
+    return {"num_generated": len(tasks)} | counts
 
 
 def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], cri
     tasks = list(read_records(folder.generated, Task))
     texts = {page.task_id: page.text for page in read_records(folder.pages, Page)}
 
-    async def judge(left: Sequence[Task]) -> Feasibility:
+    async def judge(left: Sequence[Task]) -> tuple[list[Drop], str]:
         pages, cache = [texts.get(task.task_id, "") for task in left], folder.path / "feasibility_cache.jsonl"
         async with open_model(config.models.generator, config.generate.engine, config.models) as model:
             return await check_feasibility(left, pages, model, config, cache)
@@ -168,12 +167,11 @@ def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], cri
     if not report.kept:
         raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {folder.dropped}")
     write_records(folder.tasks, report.kept)
-    notes = {stage.name: stage.note for stage in report.stages if stage.note}
+    notes = {stage["name"]: stage["note"] for stage in report.stages if stage["note"]}
     for name, note in notes.items():
         logger.info("filter %s: %s", name, note)
-    details = {"stages": [stage.to_json() for stage in report.stages], "value_histogram": report.histogram()}
-    write_json(folder.path / "filter_report.json", details)
-    survivors = {stage.name: stage.num_kept for stage in report.stages}
+    write_json(folder.path / "filter_report.json", {"stages": report.stages, "value_histogram": report.histogram()})
+    survivors = {stage["name"]: stage["num_kept"] for stage in report.stages}
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 
 

@@ -147,8 +147,6 @@ def find_duplicates(
     return found
 
 
-_BLOCK_ROWS = 128
-"""Query rows of one product: bounds the memory of its scores."""
 _WORD_SHARE = 0.5
 """Share of word features in the cosine; the rest is character 3-grams, which forgive endings and typing."""
 
@@ -173,16 +171,13 @@ def neighbours(texts: Sequence[str], queries: Sequence[int], threshold: float) -
     """
     if not queries or len(texts) < 2:
         return {}
+    from sklearn.neighbors import NearestNeighbors
+
     matrix = vectorise(texts)
-    postings = matrix.T.tocsr()
+    search = NearestNeighbors(radius=1 - threshold + 1e-6, metric="cosine").fit(matrix)
     found: dict[int, list[tuple[int, float]]] = {}
-    for start in range(0, len(queries), _BLOCK_ROWS):
-        block = list(queries[start : start + _BLOCK_ROWS])
-        cosines = (matrix[block] @ postings).tocoo()
-        near = cosines.data >= threshold - 1e-6
-        rows, columns, scores = cosines.row[near], cosines.col[near], cosines.data[near]
-        for position in np.lexsort((columns, -scores, rows)):
-            row, column = block[rows[position]], int(columns[position])
-            if row != column:
-                found.setdefault(row, []).append((column, float(scores[position])))
+    nearest = search.radius_neighbors(matrix[list(queries)], sort_results=True)
+    for row, distances, columns in zip(queries, *nearest, strict=True):
+        if near := [(int(c), 1 - float(d)) for d, c in zip(distances, columns, strict=True) if c != row]:
+            found[row] = near
     return found

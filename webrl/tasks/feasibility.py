@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,8 @@ from webrl.config.resources import configs_dir
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.llm.tokens import without_thinking
 from webrl.tasks.answers import Question, ask_all
-from webrl.tasks.parsing import strip_thinking
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
 
@@ -36,20 +35,10 @@ _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
 
 
+Drop = tuple[str, str] | None
+"""(reason, detail) of a drop, or None for a task that stays."""
 Rule = str | re.Pattern[str]
 """A rule in words for the model; or a pattern, which needs none: the page must have what its group matches."""
-
-
-@dataclass(frozen=True)
-class Feasibility:
-    """Verdicts of a check, one per task."""
-
-    verdicts: tuple[bool | None, ...]
-    """True, False, or None where the model's answer is unreadable."""
-    reasons: tuple[str, ...]
-    """The model's answer, or the named thing that is not on the page."""
-    skipped: str = ""
-    """Why no model was used, or ""; rules that need none were applied."""
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
@@ -106,14 +95,15 @@ async def check_feasibility(
     model: LanguageModel,
     config: RunConfig,
     cache: Path,
-) -> Feasibility:
-    """Apply the `on_page` rules, and ask the model about the tasks that pass.
-
-    A model that does not answer YES or NO is not used as a judge, and that is said.
+) -> tuple[list[Drop], str]:
+    """Apply the `on_page` rules, and ask the model about the tasks that pass; only a clear NO drops one.
 
     Args:
         pages: each task's initial page, or "".
         cache: JSONL of answers, as in generation.
+
+    Returns:
+        The drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
 
     Raises:
         ModelError: the model is unusable or its endpoint is down.
@@ -128,24 +118,21 @@ async def check_feasibility(
     sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
     questions = [Question(p, sampling, max_prompt_tokens=config.models.max_prompt_tokens) for p in prompts]
     ask_model = partial(ask_all, model, cache=cache, concurrency=config.generate.engine.max_batch)
-    verdicts: list[bool | None] = [False] * len(tasks)
-    reasons = [f"{name!r} is not on the page" for name in missing]
-    probe = [answer.text for answer in (await ask_model(questions[:PROBE_SIZE])).answers if answer]
+    drops: list[Drop] = [("infeasible", f"{name!r} is not on the page") if name else None for name in missing]
+    probe = [answer.text for answer in (await ask_model(questions[:PROBE_SIZE]))[0] if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
         skipped = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
         logger.warning("feasibility: %s", skipped)
-        for i in asked:
-            verdicts[i], reasons[i] = None, ""
-        return Feasibility(tuple(verdicts), tuple(reasons), skipped)
-    for i, answer in zip(asked, (await ask_model(questions)).answers, strict=True):
-        verdicts[i] = read_verdict(answer.text) if answer else None
-        reasons[i] = f"answer {answer.text.strip()[:80]!r}" if answer else "no answer"
-    return Feasibility(tuple(verdicts), tuple(reasons))
+        return drops, skipped
+    for i, answer in zip(asked, (await ask_model(questions))[0], strict=True):
+        if answer and read_verdict(answer.text) is False:
+            drops[i] = "infeasible", f"answer {answer.text.strip()[:80]!r}"
+    return drops, ""
 
 
 def read_verdict(answer: str) -> bool | None:
     """Return True for an answer that starts with YES, False for NO, None for anything else."""
-    match = _FIRST_WORD.match(strip_thinking(answer))
+    match = _FIRST_WORD.match(without_thinking(answer))
     return match.group(1).lower() == "yes" if match else None
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from webrl.config import FilterConfig
 from webrl.rollouts.suite import suite_of
 from webrl.tasks.dedupe import find_duplicates, state_of
-from webrl.tasks.feasibility import Feasibility
+from webrl.tasks.feasibility import Drop
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
 
@@ -23,9 +24,7 @@ NUM_BINS = 20
 NUM_EXAMPLES = 5
 """Dropped examples of each filter that go into the report."""
 
-Drop = tuple[str, str] | None
-"""(reason, detail) of a drop, or None for a task that stays."""
-Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
+Judge = Callable[[Sequence[Task]], Awaitable[tuple[list[Drop], str]]]
 Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 
 
@@ -42,22 +41,6 @@ class Dropped(Record):
     """What exactly was wrong: the instruction that it repeats, the critic's value, the judge's answer."""
 
 
-@dataclass(frozen=True)
-class StageCount(Record):
-    """What one filter did."""
-
-    name: str
-    """Name of the filter."""
-    num_in: int
-    """Tasks that reached it."""
-    num_kept: int
-    """Tasks that it kept."""
-    dropped_examples: tuple[str, ...]
-    """A few instructions that it dropped, each with its detail."""
-    note: str = ""
-    """Why it was skipped, or ""."""
-
-
 @dataclass
 class FilterReport:
     """What the filters kept, dropped, and why; between two of them, so far."""
@@ -66,8 +49,9 @@ class FilterReport:
     """In input order."""
     dropped: list[Dropped] = field(default_factory=list)
     """In the order of filters, then of input."""
-    stages: list[StageCount] = field(default_factory=list)
-    """One entry a filter, in order."""
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    """Of each filter, in order: `name`, `num_in` and `num_kept` tasks, `dropped_examples` (instructions with details),
+    and in `note` why it was skipped, or ""."""
     values: dict[str, float] = field(default_factory=dict)
     """Critic value by task id, of all tasks that reached the critic and have one."""
 
@@ -91,15 +75,9 @@ class FilterReport:
                 kept.append(task)
             else:
                 dropped.append(Dropped(task, *drop))
-        self.stages.append(
-            StageCount(
-                name,
-                len(self.kept),
-                len(kept),
-                tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
-                note,
-            )
-        )
+        examples = [f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]]
+        counts = {"num_in": len(self.kept), "num_kept": len(kept), "dropped_examples": examples, "note": note}
+        self.stages.append({"name": name} | counts)
         self.kept = kept
         self.dropped += dropped
 
@@ -140,11 +118,7 @@ async def filter_tasks(
         why = "off by config" if not config.feasibility else "no model to judge with"
         run.apply("feasibility", [None] * len(run.kept), why)
     else:
-        checked = await judge(run.kept) if run.kept else Feasibility((), ())
-        # Only a clear NO drops; an unreadable answer is no judgement.
-        verdicts = zip(checked.verdicts, checked.reasons, strict=True)
-        drops = [("infeasible", reason) if verdict is False else None for verdict, reason in verdicts]
-        run.apply("feasibility", drops, checked.skipped)
+        run.apply("feasibility", *(await judge(run.kept) if run.kept else ([], "")))
     if not config.critic_band or values is None:
         run.apply("critic", [None] * len(run.kept), "off by config" if not config.critic_band else "no critic")
     else:

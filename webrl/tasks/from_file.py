@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +20,20 @@ from webrl.llm import open_model
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_of
-from webrl.tasks.failures import FailureSet, load_failures, task_of_line
-from webrl.tasks.feasibility import Feasibility, check_feasibility
+from webrl.tasks.failures import load_failures, task_of_line
+from webrl.tasks.feasibility import Drop, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
-from webrl.tasks.generate import GenerationReport, generate_tasks, initial_page_texts, plan_requests
+from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class FileGeneration:
-    """The result of generation from a file of failures."""
-
-    failures: FailureSet
-    """The failures that were read."""
-    generated: GenerationReport
-    """The instructions that the model wrote."""
-    filtered: FilterReport
-    """The result of the filters; the critic's band needs a run and is skipped."""
-
-
-async def generate_from_file(config: RunConfig, source: Path, out: Path) -> FileGeneration:
+async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tuple[dict[str, Any], FilterReport]:
     """Read failures, query the model, filter, write the kept tasks to `out` (the answers go next to it).
+
+    Returns:
+        Counts of the generation, and the result of the filters: the critic's band needs a run and is skipped.
 
     Raises:
         DataError: no usable line in `source`.
@@ -58,25 +48,25 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
     requests = [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        generated = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
-        if requests and not generated.tasks:
+        tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
+        if requests and not tasks:
             raise ModelError(
-                f"none of {len(requests)} answers of {model.name} holds an instruction ({generated.answer_problems}); "
+                f"none of {len(requests)} answers of {model.name} holds an instruction ({counts['answer_problems']}); "
                 f"they are in {cache}; another generator, or another --seed, may do better"
             )
-        tasks, known = generated.tasks, [failure.task for failure in failures.failures]
+        known = [failure.task for failure in failures.failures]
         try:  # the evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed
             heldout = held_out_of(config, tasks)
         except (DataError, ExtraMissing) as error:
             logger.warning("held-out instructions are not looked for: %s", error)
             heldout = []
 
-        async def judge(left: Sequence[Task]) -> Feasibility:
+        async def judge(left: Sequence[Task]) -> tuple[list[Drop], str]:
             return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
 
         filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
     write_instructions(out, filtered.kept)
-    return FileGeneration(failures, replace(generated, from_seeds=failures.from_seeds), filtered)
+    return {"generated": len(tasks)} | counts | {"from_seeds": failures.from_seeds}, filtered
 
 
 def write_instructions(path: Path, tasks: Iterable[Task]) -> None:

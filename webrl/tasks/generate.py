@@ -14,8 +14,9 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from webrl.config import GenerateConfig, RunConfig
 from webrl.errors import ModelError
@@ -28,7 +29,7 @@ from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.parsing import parse_instructions
 from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt
-from webrl.types import Lineage, Record, Task
+from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)
 
@@ -62,34 +63,6 @@ class GenerationRequest:
         """Return the prompt for the model; `rules` are the site's."""
         instructions = [failure.task.instruction or "" for failure in self.failures]
         return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
-
-
-@dataclass(frozen=True)
-class GenerationReport(Record):
-    """The result of generation, and the tokens that it took."""
-
-    tasks: tuple[Task, ...]
-    """New tasks in the order of the requests, not yet filtered."""
-    num_requests: int
-    """Prompts."""
-    num_cached: int = 0
-    """Prompts answered from the cache of an earlier, interrupted call."""
-    num_failed: int = 0
-    """Prompts without an answer after all retries."""
-    answer_problems: dict[str, int] = field(default_factory=dict)
-    """What `parsing.parse_instructions` counts, summed."""
-    by_site: dict[str, int] = field(default_factory=dict)
-    """Tasks of each site."""
-    prompt_tokens: int = 0
-    """Tokens of all prompts, cached ones included."""
-    completion_tokens: int = 0
-    """Tokens of all answers, cached ones included."""
-    tokens_estimated: bool = False
-    """True if the server does not give token counts, so that both are estimates."""
-    from_seeds: bool = False
-    """True if nothing had failed, so that attempted tasks were the seeds."""
-    errors: tuple[str, ...] = ()
-    """Texts of the first few failed requests."""
 
 
 def plan_requests(
@@ -136,8 +109,13 @@ async def generate_tasks(
     phase: int,
     rng: random.Random,
     cache: Path,
-) -> GenerationReport:
+) -> tuple[list[Task], dict[str, Any]]:
     """Send all requests to the model, each with the rules of its site, and turn its answers into tasks.
+
+    Returns:
+        The tasks in the order of the requests, not yet filtered; and counts: `num_requests`, `num_cached`, `num_failed`
+        (without an answer after all retries), `answer_problems` (of `parse_instructions`), `by_site`, `prompt_tokens`
+        and `completion_tokens` (cached ones included), the first few `errors`.
 
     Args:
         rng: source of the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
@@ -159,12 +137,14 @@ async def generate_tasks(
         for i, prompt in enumerate(prompts)
     ]
     with progress(len(requests), "generate", "prompts") as bar:
-        replies = await ask_all(model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update)
-    if requests and not any(replies.answers):
-        raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
+        replies, num_cached, errors = await ask_all(
+            model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update
+        )
+    if requests and not any(replies):
+        raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {errors[-1]}")
     problems: Counter[str] = Counter()
     tasks: list[Task] = []
-    for request, question, answer in zip(requests, questions, replies.answers, strict=True):
+    for request, question, answer in zip(requests, questions, replies, strict=True):
         if answer is None:
             continue
         found, counts = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
@@ -176,19 +156,17 @@ async def generate_tasks(
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)
             tasks.append(replace(task, extra=suite_of(task).without_reference(task.extra)))
-    answers = [answer for answer in replies.answers if answer]
-    return GenerationReport(
-        tasks=tuple(tasks),
-        num_requests=len(requests),
-        num_cached=replies.num_cached,
-        num_failed=len(requests) - len(answers),
-        answer_problems=dict(problems),
-        by_site=dict(Counter(task.site for task in tasks)),
-        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
-        completion_tokens=sum(answer.completion_tokens for answer in answers),
-        tokens_estimated=any(answer.token_counts == "estimated" for answer in answers),
-        errors=replies.errors[:5],
-    )
+    answers = [answer for answer in replies if answer]
+    return tasks, {
+        "num_requests": len(requests),
+        "num_cached": num_cached,
+        "num_failed": len(requests) - len(answers),
+        "answer_problems": dict(problems),
+        "by_site": dict(Counter(task.site for task in tasks)),
+        "prompt_tokens": sum(answer.prompt_tokens for answer in answers),
+        "completion_tokens": sum(answer.completion_tokens for answer in answers),
+        "errors": errors[:5],
+    }
 
 
 def initial_page_texts(requests: Sequence[GenerationRequest], tasks: Sequence[Task]) -> list[str]:

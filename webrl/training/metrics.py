@@ -1,6 +1,6 @@
 """Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`.
 
-Values that are lists are histograms' samples. The file is the record; trackers are fed from it
+Values that are lists are histograms' samples. The file is the record; trackers get its numbers
 (`webrl/reports/trackers.py`).
 """
 

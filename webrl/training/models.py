@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.errors import ModelError, TrainingError
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import CODE_REFUSED, config_of, first_line, load_causal_lm, load_pretrained, load_tokenizer
+from webrl.llm.loading import (
+    CODE_REFUSED,
+    config_of,
+    first_line,
+    load_causal_lm,
+    load_pretrained,
+    load_tokenizer,
+    tokenizer_fingerprint,
+)
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout

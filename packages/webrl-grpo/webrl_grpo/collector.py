@@ -39,7 +39,7 @@ from webrl.config import plugins
 from webrl.config.redaction import guard_output, revealed
 from webrl.errors import StageError, WebRLError
 from webrl.llm.eyes import Eyes
-from webrl.runs.own_python import own_environment, own_python, restore_python_path
+from webrl.runs.machine import own_environment, own_python, restore_python_path
 from webrl.types import Task
 from webrl_grpo.play import Attempt, Episode, Player
 from webrl_grpo.settings import GrpoSettings

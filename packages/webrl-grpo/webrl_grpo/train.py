@@ -18,7 +18,7 @@ from typing import Any
 from webrl.config.extras import openenv_conflict, require
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
-from webrl.llm.eyes import Eyes, has_vision
+from webrl.llm.eyes import Eyes
 from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.sites import site_name
@@ -111,7 +111,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     name = settings.model_name
     config = config_of(name)
     check_model(name)
-    if has_vision(config):
+    if hasattr(config, "vision_config"):
         size = _PUBLIC_IMAGE_SIZE if settings.image_size is None else settings.image_size
         settings = settings.with_image_size(size)
         try:

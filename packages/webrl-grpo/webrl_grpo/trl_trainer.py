@@ -29,7 +29,7 @@ from trl import GRPOTrainer
 from webrl.errors import StageError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import end_token_ids
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Attempt, Episode, Player

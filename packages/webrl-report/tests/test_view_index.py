@@ -10,7 +10,7 @@ from view_builders import PAGE, make_run, trajectory, write
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.reward.data import read_judged
-from webrl.runs.spelling import visible
+from webrl.runs.text import visible
 from webrl.types import Label, Status
 from webrl_report.view.app import set_label
 from webrl_report.view.details import Run, acted_elements, describe, pieces

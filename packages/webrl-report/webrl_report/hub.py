@@ -27,8 +27,8 @@ from webrl.phase import is_phase_done
 from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
-from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
+from webrl.runs.text import visible
 from webrl_report.page.build import render, settings_table
 from webrl_report.page.facts import RunFacts, read_run
 

@@ -148,15 +148,14 @@ class OwnSite(Suite):
         Finished episodes whose checks could not be made, or that have no judgement, are in no rate and counted as
         `undecided`.
         """
-        confidence = config.evaluate.confidence
         checked = [t for t in trajectories if own_site.has_checks(t.task)]
         unchecked = [(t, labels.get(t.trajectory_id)) for t in trajectories if not own_site.has_checks(t.task)]
         judged = [replace(t, env_reward=label.reward if label else None) for t, label in unchecked]
         decided = {"checks": [t for t in checked if is_decided(t)], "judge": [t for t in judged if is_decided(t)]}
         by = "checks" if checked or not judged else "judge"
-        rates = {name: success_rate(part, confidence).to_json() for name, part in decided.items() if part}
+        rates = {name: success_rate(part).to_json() for name, part in decided.items() if part}
         undecided = len(trajectories) - sum(map(len, decided.values()))
-        return summarize_evaluation(decided[by], confidence) | {"web": {"by": by, "undecided": undecided, **rates}}
+        return summarize_evaluation(decided[by]) | {"web": {"by": by, "undecided": undecided, **rates}}
 
 
 def check_limits(config: RolloutConfig) -> None:

@@ -28,7 +28,7 @@ def is_unjudged(trajectory: Trajectory) -> bool:
     return not is_decided(trajectory) and is_scored(trajectory.task)
 
 
-def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
+def summarize(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Plain JSON: `headline`, `without_crashes`, `unjudged`, `bounds`, `by_site`, `cross_site`, `by_evaluator`."""
     judged = [t for t in trajectories if not is_unjudged(t)]
     unjudged = sorted(t.task.task_id for t in trajectories if is_unjudged(t))
@@ -36,14 +36,14 @@ def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> d
     cross = [t for t in judged if len(sites_of(t.task)) > 1]
     successes, total = sum(map(is_success, trajectories)), max(len(trajectories), 1)
     return {
-        "headline": success_rate(judged, confidence).to_json(),
-        "without_crashes": success_rate((t for t in judged if t.status.finished), confidence).to_json(),
+        "headline": success_rate(judged).to_json(),
+        "without_crashes": success_rate(t for t in judged if t.status.finished).to_json(),
         "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
         # over all tasks, if every unjudged episode failed, and if every one succeeded
         "bounds": (successes / total, (successes + len(unjudged)) / total),
-        "by_site": rates_by(site_of, single, confidence),
-        "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": rates_by(site_of, cross, confidence)},
-        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged, confidence),
+        "by_site": rates_by(site_of, single),
+        "cross_site": success_rate(cross).to_json() | {"by_sites": rates_by(site_of, cross)},
+        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged),
         "mean_steps": round(sum(len(t.steps) for t in trajectories) / total, 2),
     }
 

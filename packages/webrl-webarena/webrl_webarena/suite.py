@@ -109,9 +109,8 @@ class WebArena(Suite):
         report.write_task_files(trajectories, folder / "eval_tasks")
         if config.rollout.webarena.vab_traces:
             report.write_traces(trajectories, folder / "vab")
-        confidence = config.evaluate.confidence
         judged = [trajectory for trajectory in trajectories if not report.is_unjudged(trajectory)]
-        return summarize_evaluation(judged, confidence) | {"webarena": report.summarize(trajectories, confidence)}
+        return summarize_evaluation(judged) | {"webarena": report.summarize(trajectories)}
 
     def describe(self, counts: Mapping[str, Any]) -> str:
         return report.format_table(counts["webarena"]) if "webarena" in counts else ""

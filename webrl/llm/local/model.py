@@ -28,8 +28,7 @@ from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
 from webrl.llm.products import use_products
-from webrl.llm.tokens import completion_of, encode_chat, refuse_image
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import completion_of, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 
 if TYPE_CHECKING:
@@ -148,10 +147,10 @@ class LocalModel:
             raise
 
     def _check_image(self, image: bytes | None) -> None:
-        if self.eyes:
-            self.eyes.needed(image)
-        else:
+        if not self.eyes:
             refuse_image(self.name, image)
+        elif image is None:
+            raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
         """Return token ids that the model can continue by `num_new`.

@@ -1,4 +1,4 @@
-"""POST JSON to one of several servers: least busy first, failing ones rested, everything bounded in time.
+"""JSON from one of several servers: least busy first, failing ones rested, everything bounded in time.
 
 A request is retried, on another server where there is one, after a timeout, a dropped or refused connection, 408,
 429, 5xx, or an answer that is not the expected JSON. Nothing here waits longer than
@@ -31,17 +31,11 @@ _LONGEST_PAUSE_S = 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_CHARS = 300
-_CHUNK_BYTES = 1 << 16
-_MAX_ANSWER_BYTES = 64 << 20
-"""An answer of 4,096 tokens with 20 log-probabilities each is below 10 MiB."""
 _RETRIED_STATUSES = frozenset({408, 429})
-_CONNECTED = "connection.connect_tcp.complete"
-_ANSWERED = "http11.receive_response_headers.complete"
-"""Names of httpcore's trace: a connection was made for this request; its answer has begun."""
 
 
 class MalformedAnswer(Exception):
-    """The answer is not the expected JSON; raised by the `parse` function of `HttpPool.post`."""
+    """The answer is not the expected JSON; raised by the `parse` function of `HttpPool.ask`."""
 
 
 class Refused(Exception):
@@ -92,8 +86,8 @@ class HttpPool:
         self._free: list[httpx.AsyncClient] = []
         self._is_closed = False
 
-    async def post(self, path: str, body: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Send JSON to the best server and parse its answer.
+    async def ask(self, path: str, body: Mapping[str, Any] | None, parse: Callable[[Any], T]) -> T:
+        """POST JSON to the best server and parse its answer; without a body GET it, trying each server.
 
         Args:
             path: below the base URL, e.g. `/completions`.
@@ -104,16 +98,7 @@ class HttpPool:
             PolicyError: no answer after all retries (the last failure of each server is quoted).
             Refused: a 4xx answer other than 408 and 429.
         """
-        return await self._ask("POST", path, body, parse, self._max_retries + 1)
-
-    async def get(self, path: str) -> Any:
-        """Get JSON from any server that answers, trying each; errors as in `post`."""
-        attempts = (self._max_retries + 1) * len(self._servers)
-        return await self._ask("GET", path, None, lambda answer: answer, attempts)
-
-    async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None, parse: Callable[[Any], T], attempts: int
-    ) -> T:
+        attempts = (self._max_retries + 1) * (len(self._servers) if body is None else 1)
         reasons: dict[str, str] = {}
         for attempt in range(attempts):
             # the rested server with the fewest open requests, else the one that has rested longest
@@ -123,7 +108,7 @@ class HttpPool:
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
-                answer = parse(await self._request(method, with_path(server.address, path), body))
+                answer = parse(await self._request(with_path(server.address, path), body))
             except _Retry as failure:
                 reasons[server.url] = str(failure)
                 pause = max(pause, failure.retry_after_s)
@@ -151,11 +136,11 @@ class HttpPool:
         self._is_closed = True
         await asyncio.gather(*[client.aclose() for client in self._clients])
 
-    async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
+    async def _request(self, url: str, body: Mapping[str, Any] | None) -> Any:
         try:
             # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
             async with asyncio.timeout(self._timeout_s):
-                response = await self._exchange(method, url, body)
+                response = await self._exchange(url, body)
         except TimeoutError:
             raise _Retry(f"no answer within {self._timeout_s:g} s") from None
         except httpx.TransportError as error:
@@ -177,11 +162,12 @@ class HttpPool:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
-    async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """One request and its whole answer, unpacked and of a bounded size.
+    async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """One request and its whole answer.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
-        server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
+        server: a client that has been used is then thrown away, and the next one takes its place, at the latest a
+        fresh one.
 
         Each client has one request at a time: one for all would look at every connection before and after every
         request (httpcore 1.0), at 64 requests at once most of this process's work. How much runs at once is for the
@@ -190,7 +176,7 @@ class HttpPool:
         while True:
             if self._is_closed:
                 raise RuntimeError("the pool is closed")
-            if not self._free:
+            if is_fresh := not self._free:
                 local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
                 client = httpx.AsyncClient(
                     headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
@@ -199,30 +185,21 @@ class HttpPool:
                     verify=self._tls,
                 )
                 self._clients.append(client)
-                self._free.append(client)
-            client = self._free.pop()
-            steps: list[str] = []
-
-            async def note(step: str, _: Any, steps: list[str] = steps) -> None:
-                steps.append(step)
-
+            else:
+                client = self._free.pop()
             try:
-                async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
-                    parts, size = [], 0
-                    async for part in response.aiter_bytes(_CHUNK_BYTES):
-                        size += len(part)
-                        if size > _MAX_ANSWER_BYTES:
-                            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
-                        parts.append(part)
-                    # without the headers that no longer fit unpacked content
-                    packed = ("content-encoding", "content-length")
-                    headers = {k: v for k, v in response.headers.items() if k not in packed}
-                    return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
+                response = await client.request("GET" if body is None else "POST", url, json=body)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                if _CONNECTED in steps or _ANSWERED in steps:
+                self._clients.remove(client)
+                await client.aclose()
+                if is_fresh:
                     raise
-            finally:
+            except BaseException:
                 self._free.append(client)
+                raise
+            else:
+                self._free.append(client)
+                return response
 
 
 class _Retry(Exception):

@@ -15,8 +15,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer, Refused
-from webrl.llm.tokens import decode_action, encode_chat, refuse_image
-from webrl.llm.turns import end_token_ids
+from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 from webrl.runs.text import valid_text
 
@@ -171,7 +170,7 @@ class OpenAIModel:
             PolicyError, ModelError: no answer, or a refusal.
         """
         try:
-            return await self._pool.post(path, body, parse)
+            return await self._pool.ask(path, body, parse)
         except Refused as error:
             # By the request's own key: another request may have learned the new one while this was on its way.
             if error.status == 400 and "max_completion_tokens" in error.text and "max_tokens" in body:
@@ -191,7 +190,7 @@ class OpenAIModel:
 
 async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
     try:
-        listing = await pool.get("/models")
+        listing = await pool.ask("/models", None, lambda answer: answer)
     except (PolicyError, Refused) as error:
         if engine.model_name and isinstance(error, Refused) and error.status == 404:
             return engine.model_name
@@ -213,7 +212,7 @@ async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
     body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     try:
-        parse_completion(await pool.post("/completions", body, lambda answer: answer))
+        parse_completion(await pool.ask("/completions", body, lambda answer: answer))
     except MalformedAnswer:
         return False
     except Refused as error:

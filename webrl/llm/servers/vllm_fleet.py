@@ -30,9 +30,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import EngineConfig, ModelsConfig
+from webrl.config.redaction import remember
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
 from webrl.llm.servers.vllm_command import (
@@ -48,11 +49,13 @@ from webrl.llm.servers.vllm_command import (
 from webrl.runs.clock import spent_on
 from webrl.runs.machine import free_gpu_cache, free_port
 
+if TYPE_CHECKING:
+    from webrl.llm.servers.http_pool import HttpPool
+
 logger = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
-_STOP_GRACE_S = 15.0
 _LOG_TAIL_CHARS = 1500
 _NUM_ERROR_LINES = 8
 _ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
@@ -96,7 +99,7 @@ class ServerProcess:
         Raises:
             ModelError: the command ended, or the time is up (the end of its log is quoted).
         """
-        import httpx  # `import webrl` needs no HTTP client
+        import httpx
 
         deadline = time.monotonic() + timeout_s
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
@@ -128,20 +131,10 @@ class ServerProcess:
         return response.text
 
     async def stop(self) -> None:
-        """Stop the whole process group: terminate, then kill what is left."""
-        process = self._process
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_GRACE_S
-        while time.monotonic() < deadline:
-            process.poll()  # reap the leader, or the group never empties
-            try:
-                os.killpg(process.pid, 0)
-            except (ProcessLookupError, PermissionError):
-                break
-            await asyncio.sleep(0.1)
+        """Stop the command with all that it started: its guard terminates them, then kills what is left."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            await asyncio.to_thread(self._process.wait)
         self.kill()
 
     def kill(self) -> None:
@@ -153,7 +146,7 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if process.stdin:
+        if process.stdin is not None:
             process.stdin.close()
 
     def log_tail(self) -> str:
@@ -167,42 +160,41 @@ class ServerProcess:
         return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-_LOG_TAIL_CHARS:]])
 
 
-_CACHE_RESETS = 5
 _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
 """What vLLM says on platforms, and in versions, without it."""
-_MAX_RESTARTS = 1
-"""Times that a server which died is started again before it counts as broken."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available memory for the cache blocks", re.I)
 
 
 class Fleet:
     """Servers that all answer with the same weights; independent of event loops, so that it outlives one."""
 
-    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig) -> None:
+    def __init__(self, weights: Weights, engine: EngineConfig, models: ModelsConfig) -> None:
         """Check what can be checked without starting anything.
 
         Raises:
-            ModelError: no vLLM, unusable folder, too few GPUs.
+            ModelError: no vLLM, too few GPUs.
         """
-        self.weights = Weights.of(name)
+        self.weights = weights
         self.served_name = SERVED_NAME
-        self.api_key = secrets.token_hex(16)
+        self._api_key = secrets.token_hex(16)
+        remember(self._api_key)
         self.engine = engine
         self.models = models
         self.is_verified = False
         """Set from outside once the log-probs have been compared with the trainer's; new weights reset it."""
-        self._is_asleep = False
+        self._is_asleep = self._was_revived = False
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)
         self.servers: list[ServerProcess] = []
-        self._num_restarts = [0] * len(self._groups)
         self._num_adapters = 0
         self._folder = Path(tempfile.mkdtemp(prefix="webrl-vllm-"))
 
-    @property
-    def urls(self) -> list[str]:
-        """OpenAI base URL of each server."""
-        return [f"{server.base_url}/v1" for server in self.servers]
+    def connect(self) -> HttpPool:
+        """Return connections to all servers, until they are started again."""
+        from webrl.llm.servers.http_pool import HttpPool  # `import webrl` needs no HTTP client
+
+        urls, engine = [f"{server.base_url}/v1" for server in self.servers], self.engine
+        return HttpPool(urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=self._api_key)
 
     @property
     def alive(self) -> bool:
@@ -215,6 +207,7 @@ class Fleet:
         Raises:
             ModelError: they do not even after a restart.
         """
+        self._was_revived = False
         if not self.alive:
             self.weights = weights
         await self.wake()
@@ -227,11 +220,14 @@ class Fleet:
         Raises:
             ModelError: one did not start (the end of its log is quoted).
         """
-        self.servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
-        self._num_restarts = [0] * len(self._groups)
-        for server in self.servers:
-            server.start()
-        logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
+        self.servers = []
+        for index, gpus in enumerate(self._groups):
+            port = free_port()
+            command = server_command(self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus))
+            env = server_environment(gpus, self._api_key, self._folder)
+            self.servers.append(ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env))
+            self.servers[-1].start()
+        logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.servers), self.weights.base, self._folder)
         try:
             with spent_on("server start"):
                 await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
@@ -304,13 +300,15 @@ class Fleet:
                     if new.adapter:
                         await self._load_adapter(new)
                     elif self.weights.adapter:  # their base has been there all along
-                        await self._unload_adapter(self.served_name)
+                        await self._post_all("/v1/unload_lora_adapter", {"lora_name": self.served_name})
                         self.served_name = SERVED_NAME
                     else:
                         folder = model_folder(new.base)
                         source = str(folder.resolve()) if folder else new.base
                         await self._post_all("/collective_rpc", {"method": "webrl_load", "args": [source]})
-                        await self._reset_caches(new)
+                        answers = await self._post_all("/reset_prefix_cache", None)
+                        if any('"success":false' in answer.replace(" ", "") for answer in answers):
+                            raise ModelError(f"the prefix cache of {new.base} holds the old weights' keys and values")
             except ModelError as error:
                 logger.warning("%s; restarting the servers instead", error)
             else:
@@ -323,33 +321,18 @@ class Fleet:
         await self.start()
 
     async def revive(self) -> None:
-        """Start servers that died again, each at most once.
+        """Start the servers again after one died, once for each borrower.
 
         Raises:
             ModelError: one died again, or does not start (the end of its log is quoted).
         """
-        for index, server in enumerate(self.servers):
-            if server.alive:
-                continue
-            tail = server.log_tail()
-            self._num_restarts[index] += 1
-            if self._num_restarts[index] > _MAX_RESTARTS:
-                raise ModelError(f"vLLM server {index} of {self.weights.base} died again; {tail}")
-            logger.error("vLLM server %d of %s died and is started again; %s", index, self.weights.base, tail)
-            await server.stop()
-            # Rebuilt: the weights may have changed since it was first started.
-            self.servers[index] = again = self._new_server(index, server.port)
-            again.start()
-            with spent_on("server start"):
-                await again.wait_healthy(self.engine.start_timeout_s)
-        if self.weights.adapter:
-            await self._load_adapter(self.weights)
-
-    def _new_server(self, index: int, port: int) -> ServerProcess:
-        gpus = self._groups[index]
-        command = server_command(self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus))
-        env = server_environment(gpus, self.api_key, self._folder)
-        return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
+        tail = "; ".join(server.log_tail() for server in self.servers if not server.alive)
+        if self._was_revived:
+            raise ModelError(f"a vLLM server of {self.weights.base} died again; {tail}")
+        self._was_revived = True
+        logger.error("a vLLM server of %s died, and all are started again; %s", self.weights.base, tail)
+        await self.stop()
+        await self.start()
 
     async def _load_adapter(self, weights: Weights) -> None:
         """Load an adapter under a new name each time, so that no cache can mix two adapters."""
@@ -359,28 +342,12 @@ class Fleet:
         await self._post_all("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         self.served_name = name
         if old != SERVED_NAME:
-            await self._unload_adapter(old)
-
-    async def _unload_adapter(self, name: str) -> None:
-        try:
-            await self._post_all("/v1/unload_lora_adapter", {"lora_name": name})
-        except ModelError as error:  # a revived server never had it
-            logger.debug("%s", error)
-
-    async def _reset_caches(self, weights: Weights) -> None:
-        """Forget keys and values of the weights before; a reset fails while a request still holds some."""
-        for _ in range(_CACHE_RESETS):
-            answers = await self._post_all("/reset_prefix_cache", None)
-            if all('"success":false' not in answer.replace(" ", "") for answer in answers):
-                break
-            await asyncio.sleep(1.0)
-        else:
-            raise ModelError(f"the prefix cache of {weights.base} could not be reset")
+            await self._post_all("/v1/unload_lora_adapter", {"lora_name": old})
 
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
         """POST to every server; returns the texts of the answers. Raises ModelError if one did not answer 200."""
         timeout_s = self.engine.start_timeout_s
-        posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self.servers]
+        posts = [server.post(path, body, api_key=self._api_key, timeout_s=timeout_s) for server in self.servers]
         return await asyncio.gather(*posts)
 
 
@@ -390,7 +357,7 @@ _idle: ContextVar[list[Fleet] | None] = ContextVar("idle_servers", default=None)
 
 @contextlib.contextmanager
 def keep_servers() -> Iterator[None]:
-    """Servers that are started within the block live until its end (`engine.keep_running`); nests."""
+    """Servers that are started within the block live until its end; nests."""
     if _idle.get() is not None:
         yield
         return
@@ -427,7 +394,7 @@ async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet
     if kept is not None:
         idle.remove(kept)
         kept.engine = engine
-    fleet = kept or Fleet(name, engine, models)
+    fleet = kept or Fleet(weights, engine, models)
     free_gpu_cache()
     try:
         await fleet.serve(weights)
@@ -440,7 +407,7 @@ async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet
 async def give_back(fleet: Fleet) -> None:
     """Put the servers to sleep for the next borrower; stop them where none can come."""
     idle = _idle.get()
-    if idle is not None and fleet.engine.keep_running and fleet.alive:
+    if idle is not None and fleet.alive:
         await fleet.sleep()
         idle.append(fleet)
     else:
@@ -449,5 +416,5 @@ async def give_back(fleet: Fleet) -> None:
 
 def _settings(engine: EngineConfig, models: ModelsConfig) -> dict[str, Any]:
     """Return what a server is started with, apart from its weights."""
-    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args", "keep_running"}
+    of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args"}
     return engine.model_dump(include=of_engine) | models.model_dump(include={"dtype", "max_prompt_tokens"})

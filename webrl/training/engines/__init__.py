@@ -7,7 +7,7 @@ import os
 from torch import nn
 
 from webrl.config import OptimConfig
-from webrl.config.engine_plans import load_plan
+from webrl.config.resources import load_plan
 from webrl.runs.clock import spent_on
 from webrl.training.engines.ddp import Engine
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from webrl.config import OptimConfig
-from webrl.config.engine_plans import EnginePlan
+from webrl.config.resources import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
 from webrl.training.threads import Gradients, add_gradients, num_row_threads

@@ -22,8 +22,8 @@ from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.evaluate import by_suite, over_start_text
 from webrl.runs.clock import duration
-from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
+from webrl.runs.text import visible
 from webrl_report.page.charts import Table, interval_chart
 from webrl_report.page.facts import RunFacts, in_words, read_run
 from webrl_report.page.funnel import statuses

@@ -18,7 +18,7 @@ from typing import Any
 from markupsafe import Markup
 
 from webrl.config.redaction import redact
-from webrl.runs.spelling import visible
+from webrl.runs.text import visible
 from webrl_report.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
 
 MAX_POINTS = 240

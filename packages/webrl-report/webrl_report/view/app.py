@@ -58,8 +58,8 @@ from webrl.net import (
 )
 from webrl.reward.data import JudgedExample, judged
 from webrl.runs.disk import atomic_path
-from webrl.runs.spelling import visible
 from webrl.runs.store import dump_line
+from webrl.runs.text import visible
 from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, Row, TrajectoryNotFound, check_run, parse

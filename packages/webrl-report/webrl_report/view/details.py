@@ -21,7 +21,7 @@ from webrl.config import read_config
 from webrl.errors import WebRLError
 from webrl.llm.loading import adapter_base
 from webrl.rollouts.actions import read_any
-from webrl.runs.spelling import visible
+from webrl.runs.text import visible
 from webrl.types import Step, StepRecord, Trajectory
 from webrl_report.view.index import Index, Row
 

@@ -24,7 +24,7 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     """Record until the tasks are done or the person quits; returns the exit code."""
     from webrl.rollouts.browser import Browser
     from webrl.runs.lock import hold_output
-    from webrl.runs.spelling import visible
+    from webrl.runs.text import visible
     from webrl_site.by_hand import hand_tasks, record_by_hand
     from webrl_site.hand import Inbox
 

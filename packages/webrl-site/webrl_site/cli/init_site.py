@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None:
     from webrl.config import load_config
     from webrl.rollouts.browser import Browser
-    from webrl.runs.spelling import visible
+    from webrl.runs.text import visible
     from webrl_site.starter import num_elements, start_config, try_site
 
     config = start_config(args.url, name, args.pages, {})  # refuses what is no address before a browser starts
@@ -97,7 +97,7 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
 
 
 async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, name: str) -> None:
-    from webrl.runs.spelling import visible
+    from webrl.runs.text import visible
     from webrl_site.explore import explore, shows_only_login, without_token
     from webrl_site.starter import prove, start_config, starter_instructions, title_instruction, write_starter
 
@@ -132,7 +132,7 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
 
 
 def _print_some(what: str, lines: Sequence[str]) -> None:
-    from webrl.runs.spelling import visible
+    from webrl.runs.text import visible
 
     for line in lines[:_SHOWN_LINES]:
         print(visible(f"  {what}: {line:.300}"))

@@ -23,7 +23,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from webrl.runs.disk import atomic_path
-from webrl.runs.own_python import restore_python_path
+from webrl.runs.machine import restore_python_path
 from webrl_arena.world.content import catalogue
 from webrl_arena.world.forum import forum
 from webrl_arena.world.mail import mail

@@ -110,19 +110,16 @@ class GrpoSettings(Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
-    use_vllm: bool = Field(False, description="sample with vLLM")
-    vllm_mode: Literal["colocate", "server", "own"] = Field(
-        "colocate",
-        description="in this process, on `trl vllm-serve`, or on servers that start with the training and take new "
-        "weights in place (own: the one that can play episodes ahead)",
+    use_vllm: bool = Field(
+        False, description="sample with vLLM, on servers that start with the training and take new weights in place"
     )
-    vllm_server_url: str = Field("http://localhost:8000", description="server of vllm_mode=server")
-    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate, own)")
-
-    vllm_python: str | None = Field(
-        None, description="Python that has vLLM (vllm_mode=own); none: this one (vLLM pins its own torch)"
+    vllm_mode: Literal["own", "colocate", "server"] = Field(
+        "own", description="of the public scripts: the servers are webrl's own (own), whichever it names"
     )
-    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments (vllm_mode=own)")
+    vllm_server_url: str | None = Field(None, description="of the public scripts: not used")
+    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU")
+    vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
+    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
 
     rewards: dict[Reward, float] = Field(
         {"outcome": 1.0},
@@ -219,20 +216,12 @@ class GrpoSettings(Section):
                 "leave use_vllm out"
             )
         for name in ("vllm_python", "vllm_extra_args"):
-            if getattr(self, name) and not self.has_servers:
-                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
-        if self.vllm_mode == "own" and not self.use_vllm:
-            raise ValueError("vllm_mode=own goes with use_vllm=true")
-        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
-        if self.has_collector and self.use_vllm and not self.has_servers:
+            if getattr(self, name) and not self.use_vllm:
+                raise ValueError(f"{name} goes with use_vllm=true")
+        if self.max_staleness and (self.temperature != 1 or self.top_p != 1 or self.top_k):
             raise ValueError(
-                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
-                "vllm_mode=own plays ahead on servers"
-            )
-        if self.has_collector and (self.temperature != 1 or self.top_p != 1 or self.top_k):
-            raise ValueError(
-                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
-                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+                f"max_staleness {self.max_staleness} with temperature {self.temperature:g}, top_p {self.top_p:g}, "
+                f"top_k {self.top_k}: the probabilities that other weights sampled with are known for 1, 1 and 0 alone"
             )
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
@@ -249,14 +238,9 @@ class GrpoSettings(Section):
         return self
 
     @property
-    def has_servers(self) -> bool:
-        """True if vLLM servers of our own play."""
-        return self.use_vllm and self.vllm_mode == "own"
-
-    @property
     def has_collector(self) -> bool:
         """True if another process plays: ahead of the training, or on servers."""
-        return self.max_staleness > 0 or self.has_servers
+        return self.max_staleness > 0 or self.use_vllm
 
     @property
     def sees(self) -> bool:
@@ -322,7 +306,7 @@ class GrpoSettings(Section):
                 "temperature": self.temperature,
                 "max_new_tokens": self.max_completion_length,
                 "engine": {
-                    "kind": "vllm" if self.has_servers else "transformers",
+                    "kind": "vllm" if self.use_vllm else "transformers",
                     "max_batch": 32,
                     "gpu_memory_utilization": self.vllm_gpu_memory_utilization,
                     "vllm_python": self.vllm_python,
@@ -348,8 +332,7 @@ def load_settings(
     places = dict.fromkeys(data, source)
     variables: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
     if "vllm_server_url" in variables:  # the script that reads it knows no other way to sample
-        url = variables["vllm_server_url"].rstrip("/").removesuffix("/generate")
-        variables |= {"use_vllm": True, "vllm_mode": "server", "vllm_server_url": url}
+        variables |= {"use_vllm": True, "vllm_mode": "server"}
     given: list[tuple[str, Mapping[str, Any]]] = [("the environment", variables)]
     for override in overrides:
         typed: dict[str, Any] = {}

@@ -21,8 +21,7 @@ from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
 from webrl.types import Step
 from webrl_arena.world import running
-from webrl_grpo.play import Player, RewardedEnv
-from webrl_grpo.prompts import EpisodeLog, user_text
+from webrl_grpo.play import EpisodeLog, Player, RewardedEnv, user_text
 from webrl_grpo.settings import GrpoSettings, load_settings
 
 SMALL = [DEMO, "--model-id", TINY_ACTOR, "dataset_size=4", "num_generations=4", "per_device_train_batch_size=4"]
@@ -31,7 +30,7 @@ UP = "model.layers.1.mlp.up_proj.weight"
 
 
 def settings(**values) -> GrpoSettings:
-    return load_settings(None, {}, values)
+    return load_settings(None, values)
 
 
 def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():

@@ -29,7 +29,7 @@ AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
 
 
 def settings(**values) -> GrpoSettings:
-    return load_settings(None, {}, values)
+    return load_settings(None, values)
 
 
 @pytest.mark.parametrize(

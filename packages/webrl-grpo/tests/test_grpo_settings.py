@@ -14,16 +14,10 @@ from webrl import cli
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
 from webrl_grpo.cli.grpo import add_arguments, how_to_continue, resolve
-from webrl_grpo.settings import VARIABLES, GrpoSettings, load_settings
+from webrl_grpo.settings import GrpoSettings, load_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 COOKBOOK = Path(__file__).parent / "data" / "cookbook_lfm2.yaml"
-
-
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
 
 
 def parsed(*arguments: str) -> GrpoSettings:
@@ -84,20 +78,8 @@ def test_episodes_are_played_as_the_settings_say():
     assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
 
 
-def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):
-    values = {"MODEL_ID": "m", "MAX_STEPS": "8", "MAX_NEW_TOKENS": "16", "GRAD_ACCUM_STEPS": "8", "NUM_EPOCHS": "2"}
-    values |= {"VLLM_ENDPOINT": "http://localhost:8010/generate/", "BROWSERGYM_TASK_NAME": "click-tab", "TOP_K": ""}
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    s = parsed("--max-steps", "3")
-    assert (s.model_name, s.max_steps, s.max_completion_length, s.task_name) == ("m", 3, 16, ("click-tab",))
-    assert (s.gradient_accumulation_steps, s.num_epochs, s.top_k) == (8, 2, 0)
-    assert s.use_vllm
-    assert parsed(str(COOKBOOK)).max_completion_length == 16, "a variable overrides the file"
-
-
 def test_the_cookbooks_keys_load():
-    s = load_settings(COOKBOOK, {}, {})
+    s = load_settings(COOKBOOK, {})
     assert s.prompt_format == "browsergym"
     assert s.system_prompt == "Answer with one BrowserGym action.\n"
     assert (s.trackers, s.wandb_project_name) == (["tensorboard", "wandb"], "browser-control")
@@ -155,13 +137,10 @@ def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
         (["own.yaml", "seed=1"], "own.yaml: vllm_python goes with use_vllm=true"),
         (["own.yaml", "vllm_python=null", "max_staleness=1"], "own.yaml and the command line: max_staleness 1"),
         (["own.yaml", "vllm_python=null", "max_steps=-1"], "the command line: max_steps = -1"),
-        (["own.yaml", "vllm_python=null"], "the environment: num_generations = '1': a group of one"),
     ],
 )
 def test_a_mistake_is_laid_where_it_was_made(arguments, said, tmp_path, monkeypatch):
     (tmp_path / "own.yaml").write_text("vllm_python: python3\ntemperature: 0.5\n")
-    if "environment" in said:
-        monkeypatch.setenv("NUM_GENERATIONS", "1")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
         parsed(*arguments)
@@ -256,9 +235,8 @@ def test_a_dry_run_refuses_an_unknown_task(capsys):
     assert "'miniwob.click-tst'; the nearest is 'miniwob.click-test'" in capsys.readouterr().err
 
 
-def test_a_servers_token_is_shown_nowhere(monkeypatch, capsys):
-    monkeypatch.setenv("BROWSERGYM_BASE_URL", "http://any:PLANTED@127.0.0.1:9")
-    assert cli.main(["grpo", "--dry-run"]) == 0
+def test_a_servers_token_is_shown_nowhere(capsys):
+    assert cli.main(["grpo", "--dry-run", "--space-url", "http://any:PLANTED@127.0.0.1:9"]) == 0
     shown = capsys.readouterr()
     assert "***@127.0.0.1:9" in shown.out
     assert "PLANTED" not in shown.out + shown.err

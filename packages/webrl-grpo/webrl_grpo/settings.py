@@ -1,11 +1,10 @@
 """Options of `webrl grpo`, named as in the public GRPO scripts.
 
-These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …), their first
-version (environment variables: `MODEL_ID`, `GRAD_ACCUM_STEPS`, …) and Liquid AI's browser-control cookbook (YAML:
-`model_name`, `browsergym_url`, …). The cookbook's names are the fields here, the others are aliases of them.
+These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …) and Liquid AI's
+browser-control cookbook (YAML: `model_name`, `browsergym_url`, …). The cookbook's names are the fields here, the others
+are aliases of them.
 
-API: `load_settings(path, environment, options) -> GrpoSettings`; options override the environment, which overrides
-the file, which overrides the defaults.
+API: `load_settings(path, options) -> GrpoSettings`; options override the file, which overrides the defaults.
 """
 
 from __future__ import annotations
@@ -35,29 +34,6 @@ ALIASES: dict[str, str] = {
     "reward": "rewards",
 }
 """Other public names of the options."""
-
-VARIABLES: dict[str, str] = {
-    "MODEL_ID": "model_name",
-    "BROWSERGYM_BASE_URL": "browsergym_url",
-    "BROWSERGYM_BENCHMARK": "benchmark",
-    "BROWSERGYM_TASK_NAME": "task_name",
-    "VLLM_ENDPOINT": "vllm_server_url",
-    "DATASET_SIZE": "dataset_size",
-    "MAX_STEPS": "max_steps",
-    "MAX_NEW_TOKENS": "max_completion_length",
-    "TEMPERATURE": "temperature",
-    "TOP_K": "top_k",
-    "LEARNING_RATE": "learning_rate",
-    "WEIGHT_DECAY": "weight_decay",
-    "WARMUP_STEPS": "warmup_steps",
-    "PER_DEVICE_BATCH_SIZE": "per_device_train_batch_size",
-    "GRAD_ACCUM_STEPS": "gradient_accumulation_steps",
-    "NUM_GENERATIONS": "num_generations",
-    "NUM_EPOCHS": "num_epochs",
-    "SAVE_INTERVAL": "save_interval",
-    "FALLBACK_ACTION": "fallback_action",
-}
-"""Environment variables of the public scripts; an empty one counts as not set."""
 
 
 class GrpoSettings(Section):
@@ -317,10 +293,8 @@ class GrpoSettings(Section):
         return RunConfig.model_validate(data)
 
 
-def load_settings(
-    path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], overrides: Sequence[str] = ()
-) -> GrpoSettings:
-    """Load the settings of a file (none: the defaults), environment variables, `key=value` overrides and options.
+def load_settings(path: Path | None, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> GrpoSettings:
+    """Load the settings of a file (none: the defaults), `key=value` overrides and options.
 
     Raises:
         UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
@@ -330,18 +304,12 @@ def load_settings(
         data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
     source = str(path) if path else "webrl grpo"
     places = dict.fromkeys(data, source)
-    variables: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
-    if "vllm_server_url" in variables:  # the script that reads it knows no other way to sample
-        variables |= {"use_vllm": True, "vllm_mode": "server"}
-    given: list[tuple[str, Mapping[str, Any]]] = [("the environment", variables)]
+    typed: dict[str, Any] = {}
     for override in overrides:
-        typed: dict[str, Any] = {}
         apply_override(typed, override)
-        given.append((TYPED, typed))
-    for place, values in [*given, (TYPED, options)]:
-        named = {ALIASES.get(key, key): value for key, value in values.items()}
-        data |= named
-        places |= dict.fromkeys(named, place)
+    named = {ALIASES.get(key, key): value for key, value in [*typed.items(), *options.items()]}
+    data |= named
+    places |= dict.fromkeys(named, TYPED)
     try:
         return GrpoSettings.model_validate(data)
     except ValidationError as error:

@@ -29,7 +29,7 @@ from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Episode, Player
-from webrl_grpo.rewards import first_and_last, mean_reward
+from webrl_grpo.rows import first_and_last, mean_reward, reward_functions
 from webrl_grpo.settings import GrpoSettings
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,6 @@ def _make_trainer(
     from transformers.trainer_callback import PrinterCallback
 
     from webrl.llm.loading import load_tokenizer
-    from webrl_grpo.rewards import reward_functions
     from webrl_grpo.sampler import lora_config
     from webrl_grpo.trl_trainer import AheadTrainer, EpisodeTrainer
 

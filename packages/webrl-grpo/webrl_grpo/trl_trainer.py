@@ -32,8 +32,7 @@ from webrl.llm.interface import LanguageModel
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Attempt, Episode, Player
-from webrl_grpo.rewards import weighted_rewards
-from webrl_grpo.rows import make_rows
+from webrl_grpo.rows import make_rows, weighted_rewards
 from webrl_grpo.sampler import closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 

@@ -1,6 +1,6 @@
 """Record a person's own clicks as demonstrations: `webrl record-demos --by-hand`.
 
-API: `tasks = hand_tasks(config)`; `await record_by_hand(tasks, config, out, say=…, inbox=…, …)`.
+API: `tasks = hand_tasks(config)`; `await Recorder(config, out, say, inbox, visible, unseen).record(tasks)`.
 
 Each attempt is an episode with the person as its policy. Its actions are then played again, without the person, from a
 new start (after the site's reset); what is kept is that second episode, where it comes to the same end.
@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from webrl.config import RolloutConfig, RunConfig
@@ -93,23 +94,64 @@ def hand_tasks(config: RunConfig) -> list[Task]:
 
 
 @dataclass(frozen=True)
-class _Recorder:
-    """What all attempts share: the settings, the file, the terminal and two browsers."""
+class Recorder:
+    """Lets a person play tasks, one after the other."""
 
-    config: RolloutConfig
+    config: RunConfig
+    """The run's; one environment is played, with the site reset for every episode."""
     out: Path
+    """JSONL of Trajectory, appended to, with `labels.jsonl` next to it: by the suite's own reward, else by the person's
+    word that it is done."""
     say: Callable[[str], None]
+    """Shows a line in the terminal."""
     inbox: Inbox
+    """Lines that the person types there; `quit` ends everything."""
     visible: Browser
+    """The person's."""
     unseen: Browser
-    keep_all: bool
+    """Plays again."""
+    keep_all: bool = False
+    """Keep what the suite's check fails (labelled so) and what does not replay."""
 
-    async def record(self, task: Task) -> tuple[Trajectory, bool] | None:
-        """Return the demonstration of a task and whether it solves it; None if it is skipped.
+    @cached_property
+    def _rollout(self) -> RolloutConfig:
+        web = self.config.rollout.web
+        if web.reset.is_set:
+            web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
+        return self.config.rollout.model_copy(update={"num_workers": 1, "envs_per_worker": 1, "web": web})
+
+    async def record(self, tasks: Sequence[Task]) -> None:
+        """Record the tasks that `out` has no demonstration of yet.
 
         Raises:
-            Stopped: the person quits.
+            UsageError: `out` has trajectories without labels; anything that the suite rejects.
+            SiteError: the site cannot be reset or logged in to.
         """
+        labels = self.out.with_name("labels.jsonl")
+        if self.out.exists() and not labels.exists():
+            raise UsageError(f"{self.out} holds another recording, without labels; choose another --out")
+        for task in tasks:
+            suite_of(task).check(task, self._rollout)
+        async with open_sites(self.config.model_copy(update={"rollout": self._rollout}), tasks):
+            with store.Appender(labels) as verdicts, store.Appender(self.out) as file, contextlib.suppress(Stopped):
+                there = {each.trajectory_id: each.task.instruction for each in store.read_records(self.out, Trajectory)}
+                waiting = [task for task in tasks if f"hand-{task.task_id}" not in there]
+                for task in tasks:
+                    recorded = there.get(f"hand-{task.task_id}", task.instruction)
+                    if recorded != task.instruction:
+                        raise UsageError(
+                            f"{self.out}: {task.task_id} was recorded for {recorded!r}, now it asks "
+                            f"{task.instruction!r}; choose another --out"
+                        )
+                for number, task in enumerate(waiting, start=1):
+                    self.say(f"{number}/{len(waiting)} {task.task_id}")
+                    if kept := await self._record(task):
+                        trajectory, is_solved = kept
+                        verdicts.append(Label(trajectory.trajectory_id, None, int(is_solved), HumanPolicy.fingerprint))
+                        file.append(trajectory)
+
+    async def _record(self, task: Task) -> tuple[Trajectory, bool] | None:
+        """Return the demonstration of a task and whether it solves it; None if it is skipped. Raises Stopped."""
         name = f"hand-{task.task_id}"
         while True:
             try:
@@ -136,9 +178,9 @@ class _Recorder:
                 raise Stopped("quit")
         # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
         patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
-        env = suite_of(task).make_env(self.visible, self.config)
+        env = suite_of(task).make_env(self.visible, self._rollout)
         hand = HumanPolicy(env, self.say, self.inbox)
-        return await self._play(env, hand, name, task, self.config.model_copy(update=patient))
+        return await self._play(env, hand, name, task, self._rollout.model_copy(update=patient))
 
     async def _verdict(self, played: Trajectory, url: str) -> tuple[Trajectory, bool] | None:
         """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""
@@ -176,8 +218,8 @@ class _Recorder:
         return await self._same(played, url, worked)
 
     async def _same(self, played: Trajectory, url: str, steps: Sequence[Step]) -> Trajectory:
-        env = suite_of(played.task).make_env(self.unseen, self.config)
-        again, url_again = await self._play(env, ReplayPolicy(steps), played.trajectory_id, played.task, self.config)
+        env = suite_of(played.task).make_env(self.unseen, self._rollout)
+        again, url_again = await self._play(env, ReplayPolicy(steps), played.trajectory_id, played.task, self._rollout)
         if again.status is not played.status:
             raise ReplayMismatch(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
         if again.env_reward != played.env_reward:
@@ -191,7 +233,7 @@ class _Recorder:
     async def _play(
         self, env: BrowserEnv, policy: Policy, name: str, task: Task, config: RolloutConfig
     ) -> tuple[Trajectory, str]:
-        save = screenshot_saver(self.config, self.out, name)
+        save = screenshot_saver(config, self.out, name)
         try:
             episode = await run_episode(env, policy, task, config, trajectory_id=name, save_screenshot=save)
             url = env.page.url if env.context is not None else ""
@@ -216,56 +258,3 @@ def without_idle_clicks(steps: Sequence[Step]) -> list[Step]:
         or not re.fullmatch(r"click\('\w+'\)", step.action)
         or not following.action.startswith(f"fill{step.action.removeprefix('click').removesuffix(')')},")
     ]
-
-
-async def record_by_hand(
-    tasks: Sequence[Task],
-    config: RunConfig,
-    out: Path,
-    *,
-    say: Callable[[str], None],
-    inbox: Inbox,
-    visible: Browser,
-    unseen: Browser,
-    keep_all: bool = False,
-) -> None:
-    """Let a person play the tasks that `out` has no demonstration of yet, one after the other.
-
-    Args:
-        out: JSONL of Trajectory, appended to, with `labels.jsonl` next to it: by the suite's own reward, else by the
-            person's word that it is done.
-        inbox: lines that the person types in the terminal; `quit` ends everything.
-        keep_all: keep what the suite's check fails (labelled so) and what does not replay.
-
-    Raises:
-        UsageError: `out` has trajectories without labels; anything that the suite rejects.
-        SiteError: the site cannot be reset or logged in to.
-    """
-    labels = out.with_name("labels.jsonl")
-    if out.exists() and not labels.exists():
-        raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    web = config.rollout.web  # one environment, and the site reset for every episode
-    if web.reset.is_set:
-        web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
-    rollout = config.rollout.model_copy(update={"num_workers": 1, "envs_per_worker": 1, "web": web})
-    config = config.model_copy(update={"rollout": rollout})
-    for task in tasks:
-        suite_of(task).check(task, config.rollout)
-    recorder = _Recorder(config.rollout, out, say, inbox, visible, unseen, keep_all)
-    async with open_sites(config, tasks):
-        with store.Appender(labels) as verdicts, store.Appender(out) as file, contextlib.suppress(Stopped):
-            there = {each.trajectory_id: each.task.instruction for each in store.read_records(out, Trajectory)}
-            waiting = [task for task in tasks if f"hand-{task.task_id}" not in there]
-            for task in tasks:
-                recorded = there.get(f"hand-{task.task_id}", task.instruction)
-                if recorded != task.instruction:
-                    raise UsageError(
-                        f"{out}: {task.task_id} was recorded for {recorded!r}, now it asks {task.instruction!r}; "
-                        "choose another --out"
-                    )
-            for number, task in enumerate(waiting, start=1):
-                say(f"{number}/{len(waiting)} {task.task_id}")
-                if kept := await recorder.record(task):
-                    trajectory, is_solved = kept
-                    verdicts.append(Label(trajectory.trajectory_id, None, int(is_solved), HumanPolicy.fingerprint))
-                    file.append(trajectory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from webrl.config.redaction import Secret, SecretUrl, remember
+from webrl.config.redaction import Secret, SecretUrl
 from webrl.config.section import STATE_DIR, Section, SuiteConfig
 
 
@@ -240,19 +239,6 @@ class WebConfig(SuiteConfig):
         return {
             "http_credentials": {"username": basic.user, "password": basic.password.reveal(), "origin": self.origin}
         }
-
-    def authorization(self, url: str) -> dict[str, str]:
-        """The header that answers HTTP's own log-in at `url`; {} without one, and at other origins.
-
-        Raises:
-            UsageError: the password is not there.
-        """
-        basic = self.login.basic
-        if basic is None or _origin(url) != self.origin:
-            return {}
-        token = base64.b64encode(f"{basic.user}:{basic.password.reveal()}".encode()).decode()
-        remember(token)
-        return {"Authorization": f"Basic {token}"}
 
     @property
     def address(self) -> str:

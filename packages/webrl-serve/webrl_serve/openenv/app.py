@@ -5,10 +5,8 @@ step on a page of its own.)
 
 Episodes over HTTP (POST /reset, POST /step, GET /state) are for OpenEnv's first clients. HTTP has no connection that an
 episode could belong to, so the response to a reset sets a cookie, which `requests.Session` (and with it OpenEnv's
-`HTTPEnvClient`) sends back: each client has its own episode. Where a server is for this machine only, clients without
-cookies share one episode, the last that was begun; elsewhere an address may be a proxy's. A server does not notice that
-an HTTP client has gone: its requests are its keep-alive. After `IDLE_S` without one, another client that waits gets the
-place of its episode.
+`HTTPEnvClient`) sends back: each client has its own episode. A server does not notice that an HTTP client has gone: its
+requests are its keep-alive. After `IDLE_S` without one, another client that waits gets the place of its episode.
 """
 
 from __future__ import annotations
@@ -35,15 +33,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
 from webrl.errors import DataError, WebRLError
-from webrl.net import Access, BodyError, ClientGone, is_loopback, read_body, unless_gone
-from webrl_serve.openenv.hub import Hub, NoEpisode
+from webrl.net import Access, BodyError, ClientGone, read_body, unless_gone
 from webrl_serve.openenv.messages import (
     Answer,
     BrowserGymAction,
     BrowserGymObservation,
     BrowserGymState,
     ClientMessage,
-    DataMessage,
+    NoEpisode,
     ResetOptions,
     StepRequest,
     as_json,
@@ -52,7 +49,7 @@ from webrl_serve.openenv.messages import (
     observation_answer,
     tool_answer,
 )
-from webrl_serve.openenv.session import Session, first_state
+from webrl_serve.openenv.session import Hub, Session, first_state
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +63,6 @@ _TITLE = "webrl's BrowserGym environment"
 COOKIE = "webrl_session"
 IDLE_S = 300.0
 """Silence after which an episode loses its place to a client that waits."""
-NEW_IDLE_S = 60.0
-"""The same for a client that has sent nothing since its first reset: it may have given up."""
 PATIENCE_S = 10.0
 """Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
 _REMEMBERED = 4
@@ -94,7 +89,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         ("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, ResetOptions),
         ("POST", "/step", "Act once", sessions.step, StepRequest),
         ("GET", "/state", "State of the episode", sessions.state, None),
-        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _answer_tools, None),
+        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _refuse_tools, None),
         ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
         ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
         ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
@@ -181,7 +176,7 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
         reading.cancel()
         answering.cancel()
         await asyncio.gather(reading, answering, return_exceptions=True)
-        await asyncio.shield(session.close())
+        await asyncio.shield(session.park())
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it has gone already
         await websocket.close()
 
@@ -195,28 +190,29 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
     if not isinstance(message, dict):
         return error_answer(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
     kind = message.get("type")
+    if kind not in ("reset", "step", "state", "mcp", "close"):
+        return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
     try:
-        if kind not in ("reset", "step", "state", "mcp", "close"):
-            return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
-        data = (DataMessage if kind in ("step", "mcp") else ClientMessage).model_validate(message).data
-        if kind == "reset":
-            return observation_answer(await session.reset(data))
-        if kind == "step":
-            return observation_answer(await session.step(BrowserGymAction.model_validate(data).action_str))
-        if kind == "state":
-            await session.check_place()
-            return {"type": "state", "data": session.state.model_dump()}
+        data = ClientMessage.model_validate(message).data
+        match kind:
+            case "reset":
+                return observation_answer(await session.reset(data))
+            case "step":
+                return observation_answer(await session.step(BrowserGymAction.model_validate(data).action_str))
+            case "state":
+                await session.check_place()
+                return {"type": "state", "data": session.state.model_dump()}
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
 
 
-async def _answer_tools(request: Request) -> Response:
-    body = await read_body(request)
+async def _refuse_tools(request: Request) -> Response:
     try:
-        return JSONResponse(tool_answer(json.loads(body)))
+        asked = json.loads(await read_body(request))
     except (ValueError, RecursionError):
-        return JSONResponse(tool_answer(None))
+        asked = None
+    return JSONResponse(tool_answer(asked))
 
 
 class HttpSessions:
@@ -224,23 +220,17 @@ class HttpSessions:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._idle_s = min(IDLE_S, hub.options.idle_timeout_s)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         """By cookie; those that were silent for longest come first."""
-        self._shared = ""
-        """Cookie of the last episode that was begun without one; "" once its client has sent it back."""
-        self._has_no_cookies = False
-        """Whether that client has acted without a cookie since."""
 
     async def close(self) -> None:
         """End all sessions."""
-        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+        await asyncio.gather(*(session.park() for session in self._sessions.values()))
 
     async def reset(self, request: Request) -> Response:
         """Start an episode, in the client's session if it has one."""
         options = await _body(request)
-        session = self._find(request)
-        if session is not None and (COOKIE in request.cookies or self._has_no_cookies):  # else its owner may send one
+        if session := self._find(request):
             return await _respond(await session.reset(options, PATIENCE_S))
 
         # Make room: clients without a place are forgotten.
@@ -249,7 +239,7 @@ class HttpSessions:
                 break
             if known not in self._hub.active and not known.lock.locked():
                 del self._sessions[old]
-        key, session = secrets.token_urlsafe(16), Session(self._hub, min(NEW_IDLE_S, self._idle_s))
+        key, session = secrets.token_urlsafe(16), Session(self._hub, min(IDLE_S, self._hub.options.idle_timeout_s))
         try:
             # Nobody returns to an episode without its cookie: a client that has gone gets no place.
             page = await unless_gone(request.receive, session.reset(options, PATIENCE_S))
@@ -257,8 +247,6 @@ class HttpSessions:
             await session.park()  # the next attempt comes as another client
             raise
         self._sessions[key] = session
-        if COOKIE not in request.cookies:
-            self._shared, self._has_no_cookies = key, False
         response = await _respond(page)
         response.set_cookie(COOKIE, key, httponly=True, samesite="strict")
         return response
@@ -271,8 +259,6 @@ class HttpSessions:
         session = self._find(request)
         if session is None:
             raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
-        self._has_no_cookies |= COOKIE not in request.cookies
-        session.idle_timeout_s = self._idle_s
         observation = await session.step(action.action_str)
         if observation.done:
             await session.park()  # clients do not say when they leave after an episode
@@ -286,14 +272,8 @@ class HttpSessions:
         return JSONResponse((first_state(self._hub) if session is None else session.state).model_dump())
 
     def _find(self, request: Request) -> Session | None:
-        """Return the session of a request; None before its first reset, or where it could belong to another client."""
+        """Return the session of a request's cookie; None before its first reset."""
         key = request.cookies.get(COOKIE, "")
-        if key and key == self._shared:
-            self._shared = ""
-        is_direct = not any(name in request.headers for name in ("forwarded", "x-forwarded-for", "via"))
-        here = request.client is not None and is_loopback(request.client.host)
-        if not key and self._hub.options.token is None and is_direct and here:
-            key = self._shared
         if key in self._sessions:
             self._sessions.move_to_end(key)
         return self._sessions.get(key)

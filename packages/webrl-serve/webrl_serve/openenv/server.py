@@ -1,8 +1,7 @@
 """Serves a pool of environments over OpenEnv's WebSocket protocol and its older HTTP one.
 
 API: `await serve(config, options, on_ready)` runs until SIGINT or SIGTERM; `await host(hub, listener, on_ready, stop)`
-is its second half, on a pool that is open. `read_variables(environ)` reads the environment
-variables of OpenEnv's own BrowserGym server (its Dockerfile sets them); options of the command line come before them.
+is its second half, on a pool that is open.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import logging
 import math
 import random
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.net import ENV_TOKEN, address_of, check_address, listen, run_app, stop_on_signals
 from webrl.rollouts.collect import open_pool
-from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite, suite_of
-from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, Hub, ServerOptions
+from webrl_serve.openenv.app import HttpSessions, make_app
+from webrl_serve.openenv.messages import ResetOptions
+from webrl_serve.openenv.session import Hub, ServerOptions, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ MAX_CONNECTIONS = 512
 """Open connections in addition to one for each environment; further ones are closed at once."""
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
-_PREFIX = "BROWSERGYM_"
-_READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "PORT")
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
@@ -54,10 +51,6 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         for name in config.tasks.suites:
             rollout = find_suite(name).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
-            # pydantic's models take a while to build: after what can be refused at once.
-            from webrl_serve.openenv.messages import ResetOptions
-            from webrl_serve.openenv.session import task_of
-
             benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size
             hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
@@ -96,52 +89,9 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     Args:
         on_ready: called with the server's URL and number of sessions once clients can connect.
     """
-    from webrl_serve.openenv.app import HttpSessions, make_app
-
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
     try:
         await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
         await sessions.close()
-
-
-def read_variables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ServerOptions that `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS` set; warns of other variables.
-
-    Raises:
-        UsageError: a value that is not a number, a benchmark that is not served, or a browser with a window.
-    """
-    for name in sorted(environ):
-        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in _READ:
-            logger.warning("%s is not read (those that are: %s)", name, ", ".join(_PREFIX + known for known in _READ))
-    headless = environ.get(_PREFIX + "HEADLESS") or "true"
-    if headless.lower() != "true":
-        raise UsageError(f"{_PREFIX}HEADLESS={headless}: browsers are always headless here; unset it")
-    sides = {name: _number(environ, f"{_PREFIX}VIEWPORT_{name}") for name in ("WIDTH", "HEIGHT")}
-    for name, side in sides.items():
-        if side is not None and not MIN_SIDE <= side <= MAX_SIDE:
-            raise UsageError(f"{_PREFIX}VIEWPORT_{name}={side}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
-    benchmark, task = environ.get(_PREFIX + "BENCHMARK") or "miniwob", environ.get(_PREFIX + "TASK_NAME")
-    try:
-        reason = find_suite(benchmark).not_served
-    except UsageError as error:
-        reason = str(error)
-    if reason:
-        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark} is not served: {reason}")
-    said = {
-        "default_site": site_name(task, benchmark) if task else None,
-        "viewport": (sides["WIDTH"] or 1280, sides["HEIGHT"] or 720) if any(sides.values()) else None,
-        "port": _number(environ, _PREFIX + "PORT"),
-        "num_sessions": _number(environ, "MAX_CONCURRENT_ENVS"),
-    }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name)
-    if not text:
-        return None
-    if not text.isdecimal() or not int(text):
-        raise UsageError(f"{name}={text}: expected a number above 0")
-    return int(text)

@@ -25,7 +25,7 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     from webrl.rollouts.browser import Browser
     from webrl.runs.lock import hold_output
     from webrl.runs.spelling import visible
-    from webrl_site.by_hand import hand_tasks, record_by_hand
+    from webrl_site.by_hand import Recorder, hand_tasks
     from webrl_site.hand import Inbox
 
     if args.per_type is not None:
@@ -53,16 +53,8 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
 
         threading.Thread(target=listen, daemon=True).start()
         async with Browser(visible=True) as shown, Browser() as unseen:
-            await record_by_hand(
-                tasks,
-                config,
-                out,
-                say=lambda line: print(visible(line), flush=True),
-                inbox=inbox,
-                visible=shown,
-                unseen=unseen,
-                keep_all=args.keep_all,
-            )
+            say = lambda line: print(visible(line), flush=True)  # noqa: E731
+            await Recorder(config, out, say, inbox, shown, unseen, args.keep_all).record(tasks)
 
     with hold_output(out.parent):
         asyncio.run(record())

@@ -76,14 +76,6 @@ def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was
     assert Eyes(str(folder)).look(kept[0]).size == (96, 48)
 
 
-def test_a_step_without_its_picture_makes_no_row():
-    task = Task("t", site="miniwob.click-test")
-    steps = tuple(Step(i, "p", "r", "noop()", prompt_ids=(1,), action_ids=(2,), logprobs=(-1.0,)) for i in range(2))
-    trajectory = Trajectory("g0-t", task, "go", 0, steps, "", Status.PAGE_ENDED, env_reward=1.0)
-    with pytest.raises(StageError, match="g0-t: 2 steps were played with 1 screenshots: nothing is trained blind"):
-        make_rows([Episode(trajectory, (0.0, 1.0), (), (png(),))], [1.0], 1, 0, torch.device("cpu"), sees=True)
-
-
 def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(folder):
     with pytest.raises(UsageError) as refused:
         check_room(Eyes(str(folder)), settings(folder, max_seq_length=148), Observation("", "", "Go.", png()))

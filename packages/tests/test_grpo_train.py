@@ -48,18 +48,6 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     assert first.goal == last.observation.goal == "Do it.", "a page that gives no goal has the default one"
 
 
-def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach():
-    async def play():
-        env = FixedPage()
-        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), EpisodeLog())
-        await rewarded.reset(miniwob("click-test"))
-        for answer in ("Action: send_keys('Enter')", "type('13', 'Ann')", "scroll('down')", "jump()"):
-            await rewarded.step(answer)
-        return env.acted
-
-    assert asyncio.run(play()) == ["keyboard_press('Enter')", "fill('13', 'Ann')", "scroll(0, 480)", "noop()"]
-
-
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_ends_the_training(reward):
     async def play():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from grpo_builders import refused
 from llm_builders import save_tiny_model
-from processes import interrupt
 
 from webrl import cli
 from webrl.config.extras import EXTRAS
@@ -209,18 +208,6 @@ def test_after_ctrl_c_the_newest_whole_checkpoint_is_named(tmp_path):
         (tmp_path / f"checkpoint-{number}" / "trainer_state.json").write_text("{}")
     (tmp_path / "checkpoint-24").mkdir()  # cut off while it was written
     assert how_to_continue(tmp_path).endswith(f"--resume-from-checkpoint {tmp_path / 'checkpoint-16'}")
-
-
-@pytest.mark.browser
-@pytest.mark.grpo
-@pytest.mark.slow
-def test_ctrl_c_promises_no_resumption_without_a_checkpoint(tmp_path):
-    played = tmp_path / "out" / "trajectories.jsonl"
-    code, said = interrupt(
-        ["grpo", "--output-dir", str(played.parent)], lambda _: played.is_file() and played.stat().st_size > 0
-    )
-    assert code == 130
-    assert said[-1].startswith("webrl: interrupted; no checkpoint was saved (--save-interval N saves them)")
 
 
 def test_the_script_has_the_commands_options():

@@ -299,18 +299,15 @@ class GrpoPolicy:
 
         def encode(start: int, shown: str) -> list[int]:
             text = user_text(turn.instruction, past[start:], shown, self._log, len(turn.history))
-            return _encode(model.tokenizer, model.eyes, settings, text, turn.screenshot)
+            messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
+            if settings.observation == "none" and not settings.system_prompt:
+                messages = by_coordinates(messages)
+            eyes, image = model.eyes, turn.screenshot
+            return eyes.encode(messages, eyes.look(image)) if eyes and image else encode_chat(model.tokenizer, messages)
 
         prompt = fit_prompt(model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
         answer = await model.generate(prompt.ids, settings.sampling(turn.seed), turn.screenshot)
         return PolicyOutput.of(answer, prompt.observation)
-
-
-def _encode(tokenizer: Any, eyes: Eyes | None, settings: GrpoSettings, text: str, image: bytes | None) -> list[int]:
-    messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
-    if settings.observation == "none" and not settings.system_prompt:
-        messages = by_coordinates(messages)
-    return eyes.encode(messages, eyes.look(image)) if eyes and image else encode_chat(tokenizer, messages)
 
 
 def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from webrl.errors import StageError
 from webrl.evaluate import is_success, wilson_interval
 from webrl.types import Record
 from webrl_grpo.play import Episode
@@ -148,17 +147,8 @@ def make_rows(
         advantages: one an episode.
         multiple: number of micro-batches that the rows are dealt to.
         sees: every prompt holds a screenshot; so do the rows that fill up.
-
-    Raises:
-        StageError: a step that was played without its screenshot.
     """
     finished = [(e, a) for e, a in zip(episodes, advantages, strict=True) if e.trajectory.status.finished]
-    for episode, _ in finished if sees else ():
-        if len(episode.screenshots) != len(episode.trajectory.steps):
-            raise StageError(
-                f"{episode.trajectory.trajectory_id}: {len(episode.trajectory.steps)} steps were played with "
-                f"{len(episode.screenshots)} screenshots: nothing is trained blind"
-            )
     kept = [
         (episode, step, advantage)
         for episode, advantage in finished

@@ -23,9 +23,9 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.snapshot import describe
-from webrl_serve.openenv.app import HttpSessions, make_app
 from webrl_serve.openenv.client import RemotePool
 from webrl_serve.openenv.messages import AtCapacity, as_json, encode
+from webrl_serve.openenv.server import HttpSessions, make_app
 from webrl_serve.openenv.session import EPISODE_OVER, Hub, ServerOptions, Session
 
 pytestmark = pytest.mark.browser

@@ -3,8 +3,8 @@
 API: `await run_command(command, timeout_s, what)`, `await reset_site(config)`, `await take_turn(config)`; `server =
 await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-The guard ends an episode's server with webrl, no matter how that ends; the folder of a webrl that was killed is removed
-by the next start. Of two servers that get the same port the second exits, and is started again.
+The guard ends an episode's server with webrl, no matter how that ends. Of two servers that get the same port the second
+exits, and is started again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from filelock import AsyncFileLock
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 _SHOWN_CHARS = 300
 _MAX_BYTES = 16 << 20
-_PREFIX = f".webrl-episode-{socket.gethostname()}-"
-"""Hosts may share a folder for temporary files; process ids are a host's own."""
 _TRIES = 3
 
 
@@ -143,7 +139,7 @@ class EpisodeServer:
         """Launch it. Raises SiteError."""
         self._config = config
         self.port = free_port()
-        self.folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+        self.folder = tempfile.mkdtemp(prefix="webrl-episode-")
         """Its own, removed with it."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe, which would fill up
         fill = {"{port}": str(self.port), "{python}": sys.executable, "{folder}": self.folder}
@@ -165,7 +161,6 @@ class EpisodeServer:
         Raises:
             SiteError: it does not start, ends (its last words are quoted) or does not answer in time.
         """
-        await asyncio.to_thread(_remove_orphans)
         deadline = time.monotonic() + config.serve.timeout_s
         problem = ""
         for _ in range(_TRIES):  # a program outside of webrl may take the port in between
@@ -214,16 +209,6 @@ class EpisodeServer:
         self._process.stdin.close()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _remove_orphans() -> None:
-    """Remove the folders of processes that are gone."""
-    import psutil
-
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        number = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if number.isdecimal() and not psutil.pid_exists(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _listens(session: int, port: int) -> bool:

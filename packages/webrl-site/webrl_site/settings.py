@@ -14,13 +14,14 @@ from webrl.config.section import STATE_DIR, Section, SuiteConfig
 
 
 def _is_page(url: str) -> str:
+    form = "a start page has the form http://host:port/path"
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"not a web address ({error})") from None
+        raise ValueError(f"not a web address ({error}); {form}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("a start page has the form http://host:port/path")
+        raise ValueError(form)
     if "@" in parts.netloc:
         raise ValueError("no user and password in a start page; log-ins go to rollout.web.login")
     return url
@@ -32,13 +33,6 @@ def _is_pattern(text: str) -> str:
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return text
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    port = "" if parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}"
 
 
 def _has_no_colon(user: str) -> str:
@@ -224,7 +218,10 @@ class WebConfig(SuiteConfig):
     @property
     def origin(self) -> str:
         """Scheme, host and port of the first start page, as a browser writes them."""
-        return _origin(self.start_urls[0])
+        parts = urlsplit(self.start_urls[0])
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        port = "" if parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{parts.port}"
+        return f"{parts.scheme}://{host}{port}"
 
     @property
     def http_credentials(self) -> dict[str, dict[str, str]]:

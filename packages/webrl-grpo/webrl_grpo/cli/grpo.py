@@ -62,7 +62,9 @@ def main(args: argparse.Namespace) -> int:
         check_model(settings.model_name)
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0
-    out = settings.output_dir or _new_folder(settings)
+    model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
+    out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
         raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
     from webrl.runs.lock import hold_output
@@ -114,13 +116,6 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
     name = config if config is not None else None if names_model else DEMO
     path = find_config(name, "grpo") if name else None
     return load_settings(path, options, overrides)
-
-
-def _new_folder(settings: GrpoSettings) -> Path:
-    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    model = settings.model_name
-    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
-    return Path("runs") / f"grpo-{name}-{stamp}"
 
 
 def describe(report: dict[str, Any]) -> list[str]:

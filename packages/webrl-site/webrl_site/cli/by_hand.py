@@ -25,8 +25,7 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     from webrl.rollouts.browser import Browser
     from webrl.runs.lock import hold_output
     from webrl.runs.spelling import visible
-    from webrl_site.by_hand import Recorder, hand_tasks
-    from webrl_site.hand import Inbox
+    from webrl_site.by_hand import Inbox, Recorder, hand_tasks
 
     if args.per_type is not None:
         raise UsageError("--per-type is for the scripted experts; by hand tasks.num_seed_tasks tasks are played")

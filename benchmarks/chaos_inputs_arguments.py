@@ -78,7 +78,7 @@ ARGUMENTS = (
     BadInput("webrl grpo --dry-run max_staleness=-1", 2, "-1", "max_staleness", "greater than or equal to 0"),
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "take 2 or more"),
     BadInput("webrl grpo --dry-run --learning-rate nan", 2, "nan", "learning_rate", "finite"),
-    BadInput("webrl grpo --dry-run", 2, "'many'", "num_generations", "valid integer", variables={"NUM_GENERATIONS": "many"}),
+    BadInput("webrl grpo --dry-run num_generations=many", 2, "'many'", "num_generations", "valid integer"),
     BadInput("webrl serve-model data/tiny/actor --port 99999 --dry-run", 2, "99999", "--port", "1 to 65535"),
     BadInput("webrl serve-model data/tiny/actor --phase 1 --dry-run", 2, "1", "--phase", "'data/tiny/actor' is no run folder"),
     BadInput("webrl serve-model data/tiny/actor --host 0.0.0.0 --dry-run", 2, "0.0.0.0", "--host", "WEBRL_MODEL_TOKEN"),

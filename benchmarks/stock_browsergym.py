@@ -4,8 +4,6 @@
 reset and every scripted action, observation text, reward and done flag.
 `python benchmarks/stock_browsergym.py digest --pages a,http://b --actions "click('13')"` prints one JSON line a page:
 everything that the whole observations of reset and these actions say, in comparable form.
-`python benchmarks/stock_browsergym.py agent --url http://127.0.0.1:8000/v1 --pages a.3,b.4 --steps 10` lets what
-`webrl serve-model` serves play these pages and seeds in BrowserGym's experiments: a JSON line each, actions and reward.
 `python benchmarks/stock_browsergym.py loop --pages a,b --seconds 20` runs the null-policy loop and prints its steps.
 Only the browser's path is ours (BrowserGym has no setting for its chat's browser), and what newer Chromium needs to
 keep a page's size (`keep_sessions`); the rest is its defaults.
@@ -16,15 +14,12 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import logging
 import os
 import random
 import re
-import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from webrl.rollouts.browser import find_chromium
@@ -199,26 +194,6 @@ def record(page: str, seed: int, num_steps: int) -> dict[str, Any]:
         env.close()
 
 
-def play(url: str, task: str, max_steps: int, folder: Path) -> dict[str, Any]:
-    """One greedy episode of `WebrlAgent` in BrowserGym's own loop."""
-    os.environ["MINIWOB_URL"] = (miniwob_root() / "miniwob").as_uri() + "/"
-    from browsergym.experiments import EnvArgs, ExpArgs, loop
-
-    from webrl_serve.gym.agent import WebrlAgentArgs
-
-    # Its statistics count tokens with a vocabulary that is downloaded first.
-    loop.count_tokens = lambda text: len(text.split())
-    page, _, seed = task.rpartition(".")
-    env = EnvArgs(f"miniwob.{page}", task_seed=int(seed), max_steps=max_steps)
-    experiment = ExpArgs(WebrlAgentArgs(base_url=url, temperature=0.0), env, logging_level_stdout=logging.ERROR)
-    experiment.prepare(folder)
-    experiment.run()
-    result = loop.get_exp_result(experiment.exp_dir)
-    summary = result.summary_info
-    actions = [step.action for step in result.steps_info if step.action]
-    return {"task": task, "actions": actions, "reward": summary["cum_reward"], "error": summary["err_msg"]}
-
-
 def null_loop(pages: list[str], seconds: float) -> Iterator[int]:
     """The null policy: a scripted click a step, episodes of at most ten steps; yields steps done so far."""
     start = time.perf_counter()
@@ -239,12 +214,11 @@ def null_loop(pages: list[str], seconds: float) -> Iterator[int]:
 def main() -> None:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=["record", "digest", "agent", "loop"])
+    parser.add_argument("mode", choices=["record", "digest", "loop"])
     parser.add_argument("--pages", required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--actions", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
     pages = options.pages.split(",")
@@ -257,10 +231,6 @@ def main() -> None:
     elif options.mode == "digest":
         for page in pages:
             print(json.dumps(digests(make_env(page), options.actions, options.seed)), flush=True)
-    elif options.mode == "agent":
-        with tempfile.TemporaryDirectory() as folder:
-            for task in pages:
-                print(json.dumps(play(options.url, task, options.steps, Path(folder))), flush=True)
     else:
         start = time.perf_counter()
         steps = max(null_loop(pages, options.seconds))

@@ -20,8 +20,8 @@ from served import served
 from webrl.config import RolloutConfig
 from webrl.net import listen
 from webrl.rollouts.pool import EnvPool
-from webrl_serve.openenv.hub import Hub, ServerOptions
 from webrl_serve.openenv.server import host
+from webrl_serve.openenv.session import Hub, ServerOptions
 
 SCRIPTS = Path(__file__).parent / "openenv_scripts.py"
 CLIENTS = Path(f"{sys.prefix}-openenv")

@@ -179,16 +179,6 @@ def cookbook(url: str) -> list[dict[str, Any]]:
     return rollout_func(url, http_client)
 
 
-def plain_post(url: str) -> list[dict[str, Any]]:
-    """HTTP without a client package and without cookies."""
-    import requests
-
-    first = requests.post(f"{url}/reset", json={"task_name": "click-test"}, timeout=60).json()
-    bid = bid_of(first["observation"]["text"], "Click Me!")
-    last = requests.post(f"{url}/step", json={"action": {"action_str": f"click('{bid}')"}}, timeout=60).json()
-    return [{"reward": last["reward"], "done": last["done"]}, requests.get(f"{url}/state", timeout=60).json()]
-
-
 def synchronous(url: str) -> list[dict[str, Any]]:
     """`with BrowserGymEnv(…).sync() as env`, as OpenEnv's documentation has it since 0.2.2."""
     env_type, action_type = browsergym_client()
@@ -245,7 +235,7 @@ def validate(url: str) -> list[dict[str, Any]]:
 
 
 SCRIPTS = (
-    *(environment_factory, text_only, rollout_func, cookbook, plain_post, synchronous, asynchronous),
+    *(environment_factory, text_only, rollout_func, cookbook, synchronous, asynchronous),
     *(shop, shop_over_http, validate),
 )
 

@@ -14,16 +14,14 @@ from transformers import AutoModelForCausalLM
 
 from webrl import cli
 from webrl.config import EngineConfig, ModelsConfig
-from webrl.errors import PolicyError, StageError, TrainingError, UsageError
+from webrl.errors import StageError, UsageError
 from webrl.llm import open_model
-from webrl.llm.interface import Sampling, Turn
+from webrl.llm.interface import Turn
 from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
 from webrl.types import Step
 from webrl_arena.world import running
-from webrl_grpo.play import Player, RewardedEnv
-from webrl_grpo.prompts import EpisodeLog, user_text
-from webrl_grpo.sampler import TrlVllmModel
+from webrl_grpo.play import EpisodeLog, Player, RewardedEnv, user_text
 from webrl_grpo.settings import GrpoSettings, load_settings
 
 SMALL = [DEMO, "--model-id", TINY_ACTOR, "dataset_size=4", "num_generations=4", "per_device_train_batch_size=4"]
@@ -32,7 +30,7 @@ UP = "model.layers.1.mlp.up_proj.weight"
 
 
 def settings(**values) -> GrpoSettings:
-    return load_settings(None, {}, values)
+    return load_settings(None, values)
 
 
 def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
@@ -48,18 +46,6 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     assert env.acted == ["scroll(0, 100)", "click('13')"]
     assert (seen.rewards, seen.unreadable, seen.url) == ([0.5, 0.5], [0], "http://page/2")
     assert first.goal == last.observation.goal == "Do it.", "a page that gives no goal has the default one"
-
-
-def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach():
-    async def play():
-        env = FixedPage()
-        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), EpisodeLog())
-        await rewarded.reset(miniwob("click-test"))
-        for answer in ("Action: send_keys('Enter')", "type('13', 'Ann')", "scroll('down')", "jump()"):
-            await rewarded.step(answer)
-        return env.acted
-
-    assert asyncio.run(play()) == ["keyboard_press('Enter')", "fill('13', 'Ann')", "scroll(0, 480)", "noop()"]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
@@ -107,68 +93,6 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
     ]
     assert "Clickable elements: 13, a7\n" in text
     assert page in text
-
-
-def test_trls_engine_answers_all_who_wait_in_one_batch_and_keeps_the_ids(tmp_path):
-    tokenizer = load_tokenizer(TINY_ACTOR)
-    calls = []
-
-    def generate(prompts):
-        calls.append(prompts)
-        if prompts == [[1]]:
-            raise RuntimeError("engine is gone")
-        return prompts, [[50 + p[0], 3] for p in prompts], [[[-0.5], [None]] for _ in prompts], None
-
-    async def ask():
-        model = TrlVllmModel("m", tokenizer, (3,), generate, "m@1")
-        answers = await asyncio.gather(*(model.generate([p], Sampling()) for p in (7, 8, 9)))
-        with pytest.raises(PolicyError, match="vLLM failed: engine is gone"):
-            await model.generate([1], Sampling())
-        await model.close()
-        return answers
-
-    answers = asyncio.run(ask())
-    assert calls == [[[7], [8], [9]], [[1]]]
-    assert [a.ids for a in answers] == [(57, 3), (58, 3), (59, 3)]
-    assert [a.prompt_ids for a in answers] == [(7,), (8,), (9,)]
-    assert answers[0].logprobs[0] == -0.5
-    assert math.isnan(answers[0].logprobs[1])
-    assert answers[0].finish_reason == "stop"
-
-
-@pytest.mark.grpo
-def test_an_engine_of_trls_that_has_other_weights_ends_the_training(tmp_path):
-    from webrl_grpo.train import _make_trainer
-
-    chosen = settings(model_name=TINY_ACTOR, num_generations=2, per_device_train_batch_size=2, report_to="none")
-    trainer = _make_trainer(chosen, None, [miniwob("click-test", i) for i in range(100)], None, tmp_path)
-    ids = torch.arange(5, 45).view(4, 10)
-    ones = torch.ones_like(ids)
-    batch = {"prompt_ids": ids, "prompt_mask": ones, "completion_ids": ids + 40, "completion_mask": ones.clone()}
-    batch["completion_mask"][0] = 0  # a row that fills up
-    batch["logprobs"] = trainer._score(batch) + 0.05  # as far as bfloat16 goes
-    batch["logprobs"][1, 3] = math.nan
-    trainer._verify_engine(batch)
-    assert trainer._metrics["train"]["sampling/engine_difference"] == [pytest.approx(0.05, abs=1e-3)]
-
-    with torch.no_grad():
-        trainer.model.get_input_embeddings().weight *= 2.0
-    with pytest.raises(TrainingError, match=r"vLLM's log-probs differ .*\(20 tokens, tolerance 0.2\): .* step 0;"):
-        trainer._verify_engine(batch)
-    batch["logprobs"][:] = math.nan
-    with pytest.raises(TrainingError, match="differ from the trainer's by nan"):
-        trainer._verify_engine(batch)
-    batch["completion_mask"][:] = 0
-    trainer._verify_engine(batch)
-
-
-@pytest.mark.grpo
-def test_a_server_that_is_not_there_is_named_before_anything_starts(tmp_path, capsys):
-    out = tmp_path / "out"
-    options = ["--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir", str(out)]
-    assert cli.main(["grpo", DEMO, *options]) == 2
-    assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in capsys.readouterr().err
-    assert not (out / "model.safetensors").exists()
 
 
 OTHER_FIELDS = {"type": "observation", "data": {"observation": {"html": "<p>"}, "reward": 0, "done": False}}

@@ -88,7 +88,7 @@ def test_grpo_is_given_the_same_tasks_by_a_server_as_in_process(shared, arena):
     common = {"task_name": ("arena.shop.open-product", "focus-text-2", "arena.shop_admin.sku"), "dataset_size": 4}
 
     def first_pages(**more):
-        settings = load_settings(None, {}, {**common, **more})
+        settings = load_settings(None, {**common, **more})
         tasks = make_tasks(settings)
         assert [task.site.partition(".")[0] for task in tasks] == ["arena", "miniwob", "arena", "arena"]
         with Player(settings) as player:

@@ -9,7 +9,8 @@ from rollouts_builders import at, bid_of, in_browser, serve
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.types import Task
-from webrl_serve.openenv.server import ServerOptions, check_options
+from webrl_serve.openenv.server import check_options
+from webrl_serve.openenv.session import ServerOptions
 
 PAGES = {
     "/": """<title>first</title><a href=/next>Next</a>

@@ -18,7 +18,6 @@ _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
 _BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "agent": (f"pip install 'webrl[agent]'{_BROWSERGYMS_PYTHON}", ("openai", "browsergym.experiments")),
     "arena": (
         "pip install 'webrl[arena]'",
         ("django", "machina", "oscar", "postman", "trac", "waitress", "whitenoise"),

@@ -133,7 +133,7 @@ _NO_DOCUMENT = ("", ":")
 
 
 class EpisodeObserver(Protocol):
-    """Watches episodes as they are played, e.g. for a person who demonstrates (`webrl_site.hand`)."""
+    """Watches episodes as they are played, e.g. for a person who demonstrates (`webrl_site.by_hand`)."""
 
     script: str
     """Every document runs it before its own scripts."""

@@ -5,8 +5,7 @@ import torch
 
 from webrl.types import Status, Step, Task, Trajectory
 from webrl_grpo.play import Episode
-from webrl_grpo.rewards import first_and_last, mean_reward, reward_functions
-from webrl_grpo.rows import make_rows
+from webrl_grpo.rows import first_and_last, make_rows, mean_reward, reward_functions
 
 PAD = 9
 

@@ -7,8 +7,8 @@
         episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
 
 Batches are played in the order of the requests, each with the weights handed over last before it, independently of the
-speed of either side. Errors of the process are raised here, with the type and text that they have in `Player`. The
-process and its browsers end with this one, even if it is killed.
+speed of either side. Errors of the process are raised here: a WebRLError as it is in `Player`, others as RuntimeError.
+The process and its browsers end with this one, even if it is killed.
 
 The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
 folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). The responses
@@ -21,7 +21,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -161,7 +160,7 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
     with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
         # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
         copy: PolicyCopy | ServedCopy
-        if settings.has_servers:
+        if settings.use_vllm:
             copy = ServedCopy(settings, out, player.run)
             stack.callback(copy.stop)
         else:
@@ -205,16 +204,9 @@ def main(fd: int) -> None:
         _serve(connection, settings, out, inbox)
     except (KeyboardInterrupt, EOFError, ConnectionError):
         pass  # the other process has ended
-    except Exception as error:  # the boundary of the process; of a defect, the traceback is sent as well
-        trace = "".join(traceback.format_exception(error))
-        if not isinstance(error, WebRLError):
-            error.add_note(f"in the process that collects episodes:\n{trace}")
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # an exception of any library, with any constructor
-            connection.send(RuntimeError(trace))
-        else:
-            connection.send(error)
+    except Exception as error:  # the boundary of the process; of a defect, the traceback is sent
+        own = isinstance(error, WebRLError)
+        connection.send(error if own else RuntimeError("".join(traceback.format_exception(error))))
 
 
 if __name__ == "__main__":

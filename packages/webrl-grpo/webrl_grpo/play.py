@@ -5,6 +5,10 @@ API:
     with Player(settings) as player:                     # opens the browsers, or reaches the servers
         player.check(tasks)                              # every task type is opened once
         episodes = player.play(attempts, model)          # [(name, task)] -> list[Episode], in the same order
+
+The prompt is that of `webrl run`, or (`GrpoPolicy`) that of the public GRPO scripts: goal, past steps with rewards,
+errors, clickable elements, page. The same information in the same order as in TRL's OpenEnv examples; the wording is
+ours.
 """
 
 from __future__ import annotations
@@ -15,23 +19,26 @@ import dataclasses
 import hashlib
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import LanguageModel, Policy
+from webrl.llm.interface import LanguageModel, Message, Policy, PolicyOutput, Turn
+from webrl.llm.pictures import png_size, shrink
 from webrl.llm.policy import ModelPolicy
+from webrl.llm.prompts import INTERACTIVE, by_coordinates, cut_lines, fit_prompt
+from webrl.llm.tokens import encode_chat
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
 from webrl.rollouts.suite import suite_of
 from webrl.runs.disk import atomic_path, make_folder
-from webrl.types import Task, Trajectory
-from webrl_grpo.prompts import EpisodeLog, GrpoPolicy, check_room
+from webrl.types import Step, Task, Trajectory
 from webrl_grpo.settings import GrpoSettings
 
 logger = logging.getLogger(__name__)
@@ -40,6 +47,22 @@ T = TypeVar("T")
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
 OpenModel = Callable[[], contextlib.AbstractAsyncContextManager[LanguageModel]]
+
+SYSTEM_PROMPT = """You complete tasks in a web browser, one action at a time.
+
+The page is shown as [bid] role 'text': in [13] button 'Click Me!' the element has the bid '13'.
+
+Actions:
+- click('13')
+- fill('42', 'some text')
+- select_option('7', 'label')
+- press('42', 'Enter')
+- scroll(0, 300)
+- noop()
+
+Answer with exactly one action on one line, and nothing else."""
+
+_BID = re.compile(r"^\s*\[(\w+)\]")
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +80,20 @@ class Episode:
 
     def __repr__(self) -> str:
         return f"Episode({self.trajectory.trajectory_id}: {self.trajectory.status}, {self.trajectory.message!r:.200})"
+
+
+@dataclass
+class EpisodeLog:
+    """State of an episode that its steps do not hold."""
+
+    url: str = ""
+    """Address of the page."""
+    rewards: list[float] = field(default_factory=list)
+    """Reward of each step."""
+    unreadable: list[int] = field(default_factory=list)
+    """Indices of the answers that were not an action."""
+    screenshots: list[bytes] = field(default_factory=list)
+    """Screenshot in the prompt of each step."""
 
 
 class RewardedEnv:
@@ -244,3 +281,71 @@ class Player:
         if self._settings.prompt_format == "browsergym":
             return GrpoPolicy(model, self._settings, log)
         return ModelPolicy(model, self._config, sampling=self._settings.sampling)
+
+
+class GrpoPolicy:
+    """Answers the pages of one episode; `RewardedEnv` keeps `log` up to date."""
+
+    def __init__(self, model: LanguageModel, settings: GrpoSettings, log: EpisodeLog) -> None:
+        self.fingerprint = model.fingerprint
+        self._model, self._settings, self._log = model, settings, log
+
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """Answer one page (`Policy.act`)."""
+        settings, model = self._settings, self._model
+        past = turn.history[max(0, len(turn.history) - settings.history_steps) :]
+        page = turn.observation[: settings.max_page_chars]
+
+        def encode(start: int, shown: str) -> list[int]:
+            text = user_text(turn.instruction, past[start:], shown, self._log, len(turn.history))
+            messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
+            if settings.observation == "none" and not settings.system_prompt:
+                messages = by_coordinates(messages)
+            eyes, image = model.eyes, turn.screenshot
+            return eyes.encode(messages, eyes.look(image)) if eyes and image else encode_chat(model.tokenizer, messages)
+
+        prompt = fit_prompt(model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
+        answer = await model.generate(prompt.ids, settings.sampling(turn.seed), turn.screenshot)
+        return PolicyOutput.of(answer, prompt.observation)
+
+
+def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:
+    """Check that a page's screenshot leaves room for the rest of a prompt, and shows the page's coordinates.
+
+    Raises:
+        UsageError: it does not.
+    """
+    assert page.screenshot is not None  # `RewardedEnv` checks it
+    image = shrink(page.screenshot, settings.image_size or 0)
+    look = eyes.look(image)
+    size = f"{look.size[0]}x{look.size[1]}"
+    if settings.observation == "none" and png_size(image) != png_size(page.screenshot):
+        raise UsageError(
+            f"observation=none: image_size={settings.image_size} shows the page at {size}, smaller than it is, so that "
+            "the model cannot tell coordinates: take image_size=0, or a smaller viewport"
+        )
+    if look.num_tokens >= settings.max_prompt_tokens:
+        raise UsageError(
+            f"image_size={settings.image_size}: a screenshot of {size} pixels is {look.num_tokens} tokens, and "
+            f"max_seq_length {settings.max_seq_length} less max_completion_length {settings.max_completion_length} "
+            f"leaves {settings.max_prompt_tokens} for a prompt: lower image_size, or raise max_seq_length"
+        )
+
+
+def user_text(instruction: str, past: Sequence[Step], page: str, log: EpisodeLog, num_steps: int) -> str:
+    """Returns the user's message of the public scripts at one step.
+
+    Args:
+        past: the steps that are shown, oldest first.
+        num_steps: steps of the episode so far.
+    """
+    lines = [f"Step: {num_steps + 1}", f"Goal: {instruction}", f"Current URL: {log.url or 'unknown'}"]
+    lines.append("Previous steps:" if past else "Previous steps: none")
+    for step in past:
+        reward = log.rewards[step.index] if step.index < len(log.rewards) else 0.0
+        lines.append(f"{step.index + 1}. {step.action} -> reward {reward:+.2f}{' (error)' if step.error else ''}")
+    error = past[-1].error if past else ""
+    lines.append(f"Last action error: {' '.join(error.split())[:200] if error else 'no'}")
+    bids = [match[1] for line in page.split("\n") if INTERACTIVE.search(line) and (match := _BID.match(line))]
+    lines.append(f"Clickable elements: {', '.join(bids) or 'none found'}")
+    return "\n".join([*lines, "", "Page structure:", page, "", "Answer with exactly one action."])

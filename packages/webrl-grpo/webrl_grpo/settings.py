@@ -1,11 +1,10 @@
 """Options of `webrl grpo`, named as in the public GRPO scripts.
 
-These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …), their first
-version (environment variables: `MODEL_ID`, `GRAD_ACCUM_STEPS`, …) and Liquid AI's browser-control cookbook (YAML:
-`model_name`, `browsergym_url`, …). The cookbook's names are the fields here, the others are aliases of them.
+These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …) and Liquid AI's
+browser-control cookbook (YAML: `model_name`, `browsergym_url`, …). The cookbook's names are the fields here, the others
+are aliases of them.
 
-API: `load_settings(path, environment, options) -> GrpoSettings`; options override the environment, which overrides
-the file, which overrides the defaults.
+API: `load_settings(path, options) -> GrpoSettings`; options override the file, which overrides the defaults.
 """
 
 from __future__ import annotations
@@ -35,29 +34,6 @@ ALIASES: dict[str, str] = {
     "reward": "rewards",
 }
 """Other public names of the options."""
-
-VARIABLES: dict[str, str] = {
-    "MODEL_ID": "model_name",
-    "BROWSERGYM_BASE_URL": "browsergym_url",
-    "BROWSERGYM_BENCHMARK": "benchmark",
-    "BROWSERGYM_TASK_NAME": "task_name",
-    "VLLM_ENDPOINT": "vllm_server_url",
-    "DATASET_SIZE": "dataset_size",
-    "MAX_STEPS": "max_steps",
-    "MAX_NEW_TOKENS": "max_completion_length",
-    "TEMPERATURE": "temperature",
-    "TOP_K": "top_k",
-    "LEARNING_RATE": "learning_rate",
-    "WEIGHT_DECAY": "weight_decay",
-    "WARMUP_STEPS": "warmup_steps",
-    "PER_DEVICE_BATCH_SIZE": "per_device_train_batch_size",
-    "GRAD_ACCUM_STEPS": "gradient_accumulation_steps",
-    "NUM_GENERATIONS": "num_generations",
-    "NUM_EPOCHS": "num_epochs",
-    "SAVE_INTERVAL": "save_interval",
-    "FALLBACK_ACTION": "fallback_action",
-}
-"""Environment variables of the public scripts; an empty one counts as not set."""
 
 
 class GrpoSettings(Section):
@@ -110,19 +86,16 @@ class GrpoSettings(Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
-    use_vllm: bool = Field(False, description="sample with vLLM")
-    vllm_mode: Literal["colocate", "server", "own"] = Field(
-        "colocate",
-        description="in this process, on `trl vllm-serve`, or on servers that start with the training and take new "
-        "weights in place (own: the one that can play episodes ahead)",
+    use_vllm: bool = Field(
+        False, description="sample with vLLM, on servers that start with the training and take new weights in place"
     )
-    vllm_server_url: str = Field("http://localhost:8000", description="server of vllm_mode=server")
-    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate, own)")
-
-    vllm_python: str | None = Field(
-        None, description="Python that has vLLM (vllm_mode=own); none: this one (vLLM pins its own torch)"
+    vllm_mode: Literal["own", "colocate", "server"] = Field(
+        "own", description="of the public scripts: the servers are webrl's own (own), whichever it names"
     )
-    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments (vllm_mode=own)")
+    vllm_server_url: str | None = Field(None, description="of the public scripts: not used")
+    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU")
+    vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
+    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
 
     rewards: dict[Reward, float] = Field(
         {"outcome": 1.0},
@@ -219,20 +192,12 @@ class GrpoSettings(Section):
                 "leave use_vllm out"
             )
         for name in ("vllm_python", "vllm_extra_args"):
-            if getattr(self, name) and not self.has_servers:
-                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
-        if self.vllm_mode == "own" and not self.use_vllm:
-            raise ValueError("vllm_mode=own goes with use_vllm=true")
-        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
-        if self.has_collector and self.use_vllm and not self.has_servers:
+            if getattr(self, name) and not self.use_vllm:
+                raise ValueError(f"{name} goes with use_vllm=true")
+        if self.max_staleness and (self.temperature != 1 or self.top_p != 1 or self.top_k):
             raise ValueError(
-                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
-                "vllm_mode=own plays ahead on servers"
-            )
-        if self.has_collector and (self.temperature != 1 or self.top_p != 1 or self.top_k):
-            raise ValueError(
-                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
-                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+                f"max_staleness {self.max_staleness} with temperature {self.temperature:g}, top_p {self.top_p:g}, "
+                f"top_k {self.top_k}: the probabilities that other weights sampled with are known for 1, 1 and 0 alone"
             )
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
@@ -249,14 +214,9 @@ class GrpoSettings(Section):
         return self
 
     @property
-    def has_servers(self) -> bool:
-        """True if vLLM servers of our own play."""
-        return self.use_vllm and self.vllm_mode == "own"
-
-    @property
     def has_collector(self) -> bool:
         """True if another process plays: ahead of the training, or on servers."""
-        return self.max_staleness > 0 or self.has_servers
+        return self.max_staleness > 0 or self.use_vllm
 
     @property
     def sees(self) -> bool:
@@ -322,7 +282,7 @@ class GrpoSettings(Section):
                 "temperature": self.temperature,
                 "max_new_tokens": self.max_completion_length,
                 "engine": {
-                    "kind": "vllm" if self.has_servers else "transformers",
+                    "kind": "vllm" if self.use_vllm else "transformers",
                     "max_batch": 32,
                     "gpu_memory_utilization": self.vllm_gpu_memory_utilization,
                     "vllm_python": self.vllm_python,
@@ -333,10 +293,8 @@ class GrpoSettings(Section):
         return RunConfig.model_validate(data)
 
 
-def load_settings(
-    path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], overrides: Sequence[str] = ()
-) -> GrpoSettings:
-    """Load the settings of a file (none: the defaults), environment variables, `key=value` overrides and options.
+def load_settings(path: Path | None, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> GrpoSettings:
+    """Load the settings of a file (none: the defaults), `key=value` overrides and options.
 
     Raises:
         UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
@@ -346,19 +304,12 @@ def load_settings(
         data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
     source = str(path) if path else "webrl grpo"
     places = dict.fromkeys(data, source)
-    variables: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
-    if "vllm_server_url" in variables:  # the script that reads it knows no other way to sample
-        url = variables["vllm_server_url"].rstrip("/").removesuffix("/generate")
-        variables |= {"use_vllm": True, "vllm_mode": "server", "vllm_server_url": url}
-    given: list[tuple[str, Mapping[str, Any]]] = [("the environment", variables)]
+    typed: dict[str, Any] = {}
     for override in overrides:
-        typed: dict[str, Any] = {}
         apply_override(typed, override)
-        given.append((TYPED, typed))
-    for place, values in [*given, (TYPED, options)]:
-        named = {ALIASES.get(key, key): value for key, value in values.items()}
-        data |= named
-        places |= dict.fromkeys(named, place)
+    named = {ALIASES.get(key, key): value for key, value in [*typed.items(), *options.items()]}
+    data |= named
+    places |= dict.fromkeys(named, TYPED)
     try:
         return GrpoSettings.model_validate(data)
     except ValidationError as error:

@@ -28,7 +28,7 @@ from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Episode, Player
-from webrl_grpo.rewards import first_and_last, mean_reward
+from webrl_grpo.rows import first_and_last, mean_reward, reward_functions
 from webrl_grpo.settings import GrpoSettings
 
 logger = logging.getLogger(__name__)
@@ -36,10 +36,9 @@ logger = logging.getLogger(__name__)
 _PUBLIC_IMAGE_SIZE = 512
 """`--image-size` of TRL's vision example."""
 _AS_IN_TRL = (
-    "seed", "num_generations", "max_completion_length", "temperature", "top_p", "top_k", "vllm_mode",
-    "vllm_gpu_memory_utilization", "learning_rate", "lr_scheduler_type", "weight_decay", "warmup_steps",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "logging_steps",
-    "log_completions", "save_total_limit",
+    "seed", "num_generations", "max_completion_length", "temperature", "top_p", "top_k",
+    "learning_rate", "lr_scheduler_type", "weight_decay", "warmup_steps", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "gradient_checkpointing", "logging_steps", "log_completions", "save_total_limit",
 )  # fmt: skip
 """Settings that TRL has under the same name."""
 
@@ -82,7 +81,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         ExtraMissing: a package that an option needs.
         ModelError: an unusable model.
     """
-    from webrl.llm.loading import load_tokenizer, pick_device
+    from webrl.llm.loading import load_tokenizer
 
     require("grpo", "webrl grpo")
     if conflict := openenv_conflict():
@@ -92,11 +91,8 @@ def check(settings: GrpoSettings) -> GrpoSettings:
             require(tracker, f"report_to={tracker}")
     if settings.vllm_python and shutil.which(settings.vllm_python) is None:
         raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
-    if settings.use_vllm and not settings.has_servers and pick_device("auto") == "cpu":
-        raise UsageError(
-            f"vllm_mode={settings.vllm_mode} without a CUDA device: TRL hands new weights to vLLM on a GPU alone; "
-            "vllm_mode=own can be handed them on a CPU too, or leave use_vllm out"
-        )
+    if settings.use_vllm and settings.vllm_mode != "own":
+        logger.warning("vllm_mode=%s: the vLLM that answers is started here all the same", settings.vllm_mode)
     if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -207,7 +203,6 @@ def _make_trainer(
     from transformers.trainer_callback import PrinterCallback
 
     from webrl.llm.loading import load_tokenizer
-    from webrl_grpo.rewards import reward_functions
     from webrl_grpo.sampler import lora_config
     from webrl_grpo.trl_trainer import AheadTrainer, EpisodeTrainer
 
@@ -237,16 +232,9 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
 
     from webrl_grpo.trl_trainer import RATIO_CAP
 
-    with_vllm = settings.use_vllm and not settings.has_servers
-    is_server = with_vllm and settings.vllm_mode == "server"
     return GRPOConfig(
         **{name: getattr(settings, name) for name in _AS_IN_TRL},
         output_dir=str(out),
-        use_vllm=with_vllm,
-        vllm_server_base_url=settings.vllm_server_url if is_server else None,
-        vllm_max_model_length=settings.max_seq_length,
-        # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
-        vllm_importance_sampling_correction=False,
         delta=RATIO_CAP if settings.has_collector else None,
         reward_weights=list(settings.rewards.values()),
         generation_batch_size=settings.episodes_per_generation,

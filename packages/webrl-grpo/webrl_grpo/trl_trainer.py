@@ -29,19 +29,15 @@ from trl import GRPOTrainer
 from webrl.errors import StageError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
-from webrl.llm.tokens import end_token_ids
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Attempt, Episode, Player
-from webrl_grpo.rewards import weighted_rewards
-from webrl_grpo.rows import make_rows
-from webrl_grpo.sampler import TrlVllmModel, closing, open_sampler
+from webrl_grpo.rows import make_rows, weighted_rewards
+from webrl_grpo.sampler import closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 
 RATIO_CAP = 3.0
 """Largest probability ratio that a token counts with."""
-_ENGINE_TOLERANCE = 0.2
-"""Nats a token at temperature 1, on average; bfloat16 alone makes 0.02 to 0.07 in answers of Gemma 3 270M."""
 
 
 class EpisodeTrainer(GRPOTrainer):
@@ -102,45 +98,12 @@ class EpisodeTrainer(GRPOTrainer):
         }
         if self._eyes:
             batch["pixel_values"] = torch.arange(len(rows.screenshots))  # indices for `_score_screenshots`
-        if self.use_vllm:
-            self._verify_engine(batch | {"logprobs": rows.logprobs})
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
-        if self.use_vllm or self._settings.has_collector or "old_per_token_logps" in scored:
-            # vLLM's log-probs are of the distribution that was sampled from, as TRL requests them; those of the
-            # in-process engine are of temperature 1 without top-k and top-p.
-            temperature, top_p, top_k = self._settings.temperature, self._settings.top_p, self._settings.top_k
-            is_recorded = self.use_vllm or (temperature, top_p, top_k) == (1, 1, 0)
+        if self._settings.has_collector or "old_per_token_logps" in scored:
+            # Recorded log-probs are of temperature 1 without top-k and top-p.
+            is_recorded = (self._settings.temperature, self._settings.top_p, self._settings.top_k) == (1, 1, 0)
             batch["old_per_token_logps"] = rows.logprobs if is_recorded else self._score(batch)
         return batch
-
-    def _verify_engine(self, batch: dict[str, torch.Tensor]) -> None:
-        """Compare a micro-batch's log-probs as TRL's vLLM recorded them with those of the current weights.
-
-        TRL hands new weights over tensor by tensor and does not check that they arrived.
-
-        Args:
-            batch: rows as `_score` takes them, and `logprobs` [R, A], NaN where none was recorded.
-
-        Raises:
-            TrainingError: vLLM samples with other weights.
-        """
-        settings = self._settings
-        if settings.top_p != 1 or settings.top_k:
-            return  # the recorded probabilities are among the tokens that were left
-        chosen = batch["completion_mask"].any(dim=1).nonzero()[: self.args.per_device_train_batch_size, 0]
-        if not len(chosen):
-            return  # no answer of this batch is trained on
-        some = {key: value[chosen] for key, value in batch.items() if value.ndim == 2}
-        differences = (self._score(some) - some["logprobs"]).abs()[some["completion_mask"].bool()]
-        difference = float(differences.nanmean())
-        self._metrics["train"]["sampling/engine_difference"].append(difference)
-        tolerance = _ENGINE_TOLERANCE / settings.temperature
-        if not difference <= tolerance:  # also where nothing was recorded
-            raise TrainingError(
-                f"vLLM's log-probs differ from the trainer's by {difference:.3g} on average ({differences.numel()} "
-                f"tokens, tolerance {tolerance:.3g}): it does not answer with the weights of step "
-                f"{self.state.global_step}; use vllm_mode=own, or leave use_vllm out"
-            )
 
     def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Score rows like TRL; not the sequences of whole episodes, whose scores would be thrown away."""
@@ -247,14 +210,6 @@ class EpisodeTrainer(GRPOTrainer):
 
     def _open_model(self) -> LanguageModel:
         """Return the policy with the current weights."""
-        if self.use_vllm:
-
-            def generate(prompts: list[list[int]]) -> tuple[Any, ...]:
-                return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))
-
-            name = self._settings.model_name
-            ends = end_token_ids(name, self._tokenizer)
-            return TrlVllmModel(name, self._tokenizer, ends, generate, self._fingerprint)
         module = self.accelerator.unwrap_model(self.model)
         return open_sampler(self._settings, module, self._eyes, self._fingerprint)
 

@@ -51,12 +51,6 @@ def test_scripts_with_one_client_and_a_rollout_function_play_episode_after_episo
     assert state == {"task": "click-test", "steps": 2, "reward": 1.0}
 
 
-def test_http_without_cookies_plays_the_last_episode_of_its_address(shared):
-    last, state = run_script("openenv-core==0.1.1", "plain_post", shared)
-    assert last == {"reward": 1.0, "done": True}
-    assert (state["task_name"], state["step_count"]) == ("click-test", 1)
-
-
 @pytest.mark.parametrize("package", ["openenv-core==0.3.0", "openenv==0.10.0"])
 @pytest.mark.parametrize(("script", "episodes"), [("synchronous", 1), ("asynchronous", 2)])
 def test_the_documented_ways_to_use_the_client_play(shared, package, script, episodes):

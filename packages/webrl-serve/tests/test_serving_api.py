@@ -139,6 +139,7 @@ def test_the_model_says_how_it_is_to_be_asked(client):
     assert (card.id, card.max_model_len) == ("actor", 4096)
     assert card.webrl["observation"] == "axtree"
     assert card.webrl["prompt_format"] == "chat"
+    assert card.webrl["max_parse_failures"] == CONFIG.rollout.max_parse_failures
     assert client.models.retrieve("actor").id == "actor"
     with pytest.raises(openai.NotFoundError, match="'gpt-4' is not served; 'actor' is"):
         client.models.retrieve("gpt-4")
@@ -149,19 +150,12 @@ def test_the_model_says_how_it_is_to_be_asked(client):
     [
         ({"n": 2}, "n", "n=2: this server does not do that"),
         ({"stream": True}, "stream", "stream=True"),
-        ({"logprobs": True}, "logprobs", "logprobs=True"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "logit_bias="),
-        ({"presence_penalty": 0.5}, "presence_penalty", "presence_penalty=0.5"),
         ({"response_format": {"type": "json_object"}}, "response_format", "response_format.type='json_object'"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "tools="),
         ({"extra_body": {"min_p": 0.1}}, "min_p", "unknown parameter 'min_p'"),
-        ({"temperature": 2.5}, "temperature", "temperature = 2.5"),
         ({"temperature": 1e-9}, "temperature", "0 is greedy"),
-        ({"max_tokens": 0}, "max_tokens", "max_tokens = 0"),
         ({"max_completion_tokens": 7}, None, "max_tokens=12 and max_completion_tokens=7 differ"),
         ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
-        ({"messages": []}, "messages", "at least 1"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'tool'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages.0.content",
@@ -172,12 +166,6 @@ def test_the_model_says_how_it_is_to_be_asked(client):
             "messages.0.content",
             "only text is read here",
         ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
-            "messages.0.content",
-            "only text is read here",
-        ),
-        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content", "only text is read here"),
         (
             {"messages": [*ASK["messages"], {"role": "system", "content": "Press Cancel."}]},
             "messages.1",

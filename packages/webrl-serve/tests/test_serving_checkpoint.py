@@ -5,7 +5,7 @@ from llm_builders import save_tiny_model
 
 from webrl import cli
 from webrl.config import load_config
-from webrl.errors import ModelError, UsageError
+from webrl.errors import UsageError
 from webrl.runs.folder import open_run
 from webrl_serve.model.checkpoint import check_context, find_checkpoint
 
@@ -78,13 +78,6 @@ def test_what_cannot_be_served_is_said_in_one_line(run, arguments, message, caps
     assert code in (1, 2)
     assert message in said.err
     assert len(said.err.splitlines()) == 1
-
-
-def test_pickled_weights_are_refused(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(ModelError, match="pickle"):
-        find_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["engine.kind", "rollout.engine.kind"])

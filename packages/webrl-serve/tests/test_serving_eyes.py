@@ -91,25 +91,17 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
         return chat([{"type": "image_url", "image_url": {"url": url}}, TEXT])
 
     page = {"model": "vlm", "goal": "Go.", "observation": PAGE}
-    gif = b"GIF89a" + bytes(
-        [1, 0, 1, 0, 128, 0, 0, 0, 0, 0, 255, 255, 255, 44, 0, 0, 0, 0, 1, 0, 1, 0, 0, 2, 2, 68, 1, 0, 59]
-    )
     cases = [
         (chat("Go."), "every request needs a picture: there is none in messages"),
         (("actions", page), "every request needs a picture: there is none in screenshot"),
         (("completions", {"model": "vlm", "prompt": "Go."}), "a plain completion has no place for one"),
         (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
-        (chat([TEXT, PICTURE]), "only text is read here"),
         (chat([PICTURE | {"image_url": {"url": URL, "detail": "low"}}, TEXT]), "only text is read here"),
         (image("https://example.org/a.png"), "found 'https://example.org/a.png'"),
-        (image("data:image/png;base64,@@"), "no base64: 'data:image/png;base64,@@'"),
         (image("data:image/png;base64,aGk="), "no picture that can be read"),
         (("actions", page | {"screenshot": "aGk="}), "a picture is 'data:image/png;base64,…' (or jpeg), found 'aGk='"),
         (image(data_url(LARGE + b" " * (4 << 20))), "bytes; 4194304 are read at most"),
         (image(data_url(blank(4097, 4096))), "the picture has 4097x4096 pixels; 16777216 are read at most"),
-        (image(data_url(blank(100_000, 100_000))), "the picture has 100000x100000 pixels"),
-        (image(data_url(gif)), "no picture that can be read"),
-        (("actions", page | {"screenshot": data_url(blank(4097, 4096))}), "the picture has 4097x4096 pixels"),
     ]
     for (_, expected), answer in zip(cases, ask_all(folder, *(request for request, _ in cases)), strict=True):
         assert answer.status_code == 400, answer.text

@@ -102,25 +102,6 @@ def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, mo
 
 
 @pytest.mark.browser
-@pytest.mark.slow
-@pytest.mark.usefixtures("elsewhere")
-def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "inside.yaml"
-    user = ["--user", "ann", "--password-env", "NOTES_PW"]
-    call = ["init-site", f"{site.url}/", "--out", str(out), "--pages", "2"]
-    assert main([*call, *user]) == 2
-    assert "'NOTES_PW' is not set" in capsys.readouterr().err
-    monkeypatch.setenv("NOTES_PW", "under-the-hill")
-    assert main([*call, *user]) == 1
-    assert "still asks for a password" in capsys.readouterr().err
-    assert not out.exists()
-    monkeypatch.setenv("NOTES_PW", "over-the-hill")
-    assert main([*call, *user]) == 0
-    assert f"{site.url}/new" in capsys.readouterr().out
-    assert "${NOTES_PW}" in out.read_text()
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize(
     ("url", "code", "words"),
     [
@@ -144,42 +125,29 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("elsewhere")
-def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp_path, capsys):
-
-    page = "<title>t</title><canvas></canvas><script>new WebSocket('/live?token=1')</script>"
-
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("new WebSocket('/live?token=1')", "pages asked for ws://{address}/live, which read_only keeps from them"),
+        (
+            "fetch('/graphql', { method: 'POST' }).catch(() => {})",
+            "requests of pages were refused: this site may only be read, and this would send a POST request",
+        ),
+    ],
+)
+def test_what_read_only_refuses_and_a_page_with_nothing_to_act_on_are_told(tmp_path, capsys, script, words):
     async def look():
-        async with serve({"/": page}) as url:
+        async with serve({"/": f"<title>t</title><canvas></canvas><script>{script}</script>"}) as url:
             assert await asyncio.to_thread(main, ["init-site", f"{url}/"]) == 0
             return url
 
     _, _, address = asyncio.run(look()).partition("//")
     printed = capsys.readouterr().out
     out = f"{address.replace('.', '-').replace(':', '-')}.yaml"  # another port is another site
-    assert f"pages asked for ws://{address}/live, which read_only keeps from them" in printed
+    assert words.format(address=address) in printed
     assert f"set read_only: false in {out};" in printed
     assert "nothing that it can act on" in printed
     assert (tmp_path / out).is_file()
-
-
-@pytest.mark.browser
-@pytest.mark.usefixtures("elsewhere")
-def test_a_heading_is_asked_for_where_a_page_has_one_of_its_own(tmp_path):
-    links = "<title>t</title><a href=/a>One</a> <a href=/b>Two</a>"
-    pages = {
-        "/": links,
-        "/a": f"{links}<aside><h1>The site</h1></aside><h1>Loans</h1>",
-        "/b": f"{links}<h1>Fees</h1><h1>Fines</h1>",
-    }
-
-    async def look():
-        async with serve(pages) as url:
-            assert await asyncio.to_thread(main, ["init-site", f"{url}/", "--out", str(tmp_path / "a.yaml")]) == 0
-
-    asyncio.run(look())
-    written = [line for path in tmp_path.glob("a_*.jsonl") for line in path.read_text().splitlines()]
-    asked = [entry["checks"] for entry in map(json.loads, written) if entry["id"].startswith("heading")]
-    assert asked == [[{"answer": "Loans"}]]
 
 
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
@@ -187,7 +155,7 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     evil = 'x"\n  injected: [1]\u2028}{ #\x85y'
     other = DiscoveredPage("http://a.example/b", evil, evil, "b\n# c", evil, ())
     out = tmp_path / "a.yaml"
-    form = Form("http://a.example/\n", "POST", (evil, "p" + evil), "p" + evil, evil)
+    form = Form("http://a.example/\n", (evil, "p" + evil), "p" + evil, evil)
     page = DiscoveredPage("http://a.example/", evil, evil, "", evil, (form,))
     third = DiscoveredPage("http://a.example/c", evil, evil, "c", evil, ())
     found = Exploration((page, other, third), (), (f"http://a.example/delete/{evil}",))
@@ -215,7 +183,7 @@ def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site
     assert len([path for path in paths if path.startswith("/notes/")]) == 2
     assert any(line.startswith(f"{site.url}/logout: looks as if") for line in found.skipped)
     (form,) = next(page for page in found.pages if page.url.endswith("/new")).forms
-    assert (form.method, form.fields, form.submit) == ("POST", ("Title", "Text", "Tag"), "Save")
+    assert (form.fields, form.submit) == (("Title", "Text", "Tag"), "Save")
 
 
 def writer(question, number):
@@ -397,18 +365,3 @@ def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_pa
             "submit": "Sign in",
         }
     }
-
-
-@pytest.mark.browser
-@pytest.mark.usefixtures("elsewhere")
-def test_what_read_only_refuses_while_pages_are_looked_at_is_told(tmp_path, capsys):
-    page = "<title>t</title><a href=/a>a</a><script>fetch('/graphql', { method: 'POST' }).catch(() => {})</script>"
-
-    async def look():
-        async with serve({"/": page}) as url:
-            return await asyncio.to_thread(main, ["init-site", f"{url}/", "--out", str(tmp_path / "site.yaml")])
-
-    assert asyncio.run(look()) == 0
-    printed = capsys.readouterr().out
-    assert "requests of pages were refused: this site may only be read, and this would send a POST request" in printed
-    assert f"set read_only: false in {tmp_path}/site.yaml;" in printed

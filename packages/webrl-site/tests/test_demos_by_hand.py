@@ -21,7 +21,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.runs.store import read_records
 from webrl.types import Task, Trajectory
-from webrl_site.by_hand import element_of, hand_tasks, record_by_hand
+from webrl_site.by_hand import Recorder, element_of, hand_tasks
 
 PATIENT = RunConfig(rollout={"step_timeout_s": 120})
 WAIT_S = 120.0
@@ -95,9 +95,7 @@ def record(
             chosen = tasks(url) if callable(tasks) else tasks
             person = Person(browser)
             recording = asyncio.ensure_future(
-                record_by_hand(
-                    chosen, config, out, say=person.hear, inbox=person.inbox, visible=browser, unseen=browser, **more
-                )
+                Recorder(config, out, person.hear, person.inbox, browser, browser, **more).record(chosen)
             )
             acting = asyncio.ensure_future(act(person))
             try:

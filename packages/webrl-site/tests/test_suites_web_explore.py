@@ -196,9 +196,9 @@ def test_checks_are_made_of_what_the_agent_sees_and_kept_where_their_own_answer_
     links += "<style>.c::before { content: '\\203A' }</style><a href=/many>Edit</a><a href=/other>Edit</a>"
     pages = {
         "/": page("home", links),
-        "/balance": f"<title>b</title>{crumbs}",
+        "/balance": f"<title>b</title><aside><h1>The site</h1></aside>{crumbs}",
         "/fickle": fickle,
-        "/many": page("Loans", ""),
+        "/many": page("Loans", "<h1>Fines</h1>"),
         "/other": page("other", ""),
     }
     url, _, made = written(pages)
@@ -207,7 +207,8 @@ def test_checks_are_made_of_what_the_agent_sees_and_kept_where_their_own_answer_
     assert asked[f"What is the main heading of {named}? Answer with its text."].answer == "Household›Balance Sheet"
     assert asked[f"Go to {named}."].url == f"^{re.escape(url)}/balance$"
     assert {'Go to the page "Visitors".', 'Go to the page "Loans".'} <= set(asked)
-    assert not any('"Edit"' in text or 'heading of the page "Visitors"' in text for text in asked)
+    headings = ('heading of the page "Visitors"', 'heading of the page "Loans"')
+    assert not any(words in text for text in asked for words in ('"Edit"', *headings))
     assert 'left out, as its own answer does not solve it: What is the main heading of the page "Visitors"?' in (
         capsys.readouterr().out
     )
@@ -336,13 +337,6 @@ def test_starter_instructions_name_pages_that_one_can_tell_apart():
     assert [starter.entry["instruction"] for starter in found] == ['Go to the page "About".']
     (alone,) = starter_instructions([seen(0, "")])
     assert alone.entry["checks"] == [{"answer": "t0"}]
-
-
-def test_names_of_a_long_form_are_cut_and_counted(tmp_path):
-    fields = "".join(f"<label>Field {n} <input></label>" for n in range(11))
-    written({"/": page("home", f"<form method=post action=/save>{fields}</form>")})
-    (line,) = re.findall("#   POST .*", (tmp_path / "site.yaml").read_text())
-    assert line.endswith('"Field 6", "Field 7" and 3 more')
 
 
 def test_the_worked_example_of_the_guide_is_a_config_and_an_instruction(tmp_path, monkeypatch):

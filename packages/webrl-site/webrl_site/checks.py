@@ -119,12 +119,11 @@ async def _ask(url: str, end: End, *, follow: bool = True) -> tuple[APIResponse,
     context = None
     try:
         assert end.context.browser is not None
-        context = await end.context.browser.new_context(proxy={"server": end.proxy} if end.proxy else None)
+        proxy: Any = {"server": end.proxy} if end.proxy else None
+        context = await end.context.browser.new_context(proxy=proxy, **cast(Any, end.config.http_credentials))
         await context.add_cookies(cast(Any, await end.context.cookies()))
         for _ in range(_MAX_REDIRECTS + 1):
-            answer = await context.request.get(
-                url, headers=end.config.authorization(url), timeout=end.config.check_timeout_s * 1000, max_redirects=0
-            )
+            answer = await context.request.get(url, timeout=end.config.check_timeout_s * 1000, max_redirects=0)
             location = answer.headers.get("location")
             if not (follow and 300 <= answer.status < 400 and location):
                 return answer, await answer.body()

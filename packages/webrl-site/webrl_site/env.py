@@ -20,9 +20,8 @@ from webrl.rollouts.guard import BLOCKED, UNREACHED, Limits
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.types import Task
 from webrl_site.checks import End, judge, unanswered
-from webrl_site.hooks import reset_site, take_turn
+from webrl_site.hooks import EpisodeServer, reset_site, take_turn
 from webrl_site.login import Logins, forget
-from webrl_site.serve import EpisodeServer
 from webrl_site.sites import SiteError
 from webrl_site.tasks import checks_of
 

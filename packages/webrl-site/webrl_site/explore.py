@@ -57,8 +57,6 @@ class Form:
 
     action: str
     """Where it goes."""
-    method: str
-    """GET or POST."""
     fields: tuple[str, ...]
     """Labels, else placeholders or names, of what can be filled in."""
     password: str | None
@@ -178,8 +176,8 @@ class _Walk:
         self._first = first
         self._known = {_key(url) for url in web.start_urls}
         self._forms: Counter[str] = Counter()
-        self._brought: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-        """By shape: links that have brought a new page, and others."""
+        self._old: Counter[str] = Counter()
+        """By shape: links that have brought no new page, less two for each that has."""
         self._named: defaultdict[str, set[str]] = defaultdict(set)
         self._waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
         self._skipped: list[str] = []
@@ -198,14 +196,13 @@ class _Walk:
 
     def _is_spent(self, url: str) -> bool:
         """Whether enough links of its shape have brought nothing; it is counted then."""
-        new, old = self._brought[True], self._brought[False]
-        spent = [shape for shape in _shapes(url) if old[shape] >= _IN_VAIN + 2 * new[shape]]
+        spent = [shape for shape in _shapes(url) if self._old[shape] >= _IN_VAIN]
         self._vain.update(spent[:1])
         return bool(spent) and url not in self._web.start_urls
 
     def count(self, url: str, *, is_new: bool) -> None:
         """Note whether a link has brought a new page."""
-        self._brought[is_new].update(_shapes(url))
+        self._old.update(dict.fromkeys(_shapes(url), -2 if is_new else 1))
 
     def skip(self, url: str, why: str) -> None:
         """A link is not followed, or did not open."""

@@ -1,7 +1,7 @@
 """Who uses a site: one run at a time, and within it one writing episode, or any number of reading ones, a replica.
 
 API: `hold_sites(urls, names, owner, folder)` (a run's own context manager; `SiteBusy` names the other holder),
-`await lease_sites(urls, names, writing, folder, timeout_s) -> Lease`, `exclusive(path)` for any other file.
+`await lease_sites(urls, names, writing, folder, timeout_s) -> Lease`.
 
 All locks are `flock`s on small files, so they hold across worker processes and end with the process that has
 them, however it dies. Runs on several machines need `lock_dir` on a file system that they share.
@@ -20,7 +20,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -81,21 +81,6 @@ def holder(url: str, folder: Path | None = None) -> str:
         return "no run"
     except (ValueError, KeyError):
         return "a run that does not say who it is"
-
-
-@contextlib.asynccontextmanager
-async def exclusive(path: Path) -> AsyncIterator[None]:
-    """Hold a lock file alone while the block runs.
-
-    Waits without a thread: threads that wait would fill the pool in which the event loop looks up the names that the
-    holder needs.
-    """
-    with _open(path) as file:
-        pause = _POLL_S
-        while not _try(file, fcntl.LOCK_EX):
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _MAX_POLL_S)
-        yield
 
 
 class Lease:

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import AsyncFileLock
+
 from webrl.errors import DataError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
@@ -25,7 +27,6 @@ from webrl.rollouts.env import HORIZON_MS
 from webrl.rollouts.observe import load_script, shown_frames
 from webrl.runs.store import write_json
 from webrl_site.hooks import run_command
-from webrl_site.locks import exclusive
 from webrl_site.settings import FormLogin, WebConfig
 from webrl_site.sites import SiteError, page_of
 
@@ -86,7 +87,9 @@ class Logins:
             self._checked = time.monotonic()
             return state
         path = login_path(self._config)
-        async with exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
+        # One worker mints, the others find its state. (Threads that wait would fill the pool in which the event loop
+        # looks up the names that the one needs.)
+        async with AsyncFileLock(path.with_suffix(".lock"), run_in_executor=False):
             kept = _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
             if kept is None or not (fresh or await _holds(browser, self._config, kept)):
                 logger.info("logging in to %s", self._config.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,18 +9,19 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from webrl.config.redaction import Secret, SecretUrl, remember
+from webrl.config.redaction import Secret, SecretUrl
 from webrl.config.section import STATE_DIR, Section, SuiteConfig
 
 
 def _is_page(url: str) -> str:
+    form = "a start page has the form http://host:port/path"
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"not a web address ({error})") from None
+        raise ValueError(f"not a web address ({error}); {form}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("a start page has the form http://host:port/path")
+        raise ValueError(form)
     if "@" in parts.netloc:
         raise ValueError("no user and password in a start page; log-ins go to rollout.web.login")
     return url
@@ -33,13 +33,6 @@ def _is_pattern(text: str) -> str:
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return text
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    port = "" if parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}"
 
 
 def _has_no_colon(user: str) -> str:
@@ -225,7 +218,10 @@ class WebConfig(SuiteConfig):
     @property
     def origin(self) -> str:
         """Scheme, host and port of the first start page, as a browser writes them."""
-        return _origin(self.start_urls[0])
+        parts = urlsplit(self.start_urls[0])
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        port = "" if parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{parts.port}"
+        return f"{parts.scheme}://{host}{port}"
 
     @property
     def http_credentials(self) -> dict[str, dict[str, str]]:
@@ -240,19 +236,6 @@ class WebConfig(SuiteConfig):
         return {
             "http_credentials": {"username": basic.user, "password": basic.password.reveal(), "origin": self.origin}
         }
-
-    def authorization(self, url: str) -> dict[str, str]:
-        """The header that answers HTTP's own log-in at `url`; {} without one, and at other origins.
-
-        Raises:
-            UsageError: the password is not there.
-        """
-        basic = self.login.basic
-        if basic is None or _origin(url) != self.origin:
-            return {}
-        token = base64.b64encode(f"{basic.user}:{basic.password.reveal()}".encode()).decode()
-        remember(token)
-        return {"Authorization": f"Basic {token}"}
 
     @property
     def address(self) -> str:

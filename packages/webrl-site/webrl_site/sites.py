@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,22 +40,11 @@ def resolve(data: Any, urls: Mapping[str, str], where: str, known: Sequence[str]
             raise DataError(f"{where}: unknown site {match.group(0)}; known: {names}")
         if name not in urls:
             raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")
-        return urls[name]
+        return json.dumps(urls[name])[1:-1]
 
-    if isinstance(data, str):
-        return _PLACEHOLDER.sub(url_of, data)
-    if isinstance(data, list):
-        return [resolve(item, urls, where, known) for item in data]
-    if isinstance(data, dict):
-        return {key: resolve(value, urls, where, known) for key, value in data.items()}
-    return data
+    return json.loads(_PLACEHOLDER.sub(url_of, json.dumps(data)))
 
 
 def placeholders(data: Any) -> set[str]:
     """Names of the sites that `__SITE__` placeholders in parsed JSON refer to, in lower case."""
-    if isinstance(data, str):
-        return {match.lower() for match in _PLACEHOLDER.findall(data)}
-    if isinstance(data, list | dict):
-        items = data.values() if isinstance(data, dict) else data
-        return set().union(*map(placeholders, items))
-    return set()
+    return {name.lower() for name in _PLACEHOLDER.findall(json.dumps(data))}

@@ -32,8 +32,6 @@ from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
 
 _TEMPLATE = Path(__file__).with_name("starter.yaml.template")
 _HELDOUT_EVERY = 3
-_MAX_SHOWN = 8
-"""Forms of the site, and fields of each, in the config's comment."""
 _MAX_NAME = 100
 _ELEMENT = re.compile(
     r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
@@ -112,11 +110,6 @@ def write_starter(
         write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
     train_file, heldout_file = (json.dumps(str(path)) if path in written else "" for path in starter_files(out))
     pages = [f"#   {json.dumps(without_token(page.url))} {json.dumps(page.title)}" for page in found.pages]
-    forms = set()
-    for form in (form for page in found.pages for form in page.forms):
-        names = ", ".join(map(json.dumps, form.fields[:_MAX_SHOWN])) or "no fields"
-        more = f" and {len(form.fields) - _MAX_SHOWN} more" if len(form.fields) > _MAX_SHOWN else ""
-        forms.add(f"#   {form.method} {json.dumps(without_token(form.action))}: {names}{more}")
     seen = (url, *(page.url for page in found.pages))
     unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
     forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
@@ -129,7 +122,6 @@ def write_starter(
         login=_login(found, url, login),
         forbidden="\n".join(f"      - {json.dumps(pattern)}" for pattern in forbidden),
         pages="\n".join(pages),
-        forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )
     write_text(out, text)
     return [out, *written]

@@ -20,10 +20,9 @@ from webrl.types import Label, Task, Trajectory
 from webrl_site import tasks as own_site
 from webrl_site.env import WebEnv
 from webrl_site.explore import explore
-from webrl_site.hooks import reset_site
+from webrl_site.hooks import EpisodeServer, reset_site
 from webrl_site.locks import hold_sites
 from webrl_site.login import Logins, forget
-from webrl_site.serve import EpisodeServer
 from webrl_site.settings import WebConfig
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import typing
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 import yaml
 
 from webrl.cli.options import split_settings
-from webrl.config.redaction import redact
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
-from webrl_grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
+from webrl_grpo.settings import ALIASES, GrpoSettings, load_settings
 
 DEMO = "grpo_demo"
 """The config that is used if neither a config nor a model is given: the tiny actor."""
@@ -49,15 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check tasks and model and print the resolved options, run nothing"
     )
-    parser.epilog = f"environment variables, between CONFIG and options: {', '.join(VARIABLES)}"
 
 
 def main(args: argparse.Namespace) -> int:
     """Train; returns the exit code."""
     settings = resolve(args)
-    used = [name for name in VARIABLES if os.environ.get(name)]
-    if used:
-        print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
     from webrl.config.extras import require
     from webrl.llm.check import check_model
     from webrl_grpo.train import check, make_tasks, train
@@ -68,7 +62,9 @@ def main(args: argparse.Namespace) -> int:
         check_model(settings.model_name)
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0
-    out = settings.output_dir or _new_folder(settings)
+    model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
+    out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
         raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
     from webrl.runs.lock import hold_output
@@ -103,7 +99,7 @@ def how_to_continue(out: Path) -> str:
 
 
 def resolve(args: argparse.Namespace) -> GrpoSettings:
-    """Return the settings of command line, environment and CONFIG.
+    """Return the settings of command line and CONFIG.
 
     Raises:
         UsageError: two CONFIGs, none of that name, an unknown key or a bad value.
@@ -116,22 +112,15 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
         parts = (text.partition("=") for text in options["rewards"])
         options["rewards"] = {name: weight if equals else "1" for name, equals, weight in parts}
     keys = {s.partition("=")[0] for s in overrides}
-    names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
+    names_model = "model_name" in options or keys & {"model_name", "model_id"}
     name = config if config is not None else None if names_model else DEMO
     path = find_config(name, "grpo") if name else None
-    return load_settings(path, os.environ, options, overrides)
-
-
-def _new_folder(settings: GrpoSettings) -> Path:
-    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    model = settings.model_name
-    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
-    return Path("runs") / f"grpo-{name}-{stamp}"
+    return load_settings(path, options, overrides)
 
 
 def describe(report: dict[str, Any]) -> list[str]:
     """Format the report as lines."""
-    from webrl_grpo.rewards import Mean
+    from webrl_grpo.rows import Mean
 
     first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
     ratio = f" {last.mean / first.mean:.2f}x" if first.mean > 0 else ": the first mean was 0"

@@ -6,16 +6,16 @@ import argparse
 import asyncio
 import os
 import re
-from dataclasses import fields
-from typing import Any
 
 import yaml
 
 from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.net import ENV_TOKEN
+from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite
-from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, ServerOptions
-from webrl_serve.openenv.server import check_options, read_variables, serve
+from webrl_serve.openenv.messages import MAX_SIDE, MIN_SIDE
+from webrl_serve.openenv.server import check_options, serve
+from webrl_serve.openenv.session import ServerOptions
 
 _DEFAULTS = ServerOptions()
 _VIEWPORT = (1280, 720)
@@ -25,12 +25,18 @@ _VIEWPORT = (1280, 720)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_config_arguments(parser, prefer_newest=False, sections=("rollout",))
+    port, width, height = (
+        os.environ.get(f"BROWSERGYM_{name}") for name in ("PORT", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT")
+    )
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
-    parser.add_argument("--port", type=int, help=f"0: a free one (default: {_DEFAULTS.port})")
+    parser.add_argument(
+        "--port", type=int, default=port or _DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})"
+    )
     parser.add_argument(
         "--sessions",
         dest="num_sessions",
         type=int,
+        default=os.environ.get("MAX_CONCURRENT_ENVS") or None,
         metavar="N",
         help="episodes at once; further clients wait for a place (default: rollout.num_workers x envs_per_worker)",
     )
@@ -44,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--viewport",
         type=_viewport,
+        default=f"{width or _VIEWPORT[0]}x{height or _VIEWPORT[1]}" if width or height else None,
         metavar="WxH",
         help="page size for clients that do not choose one; `task`: the task's own (default: 1280x720)",
     )
@@ -65,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "pages may reach rollout.allowed_hosts only.\n"
         "BROWSERGYM_TASK_NAME, _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT, _PORT and MAX_CONCURRENT_ENVS in the environment:\n"
-        "as for OpenEnv's own BrowserGym server; the options above come before them.\n"
+        "as for OpenEnv's own BrowserGym server, where an option above is not given.\n"
         f"{ENV_TOKEN} in the environment: token that clients must show; needed where others can connect."
     )
 
@@ -73,15 +80,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     config = resolve_config(args, prefer_newest=False)
-    options: dict[str, Any] = {
-        "default_site": find_suite(config.tasks.suites[0]).first_task,
-        "viewport": config.rollout.viewport or _VIEWPORT,
-        "token": os.environ.get(ENV_TOKEN) or None,
-        **read_variables(os.environ),
-    }
-    given = {field.name: getattr(args, field.name, None) for field in fields(ServerOptions)}
-    options |= {name: value for name, value in given.items() if value is not None}
-    told = ServerOptions(**options | {"viewport": options["viewport"] or None})
+    task, benchmark = (os.environ.get(f"BROWSERGYM_{name}") for name in ("TASK_NAME", "BENCHMARK"))
+    named = site_name(task, benchmark or "miniwob") if task else find_suite(config.tasks.suites[0]).first_task
+    viewport = args.viewport if args.viewport is not None else config.rollout.viewport or _VIEWPORT
+    told = ServerOptions(
+        host=args.host,
+        port=args.port,
+        idle_timeout_s=args.idle_timeout_s,
+        default_site=args.default_site or named,
+        token=os.environ.get(ENV_TOKEN) or None,
+        num_sessions=args.num_sessions,
+        screenshots=args.screenshots,
+        viewport=viewport or None,
+    )
     check_options(config, told)
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")

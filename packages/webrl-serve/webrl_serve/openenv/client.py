@@ -216,7 +216,6 @@ class RemotePool:
         # Open sessions first: a full server takes its time to refuse another one.
         self._free: asyncio.PriorityQueue[tuple[bool, int, RemoteEnv]] = asyncio.PriorityQueue()
         self._count = itertools.count()
-        self._alone_since: float | None = None
         for env in self._envs:
             self._give_back(env)
 
@@ -246,20 +245,20 @@ class RemotePool:
         self._free.put_nowait((not env.is_open, next(self._count), env))
 
     async def _take(self) -> RemoteEnv:
+        alone_since: float | None = None
         while True:
             *_, env = await self._free.get()
             try:
                 await env.connect()
+                return env
             except BrowserError as error:
                 now = time.monotonic()
-                if any(env.is_open for env in self._envs) or {e.url for e in self._envs if e.problem} < {
-                    e.url for e in self._envs
-                }:
-                    self._alone_since = None  # a server that is full of our own sessions, lent or free, is usable
-                elif self._alone_since is None:
-                    self._alone_since = now
+                if any(env.is_open for env in self._envs):
+                    alone_since = None  # a server that is full of our own sessions, lent or free, is usable
+                elif alone_since is None:
+                    alone_since = now
                     logger.warning("no OpenEnv server answers; waiting %g s for one", PATIENCE_S)
-                if self._alone_since is not None and now - self._alone_since >= PATIENCE_S:
+                elif now - alone_since >= PATIENCE_S:
                     self._give_back(env)
                     problems = "; ".join({env.url: f"{env.url}: {env.problem}" for env in self._envs}.values())
                     raise StageError(
@@ -271,9 +270,6 @@ class RemotePool:
             except BaseException:
                 self._give_back(env)
                 raise
-            else:
-                self._alone_since = None
-                return env
 
     async def __aenter__(self) -> Self:
         """Connect to every server once.

@@ -20,14 +20,32 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
-from webrl.errors import WebRLError, problem_text
+from webrl.errors import BrowserError, DataError, WebRLError, problem_text
 from webrl.runs.text import dump_json
-from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, AtCapacity, Screenshots
 
 logger = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 """A message to the client."""
+Screenshots = Literal["list", "png", "none"]
+"""How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
+MIN_SIDE, MAX_SIDE = 16, 4096
+"""Pixels of a page's width and height."""
+
+
+class AtCapacity(BrowserError):
+    """Raised when all places are taken."""
+
+    def __init__(self, num_active: int, size: int) -> None:
+        self.num_active, self.size = num_active, size
+        super().__init__(
+            f"Server at capacity: {num_active}/{size} sessions active; close some, or start the server with"
+            " --sessions N (a TRL trainer opens per_device_train_batch_size x gradient_accumulation_steps of them)"
+        )
+
+
+class NoEpisode(DataError):
+    """Raised for a step before a reset, or after the episode was ended."""
 
 
 class BrowserGymAction(BaseModel):
@@ -127,12 +145,6 @@ class ClientMessage(BaseModel):
     data: dict[str, Any] = {}
 
 
-class DataMessage(ClientMessage):
-    """A message that says nothing without data: a step, or a JSON-RPC request."""
-
-    data: dict[str, Any]
-
-
 class StepRequest(BaseModel):
     """Body of a step over HTTP; only `action` matters here."""
 
@@ -203,19 +215,7 @@ async def as_json(answer: Answer) -> bytes:
 
 
 def tool_answer(request: Any) -> dict[str, Any]:
-    """Return the answer to a JSON-RPC request for tools: an error, as the environment has none.
-
-    Codes and messages are those of OpenEnv's own server for an environment without tools.
-    """
-    number: str | int | None = None
-    code, text = -32700, "Parse error"
-    if isinstance(request, dict):
-        kinds: dict[str, Any] = {"method": str, "params": dict, "id": str | int | None}
-        sent: dict[str, Any] = {"params": {}, "id": None} | request
-        if sent.get("jsonrpc") != "2.0" or not all(isinstance(sent.get(key), kind) for key, kind in kinds.items()):
-            code, text = -32600, "Invalid request: expected JSON-RPC 2.0 with a method"
-        elif sent["method"] in ("tools/list", "tools/call"):
-            number, code, text = sent["id"], -32603, "Environment does not support MCP"
-        else:
-            number, code, text = sent["id"], -32601, f"Method not found: {sent['method']:.100}"
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}
+    """Return OpenEnv's answer to a JSON-RPC request where an environment has no tools."""
+    number = request.get("id") if isinstance(request, dict) else None
+    error = {"code": -32603, "message": "Environment does not support MCP", "data": None}
+    return {"jsonrpc": "2.0", "id": number if isinstance(number, str | int) else None, "error": error}

@@ -1,27 +1,74 @@
-"""Serves a pool of environments over OpenEnv's WebSocket protocol and its older HTTP one.
+"""Serves a pool of environments: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
 
 API: `await serve(config, options, on_ready)` runs until SIGINT or SIGTERM; `await host(hub, listener, on_ready, stop)`
-is its second half, on a pool that is open. `read_variables(environ)` reads the environment
-variables of OpenEnv's own BrowserGym server (its Dockerfile sets them); options of the command line come before them.
+is its second half, on a pool that is open. `make_app(hub, HttpSessions(hub))` is ASGI. (OpenEnv's own application
+imports Gradio, and over HTTP plays every step on a page of its own.)
+
+Episodes over HTTP (POST /reset, POST /step, GET /state) are for OpenEnv's first clients. HTTP has no connection that an
+episode could belong to, so the response to a reset sets a cookie, which `requests.Session` (and with it OpenEnv's
+`HTTPEnvClient`) sends back: each client has its own episode. A server does not notice that an HTTP client has gone: its
+requests are its keep-alive. After `IDLE_S` without one, another client that waits gets the place of its episode.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import html
+import json
 import logging
 import math
 import random
+import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+import webrl
 from webrl.config import RunConfig
-from webrl.errors import DataError, UsageError
-from webrl.net import ENV_TOKEN, address_of, check_address, listen, run_app, stop_on_signals
+from webrl.errors import DataError, UsageError, WebRLError
+from webrl.net import (
+    ENV_TOKEN,
+    Access,
+    BodyError,
+    ClientGone,
+    address_of,
+    check_address,
+    listen,
+    read_body,
+    run_app,
+    stop_on_signals,
+    unless_gone,
+)
 from webrl.rollouts.collect import open_pool
-from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite, suite_of
-from webrl_serve.openenv.hub import MAX_SIDE, MIN_SIDE, Hub, ServerOptions
+from webrl_serve.openenv.messages import (
+    Answer,
+    BrowserGymAction,
+    BrowserGymObservation,
+    BrowserGymState,
+    ClientMessage,
+    NoEpisode,
+    ResetOptions,
+    StepRequest,
+    as_json,
+    error_answer,
+    explain,
+    observation_answer,
+    tool_answer,
+)
+from webrl_serve.openenv.session import Hub, ServerOptions, Session, first_state, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +76,23 @@ MAX_CONNECTIONS = 512
 """Open connections in addition to one for each environment; further ones are closed at once."""
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
-_PREFIX = "BROWSERGYM_"
-_READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "PORT")
+MESSAGES_PER_S = 100
+"""A client that sends more is read more slowly."""
+_MAX_WAITING = 4
+"""Messages of a client that are read ahead; further ones wait in its own send buffer."""
+_TOO_BIG = 1009
+"""Close code of a client that does not accept messages of this size."""
+_TITLE = "webrl's BrowserGym environment"
+COOKIE = "webrl_session"
+IDLE_S = 300.0
+"""Silence after which an episode loses its place to a client that waits."""
+PATIENCE_S = 10.0
+"""Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
+_REMEMBERED = 4
+"""Clients that are remembered, for each place."""
+_STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
+"""HTTP status of an error code."""
+_REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
@@ -54,10 +116,6 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         for name in config.tasks.suites:
             rollout = find_suite(name).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
-            # pydantic's models take a while to build: after what can be refused at once.
-            from webrl_serve.openenv.messages import ResetOptions
-            from webrl_serve.openenv.session import task_of
-
             benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size
             hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
@@ -96,8 +154,6 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     Args:
         on_ready: called with the server's URL and number of sessions once clients can connect.
     """
-    from webrl_serve.openenv.app import HttpSessions, make_app
-
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
     try:
@@ -106,42 +162,224 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
         await sessions.close()
 
 
-def read_variables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ServerOptions that `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS` set; warns of other variables.
-
-    Raises:
-        UsageError: a value that is not a number, a benchmark that is not served, or a browser with a window.
-    """
-    for name in sorted(environ):
-        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in _READ:
-            logger.warning("%s is not read (those that are: %s)", name, ", ".join(_PREFIX + known for known in _READ))
-    headless = environ.get(_PREFIX + "HEADLESS") or "true"
-    if headless.lower() != "true":
-        raise UsageError(f"{_PREFIX}HEADLESS={headless}: browsers are always headless here; unset it")
-    sides = {name: _number(environ, f"{_PREFIX}VIEWPORT_{name}") for name in ("WIDTH", "HEIGHT")}
-    for name, side in sides.items():
-        if side is not None and not MIN_SIDE <= side <= MAX_SIDE:
-            raise UsageError(f"{_PREFIX}VIEWPORT_{name}={side}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
-    benchmark, task = environ.get(_PREFIX + "BENCHMARK") or "miniwob", environ.get(_PREFIX + "TASK_NAME")
-    try:
-        reason = find_suite(benchmark).not_served
-    except UsageError as error:
-        reason = str(error)
-    if reason:
-        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark} is not served: {reason}")
-    said = {
-        "default_site": site_name(task, benchmark) if task else None,
-        "viewport": (sides["WIDTH"] or 1280, sides["HEIGHT"] or 720) if any(sides.values()) else None,
-        "port": _number(environ, _PREFIX + "PORT"),
-        "num_sessions": _number(environ, "MAX_CONCURRENT_ENVS"),
+def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
+    """Return the application of a hub, which requires the hub's token."""
+    schemas = {
+        "action": BrowserGymAction.model_json_schema(),
+        "observation": BrowserGymObservation.model_json_schema(),
+        "reset_observation": BrowserGymObservation.model_json_schema(),
+        "state": BrowserGymState.model_json_schema(),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    metadata = {
+        "name": "browsergym_env",
+        "description": "MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
+        "version": webrl.__version__,
+    }
+    entries: list[tuple[str, str, str, Callable[[Request], Any], type[BaseModel] | None]] = [
+        ("POST", "/reset", "Start an episode; a cookie identifies it", sessions.reset, ResetOptions),
+        ("POST", "/step", "Act once", sessions.step, StepRequest),
+        ("GET", "/state", "State of the episode", sessions.state, None),
+        ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _refuse_tools, None),
+        ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
+        ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
+        ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
+        ("GET", "/openapi.json", "This server in OpenAPI's terms", lambda _: JSONResponse(openapi), None),
+        ("GET", "/docs", "The same as a page", lambda _: HTMLResponse(page), None),
+        ("GET", "/redoc", "The same as a page", lambda _: HTMLResponse(page), None),
+    ]
+    paths: dict[str, Any] = {}
+    for method, path, summary, _, body in entries:
+        operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+        if body is not None:
+            operation["requestBody"] = {"content": {"application/json": {"schema": body.model_json_schema()}}}
+        paths[path] = {method.lower(): operation}
+    info = {"title": _TITLE, "version": webrl.__version__, "description": "Sessions are WebSockets at /ws"}
+    openapi: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
+    text = html.escape(json.dumps(openapi, indent=2))
+    page: str = f"<!doctype html><meta charset=utf-8><title>{_TITLE}</title><h1>{_TITLE}</h1><pre>{text}</pre>\n"
+
+    async def failed(request: Request, error: Exception) -> Response:
+        known = request.url.path.rstrip("/")
+        if isinstance(error, ClientGone):
+            return Response(status_code=499)  # the client has gone
+        if isinstance(error, BodyError):
+            return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return JSONResponse({"detail": f"{request.url.path} takes {allowed} only"}, 405, {"Allow": allowed})
+        if isinstance(error, HTTPException) and known in paths:
+            return RedirectResponse(known, 307)
+        if isinstance(error, HTTPException):
+            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
+            return JSONResponse({"detail": text}, error.status_code)
+        problem = explain(error, known.strip("/"))["data"]
+        status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+        return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
+
+    kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
+    routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
+    routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
+    app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
+    return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name)
-    if not text:
-        return None
-    if not text.isdecimal() or not int(text):
-        raise UsageError(f"{name}={text}: expected a number above 0")
-    return int(text)
+async def converse(websocket: WebSocket, hub: Hub) -> None:
+    """Serve one session until its client has gone: OpenEnv's messages in, its responses out, one at a time.
+
+    A client that closes its connection, or whose process dies, ends its session at once, even during a step.
+    """
+    await websocket.accept()
+    session = Session(hub)
+    hub.enter(session)
+    waiting: asyncio.Queue[str | bytes] = asyncio.Queue(_MAX_WAITING)
+
+    async def read_all() -> int:
+        """Returns the code that the client closes its connection with."""
+        while (message := await websocket.receive())["type"] != "websocket.disconnect":
+            await waiting.put(message.get("text") or message.get("bytes") or "")
+        return int(message.get("code") or 0)
+
+    async def answer_all() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            raw = await waiting.get()
+            begun = loop.time()
+            answer = await _answer(session, raw)
+            if answer is None:
+                return
+            await websocket.send_text((await as_json(answer)).decode())
+            await asyncio.sleep(begun + 1 / MESSAGES_PER_S - loop.time())
+
+    reading, answering = asyncio.create_task(read_all()), asyncio.create_task(answer_all())
+    try:
+        await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
+        if reading.done() and reading.result() == _TOO_BIG:
+            logger.warning(
+                "a client has hung up because our response is larger than it accepts (openenv-core up to 0.2.1: 1 MB): "
+                "it needs a smaller --viewport, --screenshots none, or a newer openenv-core"
+            )
+        if answering.done():
+            with contextlib.suppress(WebSocketDisconnect):
+                answering.result()
+    finally:
+        reading.cancel()
+        answering.cancel()
+        await asyncio.gather(reading, answering, return_exceptions=True)
+        await asyncio.shield(session.park())
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it has gone already
+        await websocket.close()
+
+
+async def _answer(session: Session, raw: str | bytes) -> Answer | None:
+    """Return the response to one message; None: the client ends the session."""
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return error_answer(f"Invalid JSON: {error}", "INVALID_JSON")
+    if not isinstance(message, dict):
+        return error_answer(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
+    kind = message.get("type")
+    if kind not in ("reset", "step", "state", "mcp", "close"):
+        return error_answer(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
+    try:
+        data = ClientMessage.model_validate(message).data
+        match kind:
+            case "reset":
+                return observation_answer(await session.reset(data))
+            case "step":
+                return observation_answer(await session.step(BrowserGymAction.model_validate(data).action_str))
+            case "state":
+                await session.check_place()
+                return {"type": "state", "data": session.state.model_dump()}
+        return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
+    except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
+        return explain(error, str(kind))
+
+
+async def _refuse_tools(request: Request) -> Response:
+    try:
+        asked = json.loads(await read_body(request))
+    except (ValueError, RecursionError):
+        asked = None
+    return JSONResponse(tool_answer(asked))
+
+
+class HttpSessions:
+    """See the module docstring; lives in the server's event loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """By cookie; those that were silent for longest come first."""
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(session.park() for session in self._sessions.values()))
+
+    async def reset(self, request: Request) -> Response:
+        """Start an episode, in the client's session if it has one."""
+        options = await _body(request)
+        if session := self._find(request):
+            return await _respond(await session.reset(options, PATIENCE_S))
+
+        # Make room: clients without a place are forgotten.
+        for old, known in list(self._sessions.items()):
+            if len(self._sessions) < _REMEMBERED * self._hub.size:
+                break
+            if known not in self._hub.active and not known.lock.locked():
+                del self._sessions[old]
+        key, session = secrets.token_urlsafe(16), Session(self._hub, min(IDLE_S, self._hub.options.idle_timeout_s))
+        try:
+            # Nobody returns to an episode without its cookie: a client that has gone gets no place.
+            page = await unless_gone(request.receive, session.reset(options, PATIENCE_S))
+        except BaseException:
+            await session.park()  # the next attempt comes as another client
+            raise
+        self._sessions[key] = session
+        response = await _respond(page)
+        response.set_cookie(COOKIE, key, httponly=True, samesite="strict")
+        return response
+
+    async def step(self, request: Request) -> Response:
+        """Act once."""
+        body = await _body(request)
+        data = StepRequest.model_validate(body).action if "action" in body else body
+        action: BrowserGymAction = BrowserGymAction.model_validate(data)
+        session = self._find(request)
+        if session is None:
+            raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
+        observation = await session.step(action.action_str)
+        if observation.done:
+            await session.park()  # clients do not say when they leave after an episode
+        return await _respond(observation)
+
+    async def state(self, request: Request) -> Response:
+        """Return the state of the client's episode."""
+        session = self._find(request)
+        if session is None and COOKIE in request.cookies:
+            raise NoEpisode("no episode of this cookie: POST /reset first")
+        return JSONResponse((first_state(self._hub) if session is None else session.state).model_dump())
+
+    def _find(self, request: Request) -> Session | None:
+        """Return the session of a request's cookie; None before its first reset."""
+        key = request.cookies.get(COOKIE, "")
+        if key in self._sessions:
+            self._sessions.move_to_end(key)
+        return self._sessions.get(key)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the object in a body. Raises BodyError."""
+    path = request.url.path
+    try:
+        body = json.loads(await read_body(request) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise BodyError(422, f"the body of {path} is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BodyError(422, f"the body of {path} is a JSON object, not {type(body).__name__}")
+    return body
+
+
+async def _respond(observation: BrowserGymObservation) -> Response:
+    return Response(await as_json(observation_answer(observation)["data"]), media_type="application/json")

@@ -1,7 +1,11 @@
-"""Plays the episodes of one OpenEnv client, each in an environment borrowed from the server's pool.
+"""Plays the episodes of OpenEnv clients, each in an environment borrowed from the server's pool.
 
-API: `Session(hub)` is one client's: `await session.reset(options)`, `await session.step(action_text)`,
-`session.state`, `await session.close()`. The options of a reset are `ResetOptions`.
+API: `Hub(pool, config, size)` is what the sessions of a server share, `Session(hub)` one client's: `await
+session.reset(options)`, `await session.step(action_text)`, `session.state`, `await session.park()`. The options of a
+reset are `ResetOptions`.
+
+A place is room for one page. A session that has been silent for `idle_timeout_s` keeps its place until another one
+waits for it: a training step may take any time on a server that has room.
 """
 
 from __future__ import annotations
@@ -9,28 +13,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+from anyio import CapacityLimiter, WouldBlock
 from pydantic import ValidationError
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError, read_answer
-from webrl.rollouts.interface import Observation, StepResult
+from webrl.rollouts.interface import Observation, Pool, StepResult
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import PAGES, suite_at
 from webrl.types import Task
-from webrl_serve.openenv.hub import PATIENCE_S, Hub, NoEpisode, Screenshots
 from webrl_serve.openenv.messages import (
+    AtCapacity,
     BrowserGymObservation,
     BrowserGymState,
     DetailedObservation,
+    NoEpisode,
     ResetOptions,
+    Screenshots,
     encode,
 )
 
@@ -38,7 +47,91 @@ BORROW_TIMEOUT_S = 30.0
 """Longest wait for an environment: there is one for every place."""
 EPISODE_OVER = "the episode is over: nothing was done and no reward given; reset to begin another"
 """`error` of a step after the last one."""
+PATIENCE_S = 45.0
+"""Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
+_LOOK_EVERY_S = 0.1
 _MAX_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Options of `webrl serve-env` that are not in the config."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port; 0 takes a free one."""
+    idle_timeout_s: float = 1800.0
+    """A session that is silent for longer loses its place to one that waits; its next reset takes another."""
+    default_site: str = "miniwob.click-test"
+    """Task of a reset that names none."""
+    token: str | None = None
+    """Token that clients must send; None admits everybody, which is possible on loopback only."""
+    num_sessions: int | None = None
+    """Episodes at once; None: `num_workers * envs_per_worker`."""
+    screenshots: Screenshots = "list"
+    """Form of the screenshots for clients that do not choose one."""
+    viewport: tuple[int, int] | None = None
+    """Size of the page for clients that do not choose one; None: the task's own."""
+
+
+@dataclass
+class Hub:
+    """What the sessions of one server share: the pool, its places, and the queue for them."""
+
+    pool: Pool
+    """Environments, at least as many as there are places."""
+    config: RolloutConfig
+    """The server's settings: defaults of a reset."""
+    size: int
+    """Number of places."""
+    options: ServerOptions = ServerOptions()
+    """Options of the command line."""
+    benchmarks: tuple[str, ...] = ("miniwob",)
+    """Suites whose tasks can be named in a reset."""
+    seeds: random.Random = field(default_factory=random.Random)
+    """Draws the seeds of resets that name none."""
+
+    def __post_init__(self) -> None:
+        self._places = CapacityLimiter(self.size)
+
+    @property
+    def active(self) -> tuple[Session, ...]:
+        """Sessions that have a place."""
+        return cast("tuple[Session, ...]", self._places.statistics().borrowers)
+
+    async def admit(self, session: Session, patience_s: float) -> None:
+        """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
+        self.enter(session)
+        if session in self.active:
+            return
+        parting = asyncio.create_task(self._part_with_silent())
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._places.acquire_on_behalf_of(session)
+        except TimeoutError:
+            raise AtCapacity(self._places.borrowed_tokens, self.size) from None
+        finally:
+            parting.cancel()
+
+    def enter(self, session: Session) -> None:
+        """Take a place if one is free and no one is waiting for it."""
+        with contextlib.suppress(WouldBlock):
+            if session not in self.active:
+                self._places.acquire_on_behalf_of_nowait(session)
+
+    def release(self, session: Session) -> None:
+        """Return a place, if the session has one."""
+        if session in self.active:
+            self._places.release_on_behalf_of(session)
+
+    async def _part_with_silent(self) -> None:
+        """While a session waits, have the one that has been silent for longest return its place, if there is one."""
+        while True:
+            longest = max(self.active, key=lambda session: session.silent_s)
+            if longest.silent_s > 0:
+                await asyncio.shield(asyncio.gather(longest.park(), return_exceptions=True))
+            await asyncio.sleep(_LOOK_EVERY_S)
 
 
 @dataclass(frozen=True)
@@ -139,7 +232,7 @@ def first_state(hub: Hub) -> BrowserGymState:
 
 
 class Session:
-    """See the module docstring; lives in the server's event loop."""
+    """The episodes of one client; lives in the server's event loop."""
 
     def __init__(self, hub: Hub, idle_timeout_s: float | None = None) -> None:
         """A session without a place: its first reset waits for one."""
@@ -153,12 +246,9 @@ class Session:
         self._last_action = ""
         self.lock = asyncio.Lock()
         """Held while a request is served; the next one waits."""
-        self._parking: asyncio.Task[None] | None = None
-        self.idle_since: float | None = None
-        """Loop time since which it has been silent for too long; None while it is not."""
+        self._served = time.monotonic()
         self.state = first_state(hub)
         """State of the episode."""
-        self._timer = self._rest()
 
     async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
         """Start an episode; waits for a place for at most `patience_s`.
@@ -221,50 +311,32 @@ class Session:
         if self._start is None:
             await self._hub.admit(self, 1.0)
 
-    async def close(self) -> None:
-        """End the session; a page that is left in mid-episode is closed, since it would keep running."""
-        self._timer.cancel()
-        await self._parked()
-        await self._leave()
+    async def park(self) -> None:
+        """Return page and place; the next reset takes a place again.
 
-    def park(self) -> asyncio.Task[None]:
-        """Return page and place; the next reset takes a place again."""
-        self.idle_since = None
-        self._parking = asyncio.create_task(self._leave())
-        return self._parking
+        A page that is left in mid-episode is closed, since it would keep running.
+        """
+        async with self.lock:
+            try:
+                # A client that leaves during a reset leaves a page behind as well.
+                last = self._last
+                await self._give_back(for_good=last is None or not (last.done or last.agent_done))
+            finally:
+                self._hub.release(self)
 
-    async def _parked(self) -> None:
-        if self._parking is not None:
-            await asyncio.gather(self._parking, return_exceptions=True)
+    @property
+    def silent_s(self) -> float:
+        """Seconds since which it has been silent for too long; below 0 while it is not."""
+        return -1.0 if self.lock.locked() else time.monotonic() - self._served - self.idle_timeout_s
 
     @contextlib.asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:
         """Serve one request at a time, and keep the session from becoming idle meanwhile."""
         async with self.lock:
-            self.idle_since = None
-            self._timer.cancel()
-            await self._parked()
             try:
                 yield
             finally:
-                self._timer = self._rest()
-
-    def _rest(self) -> asyncio.TimerHandle:
-        def become_idle() -> None:
-            self.idle_since = loop.time()
-            self._hub.note_silence()
-
-        loop = asyncio.get_running_loop()
-        return loop.call_later(self.idle_timeout_s, become_idle)
-
-    async def _leave(self) -> None:
-        """Return environment and place."""
-        try:
-            # A client that leaves during a reset leaves a page behind as well.
-            last = self._last
-            await self._give_back(for_good=last is None or not (last.done or last.agent_done))
-        finally:
-            self._hub.release(self)
+                self._served = time.monotonic()
 
     async def _give_back(self, *, for_good: bool = False) -> None:
         """Return the environment to the pool; a MiniWoB page stays open, and is reset when it is next lent."""

@@ -25,8 +25,7 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
     from webrl.rollouts.browser import Browser
     from webrl.runs.lock import hold_output
     from webrl.runs.text import visible
-    from webrl_site.by_hand import hand_tasks, record_by_hand
-    from webrl_site.hand import Inbox
+    from webrl_site.by_hand import Inbox, Recorder, hand_tasks
 
     if args.per_type is not None:
         raise UsageError("--per-type is for the scripted experts; by hand tasks.num_seed_tasks tasks are played")
@@ -53,16 +52,8 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
 
         threading.Thread(target=listen, daemon=True).start()
         async with Browser(visible=True) as shown, Browser() as unseen:
-            await record_by_hand(
-                tasks,
-                config,
-                out,
-                say=lambda line: print(visible(line), flush=True),
-                inbox=inbox,
-                visible=shown,
-                unseen=unseen,
-                keep_all=args.keep_all,
-            )
+            say = lambda line: print(visible(line), flush=True)  # noqa: E731
+            await Recorder(config, out, say, inbox, shown, unseen, args.keep_all).record(tasks)
 
     with hold_output(out.parent):
         asyncio.run(record())

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError, UsageError
 
@@ -53,11 +52,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
-    try:
-        host = urlsplit(args.url).netloc.rpartition("@")[2]
-    except ValueError as error:
-        form = "a start page has the form http://host:port/path"
-        raise UsageError(f"{args.url!r} is not a web address: {error}; {form}") from None
+    host = args.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
@@ -120,12 +115,13 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
         enough = f"--pages {args.pages}" if len(found.pages) >= args.pages else "too many links led to no new page"
         _print_some(f"not visited ({enough})", found.left)
     _print_some("left out, as its own answer does not solve it", dropped)
-    if socket := next((page.socket for page in found.pages if page.socket), ""):
-        print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
-        print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
-    if not socket and (refused := next((page.refused for page in found.pages if page.refused), "")):
-        print(f"requests of pages were refused: {visible(refused):.200}")
-        print(f"  if something is missing without them, set read_only: false in {out}; agents may then change the site")
+    sockets = [
+        f"pages asked for {page.socket:.200}, which read_only keeps from them" for page in found.pages if page.socket
+    ]
+    refused = [f"requests of pages were refused: {page.refused:.200}" for page in found.pages if page.refused]
+    for told in (sockets or refused)[:1]:
+        print(visible(told))
+        print(f"  if something is missing without that, set read_only: false in {out}; agents may then change the site")
     if asking and asking.login:
         print(f"{visible(asking.url)} has a log-in: to use it, move the files away and give {asking.login.options}")
     print(f"wrote {', '.join(map(str, files))}")

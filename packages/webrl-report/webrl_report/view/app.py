@@ -3,8 +3,8 @@
 Labels set by hand on a page go to `RUN/hand_labels.jsonl`, which `webrl train-orm --data` reads.
 
 Access: the paths of all pages begin with a random token, which is in the address that `webrl view` prints. A page of
-another site cannot know it, whatever name it has its own or this machine resolved to, and no page says it to another
-site: policies forbid everything that is not the viewer's own.
+another site cannot know it, also if it has its own name resolved to this machine, and no page tells it to another site:
+policies forbid everything that is not the viewer's own.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from webrl.evaluate import wilson_interval
 from webrl.runs.folder import git_commit, package_versions
 from webrl.runs.machine import visible_gpus
 from webrl.runs.store import read_json, write_json, write_text
-from webrl_report.plots import COLOURS, clean_axes, margins, new_figure, save_figure
+from webrl_report.page.figures import COLOURS, clean_axes, margins, new_figure, save_figure
 from webrl_study.plan import Study, splits_of
 from webrl_study.results import CellResult
 from webrl_study.statistics import MIN_SEEDS, Comparison, Estimate, compare, rate_by_phase, spread

@@ -223,31 +223,20 @@ def difficulty(run: RunFacts) -> Section:
                 "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
             )
         )
-    expected: list[tuple[object, ...]] = []
-    for phase in run.phases:
-        counts = phase.filters.get("value_histogram")
-        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and (total := sum(counts)):
-            mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total
-            expected.append((phase.phase, total, plain(mean)))
-    if expected:
-        band = _band(run, "filter.value_low", "filter.value_high")
-        name = "What the critic expects of proposals"
-        name += f" (kept from {plain(band[0])} to {plain(band[1])})" if band else ""
-        section.tables.append((name, Table(("phase", "proposals", "mean value (by bins)"), expected)))
     if rows:
         head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
         section.tables.append(("Attempts", Table(head, rows)))
-    if not (lines or expected or rows):
+    if not (lines or rows):
         section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
     return section
 
 
 def replay(run: RunFacts) -> Section:
     """Show the perplexity of what is trained on, and the replay band."""
-    band = _band(run, "replay.perplexity_low", "replay.perplexity_high")
     section = Section("replay", "Replay", "Own steps are trained on as they come.")
-    if band:
-        span = f"from {plain(band[0])} to {plain(band[1])}"
+    low, high = (run.option(f"replay.perplexity_{edge}") for edge in ("low", "high"))
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        span = f"from {plain(low)} to {plain(high)}"
         section.text += (
             f" Earlier successes join them at a perplexity {span} under the actor that the phase starts from."
         )
@@ -280,11 +269,6 @@ def _quartiles(values: Sequence[float]) -> list[str]:
     return [plain(ordered[round(share * (len(ordered) - 1))]) for share in (0, 0.25, 0.5, 0.75, 1)]
 
 
-def _band(run: RunFacts, low: str, high: str) -> tuple[float, float] | None:
-    edges = run.option(low), run.option(high)
-    return edges if all(isinstance(edge, int | float) for edge in edges) else None
-
-
 def judge(run: RunFacts) -> Section:
     """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
     section = Section("judge", "Outcome model")
@@ -306,7 +290,9 @@ def judge(run: RunFacts) -> Section:
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
                 f"diagonal. Hollow: fewer than {MIN_IN_BIN} trajectories."
             )
-            line = _calibration("trajectories", reliability_bins([t for t, _ in scored], [p for _, p in scored]))
+            bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
+            rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins]
+            line = success_series("trajectories", rates, MIN_IN_BIN)
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
@@ -335,24 +321,7 @@ def judge(run: RunFacts) -> Section:
         )
     else:
         section.lacks = "Nothing has been judged."
-    for phase in reversed(run.phases):  # the last one that trained a critic
-        bins = (phase.counts("train").get("critic_calibration") or {}).get("bins")
-        if isinstance(bins, list) and bins:
-            counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
-            note = (
-                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value that it "
-                f"predicted. Hollow: fewer than {MIN_IN_BIN} steps."
-            )
-            title, line = "The critic's calibration", _calibration("steps", counted)
-            section.figures.append(
-                interval_chart(title, note, [line], x_label="value", y_label="outcome", diagonal=True)
-            )
-            break
     return section
-
-
-def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
-    return success_series(name, [(x, rate_of(solved, num).to_json()) for x, solved, num in bins], MIN_IN_BIN)
 
 
 def training(run: RunFacts) -> Section:

@@ -114,23 +114,22 @@ def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> l
     for _ in range(_TRIES * count):
         if len(found) == count:
             break
-        instance = template.draw(entities(split), rng)
-        if instance is None:
+        if (drawn := template.draw(entities(split), rng)) is None:
             continue
-        wording = rng.choice(template.wordings)
+        (slots, login, evaluation), wording = drawn, rng.choice(template.wordings)
         entry = {
             "task_id": f"{template.site}.{template.name}-{split}-{seed}-{len(found)}",
             "sites": sites,
             "require_login": True,
-            "login": instance.login,
+            "login": login,
             "start_url": f"__{sites[0].upper()}__/",
             "intent_template_id": template.name,
             "intent_template": wording,
-            "instantiation_dict": instance.slots,
-            "intent": wording.format(**instance.slots),
-            "eval": instance.eval,
+            "instantiation_dict": slots,
+            "intent": wording.format(**slots),
+            "eval": evaluation,
         }
-        found.setdefault(str(sorted(instance.slots.items())), entry)
+        found.setdefault(str(sorted(slots.items())), entry)
     return list(found.values())
 
 

@@ -384,15 +384,13 @@ def test_a_cell_whose_objective_needs_a_critic_trains_the_starts_anew_where_that
     assert [num_finished(cell) for cell in study.cells] == [1, 0]
 
 
-def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
+def test_differences_are_drawn(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     names = write_report(study, read_results(study, {}))
-    assert names[:3] == ["study.csv", "outcomes.csv", "study.md"]
-    assert names[3::2] == ["success.png", "comparison.png"]
-    assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
+    assert names == ["study.csv", "outcomes.csv", "study.md", "comparison.png", "comparison.svg"]
+    assert (study.folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
-    assert b"default (1 seed)" in (study.folder / "success.svg").read_bytes()
 
 
 def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(

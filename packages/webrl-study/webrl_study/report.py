@@ -1,4 +1,4 @@
-"""`study.csv`, `outcomes.csv`, `study.md` and the figures of a study folder."""
+"""`study.csv`, `outcomes.csv`, `study.md` and the figure of a study folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ MACHINE = "study.json"
 """Where and from what the cells were run last."""
 Rows = Sequence[Sequence[str]]
 _BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
-_COLUMNS = 4
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
 """What a budget is made of."""
@@ -40,9 +39,7 @@ def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     found = comparisons(study, results)
     write_text(study.folder / "study.md", markdown_text(study, results, found))
     names = ["study.csv", "outcomes.csv", "study.md"]
-    names += draw_success(study, results, study.folder / "success")
-    names += draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
-    return names
+    return names + draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
 
 
 def record_machine(study: Study, parallel: int) -> None:
@@ -243,41 +240,6 @@ def _verdict(comparison: Comparison) -> str:
     return {True: "survives", False: "within the spread", None: "spread not known"}[comparison.survives]
 
 
-def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
-    """Plot success by phase of each method, over the seeds that have finished a phase; returns the files' names."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    by_method = {m: [r for r in results if r.cell.method == m and r.phases] for m in study.config.methods}
-    shown = {method: cells for method, cells in by_method.items() if cells}
-    if not shown:
-        return []
-    columns = min(_COLUMNS, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, (method, cells) in zip(grid.flat, shown.items(), strict=False):
-        for i, (split, name) in enumerate(study.splits.items()):
-            rates = rate_by_phase(cells, split, np.random.default_rng(0))
-            found = [(phase + 0.06 * i, rate) for phase, rate in enumerate(rates) if rate is not None]
-            bars = margins([(rate.value, rate.low, rate.high) for _, rate in found])
-            xs, ys = [x for x, _ in found], [rate.value for _, rate in found]
-            look = {"marker": "o", "markersize": 4, "capsize": 3, "linewidth": 1.6}
-            axes.errorbar(xs, ys, yerr=bars, color=COLOURS[i], label=name, **look)
-        axes.set_title(f"{method} ({len(cells)} seed{'s' if len(cells) > 1 else ''})", fontsize=10)
-        axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.tick_params(labelbottom=True)
-        clean_axes(axes, "y")
-    for axes in list(grid.flat)[len(shown) :]:
-        axes.set_visible(False)
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", frameon=False, ncols=2)
-    figure.supxlabel(f"phase (0: the start)\n{_NOTE}", fontsize=9)
-    figure.supylabel("success", fontsize=10)
-    return _save(figure, path)
-
-
 def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
     """Plot each method's difference from the reference after a phase, with its interval; returns the files' names."""
     if not found:
@@ -299,10 +261,6 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     axes.set_xlabel(f"points above {study.config.reference} after phase {phase}\n{_NOTE}", fontsize=9)
     clean_axes(axes, "x")
     figure.legend(loc="outside upper left", frameon=False, ncols=2)
-    return _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> list[str]:
     targets = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
     for target in targets:
         save_figure(figure, target)

@@ -29,7 +29,6 @@ from webrl_report.page.sections import (
     Cell,
     Section,
     curriculum,
-    difficulty,
     evaluated,
     judge,
     rates_by_name,
@@ -48,7 +47,7 @@ MAX_RUNS = 6
 """Runs side by side: as many as there are distinguishable colours."""
 _PLACE_KEYS = ("name", "runs_dir")
 """Settings that locate a run and do not change what it does."""
-_SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
+_SECTIONS = (success, curriculum, judge, replay, training, resources, tokens)
 
 
 def write_report(paths: Sequence[Path], out: Path) -> list[str]:

@@ -136,6 +136,15 @@ def curriculum(run: RunFacts) -> Section:
     section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
     if not section.funnels:
         section.lacks = "No phase has tasks yet."
+    rows: list[tuple[object, ...]] = []
+    for number, attempts in ((phase.phase, phase.attempts) for phase in run.phases if phase.attempts):
+        steps = sum(attempt.num_steps for attempt in attempts) / len(attempts)
+        ended = sum(attempt.trajectory.status.finished for attempt in attempts)
+        sites = len({attempt.trajectory.task.site for attempt in attempts})
+        rows.append((number, len(attempts), sites, f"{steps:.2f}", len(attempts) - ended))
+    if rows:
+        head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
+        section.tables.append(("Attempts", Table(head, rows)))
     return section
 
 
@@ -201,34 +210,6 @@ def _reward(phase: PhaseFacts, attempt: Attempt) -> int | None:
 
 def _examples(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(list(dict.fromkeys(texts))[:NUM_EXAMPLES])
-
-
-def difficulty(run: RunFacts) -> Section:
-    """Show how hard the tasks are from phase to phase."""
-    section = Section("difficulty", "Difficulty", "Whether the tasks of later phases are harder, and for whom.")
-    lines, rows = [], []
-    for phase in run.phases:
-        judged, solved = num_judged(phase), num_solved(phase)
-        if judged:
-            lines.append((phase.phase, rate_of(solved, judged).to_json()))
-        if phase.attempts:
-            steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
-            ended = sum(a.trajectory.status.finished for a in phase.attempts)
-            sites = len({a.trajectory.task.site for a in phase.attempts})
-            rows.append((phase.phase, len(phase.attempts), sites, f"{steps:.2f}", len(phase.attempts) - ended))
-    if lines:
-        note = "Share of the phase's own tasks that the outcome model judged solved, with 95 % Wilson intervals."
-        section.figures.append(
-            interval_chart(
-                "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
-            )
-        )
-    if rows:
-        head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
-        section.tables.append(("Attempts", Table(head, rows)))
-    if not (lines or rows):
-        section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
-    return section
 
 
 def replay(run: RunFacts) -> Section:

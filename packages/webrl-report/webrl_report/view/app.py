@@ -27,6 +27,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
+    FileResponse,
     HTMLResponse,
     JSONResponse,
     PlainTextResponse,
@@ -258,7 +259,7 @@ class _Pages:
         path = self._runs[row.file.run].screenshot(name) if name else None
         if path is None:
             raise TrajectoryNotFound(f"{row.place}, step {step}: no screenshot")
-        return Response(path.read_bytes(), media_type="image/png")
+        return FileResponse(path, media_type="image/png")
 
     async def export(self, request: Request) -> Response:
         """Return the selection's trajectories as they are on the disk, one a line."""

@@ -43,9 +43,6 @@ _UNFINISHED = "\ufffd"
 """What a tokenizer shows of a character whose other bytes are in the next tokens."""
 _MAX_UNFINISHED = 8
 """Tokens that one character has at most."""
-_MAX_BYTES = 128 << 20
-"""Of a tokenizer, and of a screenshot."""
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -118,8 +115,6 @@ class Tokenizer:
 
 @lru_cache(maxsize=2)
 def _load_tokenizer(path: Path, _version: int) -> Tokenizer | None:
-    if path.stat().st_size > _MAX_BYTES:
-        return None
     from tokenizers import Tokenizer as Backend
 
     try:
@@ -153,16 +148,12 @@ class Run:
         return None
 
     def screenshot(self, name: str) -> Path | None:
-        """Find a PNG of the run folder; None if it does not exist, is elsewhere, or is huge."""
-        try:
-            root = self.path.resolve()
+        """Find a PNG of the run folder; None if it does not exist, or is elsewhere."""
+        root = self.path.resolve()
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL character in the name
             path = (root / name).resolve()
-            if not path.is_relative_to(root) or not path.is_file() or path.stat().st_size > _MAX_BYTES:
-                return None
-            with path.open("rb") as file:
-                return path if file.read(len(_PNG)) == _PNG else None
-        except (OSError, ValueError):  # ValueError: a NUL character in the name
-            return None
+            return path if path.is_relative_to(root) and path.suffix == ".png" and path.is_file() else None
+        return None
 
 
 @dataclass(frozen=True)

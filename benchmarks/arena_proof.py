@@ -14,8 +14,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
 from webrl.types import Task
 from webrl_arena.env import ArenaEnv
-from webrl_arena.task_files import as_task
-from webrl_arena.tasks import draw
+from webrl_arena.tasks import as_task, draw
 from webrl_arena.templates import MAX_WAITS, WAIT, Template
 
 _NUM_TASKS = 8
@@ -70,7 +69,7 @@ async def prove(
 
 async def prove_template(env: ArenaEnv, template: Template) -> Proof:
     """Play the template's first evaluation task; the session stays as it is at the end."""
-    tasks = [as_task(entry, template.key, "eval") for entry in draw(template, "eval", _NUM_TASKS)]
+    tasks = [as_task(entry, "eval") for entry in draw(template, "eval", _NUM_TASKS)]
     observation = await env.reset(tasks[0])
     idle = (await env.finish()).reward
     half, problem = await _play(env, template, tasks[0], observation.text)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from webrl.evaluate import wilson_interval
-from webrl_report.plots import clean_axes, new_figure, save_figure
+from webrl_report.page.figures import clean_axes, new_figure, save_figure
 
 Trace = dict[str, Any]
 CLASSES: tuple[tuple[str, str, Callable[[int, float], bool]], ...] = (

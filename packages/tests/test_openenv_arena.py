@@ -8,7 +8,6 @@ import pytest
 from openenv_builders import client, run_script, server
 
 from webrl.cli import main
-from webrl_arena.settings import ArenaConfig
 from webrl_arena.tasks import find_task
 from webrl_arena.templates import by_type
 from webrl_arena.world import running
@@ -61,7 +60,7 @@ def wait_for_sessions(folder, number):
 def test_a_task_is_played_by_name_and_seed_or_by_its_id_and_ends_once_it_is_solved(shared, arena):
     with client(shared) as env:
         for name, seed in (("arena.shop_admin.order-status", 5), ("arena.shop.open-product-eval-0-3", 0)):
-            task = find_task(name, seed, ArenaConfig())
+            task = find_task(name, seed)
             rewards = [(step.reward, step.done) for step in solve(env, task, name, seed)]
             assert rewards[-1] == (1.0, True)
             assert set(rewards[:-1]) == {(0.0, False)}

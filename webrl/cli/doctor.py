@@ -60,7 +60,7 @@ def _site_checks(config: str | None) -> list[Check]:
         Check(
             name=site.site,
             state=OK if site.ok else MISSING,
-            detail=f"{site.url}, version {site.version}, used by {site.held_by}",
+            detail=f"{site.url}, used by {site.held_by}",
             fix=site.problem,
         )
         for site in found

@@ -92,7 +92,7 @@ class TasksConfig(Section):
         "miniwob",
         validate_default=False,  # a second package with a `miniwob` is refused where it is used
         description="world of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
-        "docs/own_site.md), webarena, webarena_lite, webarena_verified, or a suite of another package; "
+        "docs/own_site.md), webarena, webarena_lite, or a suite of another package; "
         "several in one curriculum: [miniwob, arena], among which the numbers of tasks are shared evenly",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")

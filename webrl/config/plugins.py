@@ -50,7 +50,7 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},
     "study": {COMMANDS: ("study",)},
     "webarena": {
-        SUITES: ("webarena", "webarena_lite", "webarena_verified"),
+        SUITES: ("webarena", "webarena_lite"),
         HOOKS: ("check-sites",),
         SITES: ("gitlab", "map", "reddit", "shopping", "shopping_admin", "wikipedia"),
     },

@@ -48,7 +48,7 @@ class TaskFiles(Section):
     train_files: tuple[Path, ...] = Field(
         (),
         description="instructions to train on (web: JSONL, JSON or text, none: the generator proposes them; webarena: "
-        "phase 0's, docs/webarena.md; arena: JSONL, none: the training templates')",
+        "phase 0's, docs/webarena.md)",
     )
 
 

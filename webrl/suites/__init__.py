@@ -112,7 +112,7 @@ def held_out(config: RunConfig) -> list[Task]:
 def held_out_of(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     """As `held_out`; of the tasks' own suites where none of them is akin to one of the config's."""
     theirs = dict.fromkeys(map(suite_of, tasks))
-    # Akin is the same one, or one that extends the same suite, as WebArena's three do: their sites are the same.
+    # Akin is the same one, or one that extends the same suite, as WebArena's two do: their sites are the same.
     lines = [{*type(suite).__mro__} - {*Suite.__mro__} for suite, _ in parts(config)]
     if theirs and not any(line & {*type(each).__mro__} for line in lines for each in theirs):
         return in_turn(suite.heldout_tasks(config) for suite in theirs)

@@ -1,28 +1,22 @@
-"""The arena as a suite, and what a stage needs of it around its episodes: that it is up, and can answer task files."""
+"""The arena as a suite, and what a stage needs of it around its episodes: that it is up."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
-from webrl.errors import DataError, UsageError
-from webrl.rollouts.browser import Browser, first_line
+from webrl.errors import UsageError
+from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import API_VERSION, Expert, Suite, score_episode
 from webrl.types import Task, Trajectory
 from webrl_arena import tasks as arena_tasks
 from webrl_arena.env import ArenaEnv
-from webrl_arena.scoring import CHECK_TIMEOUT_S
 from webrl_arena.templates import all_templates, by_type
 from webrl_arena.world.client import Arena, ArenaError
-from webrl_arena.world.running import template_path
-from webrl_arena.world.sites import starts_at_a_site
-from webrl_site.checks import first_value
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +60,11 @@ class ArenaSuite(Suite):
         return super().named_tasks(types, seeds, seed)
 
     def check(self, task: Task, config: RolloutConfig) -> None:
-        """Raises UsageError: remote environments, a start page outside the arena; DataError: no such task."""
+        """Raises UsageError: remote environments; DataError: no such task."""
         if config.env == "openenv":
             raise UsageError(f"task {task.task_id!r}: tasks.suite=arena needs rollout.env=browser")
         if task.start_url is None:
-            arena_tasks.find_task(task.site, task.seed, config.arena)
-            return
-        if not starts_at_a_site(task.start_url):
-            raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
+            arena_tasks.find_task(task.site, task.seed)
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:
         return ArenaEnv(browser, config)
@@ -89,16 +80,11 @@ class ArenaSuite(Suite):
 
     @contextlib.asynccontextmanager
     async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
-        """Raises UsageError where no arena runs, DataError where a task file asks what no session can answer: no
-        episode is worth starting then.
-        """
-        settings = config.rollout.arena
+        """Raises UsageError where no arena runs: no episode is worth starting then."""
         try:
-            arena = Arena.running(settings.folder)
+            Arena.running(config.rollout.arena.folder)
         except ArenaError as error:
             raise UsageError(f"tasks.suite=arena: {error}") from None
-        if settings.train_files or settings.eval_files:
-            await _try_evaluations(tasks, arena)
         yield
 
     def with_step_rewards(self, config: RolloutConfig) -> RolloutConfig:
@@ -127,34 +113,3 @@ class ArenaSuite(Suite):
 
     def expert(self, task_type: str) -> Expert | None:
         return by_type().get(task_type)
-
-
-async def _try_evaluations(tasks: Sequence[Task], arena: Arena) -> None:
-    """Run each query and locator once: if one cannot run, its task never gets a score.
-
-    Locators run on an empty page, where nothing is found: what is no JavaScript, or no selector, is a SyntaxError there
-    too.
-    """
-    evaluations = [(task.task_id, evaluation) for task in tasks if (evaluation := arena_tasks.eval_of(task))]
-    checks = [(name, check) for name, data in evaluations for check in data.get("database", ())]
-    queries = {(check.get("site", "shop"), check["query"]): name for name, check in checks}
-    for (site, query), name in queries.items():
-        try:
-            await asyncio.to_thread(first_value, template_path(arena.folder, site), query, CHECK_TIMEOUT_S)
-        except sqlite3.Error as error:
-            raise DataError(f"task {name!r}: the query {query!r:.200} does not run on the arena: {error}") from None
-    targets = [(name, target) for name, data in evaluations for target in data.get("program_html", ())]
-    locators = {target["locator"]: name for name, target in targets if target["locator"].strip()}
-    if not locators:
-        return
-    from playwright.async_api import Error
-
-    async with Browser() as browser:
-        page: Any = await (await browser.new_context()).new_page()
-        for locator, name in locators.items():
-            try:
-                await page.evaluate(f"() => {locator}")
-            except Error as error:
-                if "SyntaxError" in str(error):
-                    problem = first_line(error)
-                    raise DataError(f"task {name!r}: the locator {locator!r:.200} cannot be read: {problem}") from None

@@ -1,13 +1,13 @@
-"""The arena's tasks: templates filled with entities of a split, the same on every machine, or those of task files.
+"""The arena's tasks: templates filled with entities of a split, the same on every machine.
 
-API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed, config)`, `login_of(task)`,
-`eval_of(task)`, `draw(template, split, count)`.
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed)`, `login_of(task)`, `eval_of(task)`,
+`draw(template, split, count)`, whose entries, in WebArena's format, `as_task` makes tasks of.
 
 A quarter of the products and customers (with their orders), and a third of the categories, belong to the evaluation;
 training neither names them nor has them as an answer. The held-out templates are in no training task either.
 
 A Task's site is `arena.SITE.TEMPLATE`, its start_url begins with `__SHOP__`; `extra["arena"]` holds who is logged in
-and the file's `eval`. One without start_url is looked up by `find_task`, by its site and seed.
+and the entry's `eval`. One without start_url is looked up by `find_task`, by its site and seed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ import random
 import re
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.suites import in_turn
-from webrl.types import Task
+from webrl.types import Lineage, Task
 from webrl_arena.draws import Entities
-from webrl_arena.settings import ArenaConfig
-from webrl_arena.task_files import PREFIX, as_task, read_task_file
 from webrl_arena.templates import Template, all_templates, by_type
 from webrl_arena.world.content import Product, catalogue, for_evaluation, load_words
 from webrl_arena.world.forum import forum
@@ -35,6 +32,7 @@ from webrl_arena.world.mail import mail
 from webrl_arena.world.tracker import tracker
 
 Split = Literal["train", "eval"]
+PREFIX = "arena."
 KEY = "arena"
 """Of a task's `extra`."""
 NUM_EVAL_TASKS = 8
@@ -110,47 +108,54 @@ def entities(split: Split) -> Entities:
 
 
 def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> list[dict[str, Any]]:
-    """Draw at most `count` different tasks of a template, as objects of a task file."""
+    """Draw at most `count` different tasks of a template, as entries in WebArena's format."""
     rng, sites = random.Random(f"{template.key} {split} {seed}"), template.site.split("+")
     found: dict[str, dict[str, Any]] = {}
     for _ in range(_TRIES * count):
         if len(found) == count:
             break
-        instance = template.draw(entities(split), rng)
-        if instance is None:
+        if (drawn := template.draw(entities(split), rng)) is None:
             continue
-        wording = rng.choice(template.wordings)
+        (slots, login, evaluation), wording = drawn, rng.choice(template.wordings)
         entry = {
             "task_id": f"{template.site}.{template.name}-{split}-{seed}-{len(found)}",
             "sites": sites,
             "require_login": True,
-            "login": instance.login,
+            "login": login,
             "start_url": f"__{sites[0].upper()}__/",
             "intent_template_id": template.name,
             "intent_template": wording,
-            "instantiation_dict": instance.slots,
-            "intent": wording.format(**instance.slots),
-            "eval": instance.eval,
+            "instantiation_dict": slots,
+            "intent": wording.format(**slots),
+            "eval": evaluation,
         }
-        found.setdefault(str(sorted(instance.slots.items())), entry)
+        found.setdefault(str(sorted(slots.items())), entry)
     return list(found.values())
 
 
+def as_task(entry: dict[str, Any], split: str) -> Task:
+    """Make the task of an entry."""
+    return Task(
+        task_id=f"{PREFIX}{entry['task_id']}",
+        site=f"{PREFIX}{'+'.join(entry['sites'])}.{entry['intent_template_id']}",
+        instruction=entry["intent"],
+        start_url=entry["start_url"],
+        split=split,
+        lineage=Lineage(strategy="seed"),
+        extra={KEY: {"login": entry["login"], "eval": entry["eval"]}},
+    )
+
+
 def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Task]:
-    """Draw `num_seed_tasks` of a phase, from the training files, else from the training templates in turn.
+    """Draw `num_seed_tasks` of a phase from the training templates in turn.
 
     Args:
         seed: of the draw; None: the run's.
 
     Raises:
         UsageError: an unknown or held-out template in `tasks.train_sites`.
-        DataError: a file that is not understood.
     """
     count, seed = config.tasks.num_seed_tasks, config.seed if seed is None else seed
-    if config.rollout.arena.train_files:
-        tasks = _from_files(config.rollout.arena.train_files, "train")
-        random.Random(seed).shuffle(tasks)
-        return tasks[:count]
     templates = _chosen(config.tasks.train_sites, held_out=False)
     # One seed may draw too few of some templates (few categories): the others make up for it.
     per_type = max(1, -(-count // len(templates)))
@@ -161,7 +166,7 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
         per_type *= 2
 
 
-def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
+def find_task(name: str, seed: int) -> Task:
     """Find a task by its id, or draw one by the name of a training template and a seed.
 
     Raises:
@@ -170,7 +175,7 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
     if template := by_type().get(name):
         if template.held_out:
             raise DataError(f"task type {name!r} is held out of training; its tasks have ids: {name}-eval-0-0, …")
-        return as_task(draw(template, "train", 1, seed)[0], f"task {name!r}", "train")
+        return as_task(draw(template, "train", 1, seed)[0], "train")
     found = _ID.fullmatch(name)
     if found and (template := by_type().get(found[1])):
         split: Split = "train" if found[2] == "train" else "eval"
@@ -178,18 +183,13 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
         entries = draw(template, split, number + 1, found[3])
         if number >= len(entries):
             raise DataError(f"no task {name!r}: that seed draws {len(entries)} of this type")
-        return as_task(entries[number], f"task {name!r}", split)
-    for task in (*_from_files(config.train_files, "train"), *_from_files(config.eval_files, "eval")):
-        if task.task_id == name:
-            return task
+        return as_task(entries[number], split)
     nearest = difflib.get_close_matches(name, by_type(), n=1, cutoff=0)
     raise DataError(f"the arena has no task {name!r}; the nearest type is {nearest[0]!r}")
 
 
 def evaluation_tasks(config: RunConfig) -> tuple[list[Task], list[Task]]:
-    """Return those of the training templates (or the evaluation files), and of the held-out ones, for every seed."""
-    if config.rollout.arena.eval_files:
-        return _from_files(config.rollout.arena.eval_files, "eval"), []
+    """Return those of the training templates, and of the held-out ones, for every seed."""
     seen = _chosen(config.tasks.train_sites, held_out=False)
     unseen = _chosen(config.tasks.heldout_sites, held_out=True)
     return (
@@ -200,11 +200,7 @@ def evaluation_tasks(config: RunConfig) -> tuple[list[Task], list[Task]]:
 
 def _drawn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int | str) -> list[Task]:
     drawn = (draw(template, entities, per_type, seed) for template in templates)
-    return in_turn([as_task(entry, f"task {entry['task_id']}", split) for entry in entries] for entries in drawn)
-
-
-def _from_files(paths: Sequence[Path], split: str) -> list[Task]:
-    return [task for path in paths for task in read_task_file(path, split)]
+    return in_turn([as_task(entry, split) for entry in entries] for entries in drawn)
 
 
 def _chosen(names: Sequence[str], *, held_out: bool) -> tuple[Template, ...]:

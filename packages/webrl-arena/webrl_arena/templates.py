@@ -1,6 +1,6 @@
 """What a template of the arena's tasks is: words with slots, what fills them, how success is measured, how it is done.
 
-API: `all_templates()`, `by_type()`, `Template`, `Instance`. What is drawn and checked is in `templates.yaml`, the words
+API: `all_templates()`, `by_type()`, `Template`. What is drawn and checked is in `templates.yaml`, the words
 are in `world/data/instructions.yaml`, the experts' scripts in `experts.yaml`.
 """
 
@@ -31,17 +31,6 @@ MAX_WAITS = 5
 
 
 @dataclass(frozen=True)
-class Instance:
-    """A template with its slots filled."""
-
-    slots: dict[str, str]
-    eval: Eval
-    """As in a task file."""
-    login: str = STAFF
-    """E-mail address of the customer who is logged in, or `STAFF`."""
-
-
-@dataclass(frozen=True)
 class Template:
     """One kind of task, and the expert that plays it."""
 
@@ -57,8 +46,12 @@ class Template:
         """Whether it is never trained on."""
         return bool(self.how.get("held_out"))
 
-    def draw(self, e: Entities, rng: random.Random) -> Instance | None:
-        """Fill the slots with entities of a split; None where those that were drawn do not go together."""
+    def draw(self, e: Entities, rng: random.Random) -> tuple[dict[str, str], str, Eval] | None:
+        """Fill the slots with entities of a split; None where those that were drawn do not go together.
+
+        Returns:
+            The slots; the e-mail address of the customer who is logged in, or `STAFF`; how success is measured.
+        """
         chosen = Chosen()
         for name, what in self.how["draw"].items():
             found = drawn(what, e, rng, chosen)
@@ -68,7 +61,7 @@ class Template:
         slots = {name: text.format(**vars(chosen)) for name, text in self.how["slots"].items()}
         login = self.how["login"].format(**vars(chosen)) if "login" in self.how else getattr(chosen, "login", STAFF)
         chosen.slots = SimpleNamespace(**slots)
-        return Instance(slots, measured(self.how["checks"], chosen), login)
+        return slots, login, measured(self.how["checks"], chosen)
 
     @property
     def key(self) -> str:

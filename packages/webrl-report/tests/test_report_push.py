@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +22,7 @@ from webrl.types import Trajectory
 ROOT = Path(__file__).resolve().parents[3]
 ACTOR = ROOT / "data" / "tiny" / "actor"
 SECRET = "PLANTED-in-the-upload-3"
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's upload
 
 
 @pytest.fixture(scope="module")
@@ -44,50 +41,33 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run
 
 
-class Pusher:
-    """`webrl push` in a process whose Hub is the stand-in."""
-
-    def __init__(self, process: subprocess.Popen[str], hub: Hub, home: Path) -> None:
-        self._process, self.hub = process, hub
-        self._usual = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": str(home / "token")}
-
-    def __call__(self, *arguments: str, **variables: str) -> SimpleNamespace:
-        """Its exit `code`, standard output `out` and standard error `err`."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps({"arguments": arguments, "environment": self._usual | variables}) + "\n")
-        self._process.stdin.flush()
-        return SimpleNamespace(**json.loads(self._process.stdout.readline()))
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pusher]:
-    home = tmp_path_factory.mktemp("home")
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A Hub on loopback, which huggingface_hub's client asks; it reads these variables when it is imported."""
     with stand_in() as hub:
-        environment = os.environ | {
-            "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HOME": str(home),
-        }  # fmt: skip
-        command = [sys.executable, str(Path(__file__).with_name("hub_pusher.py"))]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as started:
-            yield Pusher(started, hub, home)
-            assert started.stdin
-            started.stdin.close()
+        settings = {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+        for name, value in (settings | {"HF_TOKEN_PATH": str(tmp_path / "token")}).items():
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield hub
 
 
 @pytest.fixture
-def push(process: Pusher) -> Pusher:
-    """The process, and its Hub as it was at the beginning."""
-    fresh = Hub(process.hub.url)
-    process.hub.__dict__.update(fresh.__dict__)
-    return process
+def push(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """`webrl push`: its exit `code`, standard output `out` and standard error `err`."""
+
+    def call(*arguments: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = cli.main(["push", *arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return call
 
 
 def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
-    push: Pusher, finished: RunFolder, tmp_path: Path
+    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder, tmp_path: Path
 ):
-    hub = push.hub
     done = push(str(finished.path), "ann/agent", "--private", "--license", "apache-2.0")
     assert done.code == 0, done.err
     assert done.out == f"{hub.url}/ann/agent\n"
@@ -165,8 +145,7 @@ def test_a_base_model_is_named_where_the_hub_has_it(tmp_path: Path):
     assert found["named"].base_model == "ann/qwen"
 
 
-def test_a_dry_run_lists_the_files_and_asks_nobody(push: Pusher, finished: RunFolder):
-    hub = push.hub
+def test_a_dry_run_lists_the_files_and_asks_nobody(hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder):
     done = push(str(finished.path), "ann/agent", "--dry-run")
     assert done.code == 0, done.err
     names = [line.split()[1] for line in done.out.splitlines()]
@@ -175,8 +154,9 @@ def test_a_dry_run_lists_the_files_and_asks_nobody(push: Pusher, finished: RunFo
     assert hub.asked == []
 
 
-def test_a_push_that_broke_off_sends_no_weights_twice(push: Pusher, finished: RunFolder):
-    hub = push.hub
+def test_a_push_that_broke_off_sends_no_weights_twice(
+    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder
+):
     hub.fails_commits = 1
     failed = push(str(finished.path), "ann/agent")
     assert failed.code == 1
@@ -188,8 +168,10 @@ def test_a_push_that_broke_off_sends_no_weights_twice(push: Pusher, finished: Ru
     assert "model.safetensors" in hub.repos["ann/agent"]
 
 
-def test_what_the_hub_refuses_is_one_line_with_the_fix(push: Pusher, finished: RunFolder):
-    run, hub = str(finished.path), push.hub
+def test_what_the_hub_refuses_is_one_line_with_the_fix(
+    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    run = str(finished.path)
     for arguments, variables, code, says in (
         (("ann/agent",), {"HF_TOKEN": ""}, 2, "no token for the Hugging Face Hub: export HF_TOKEN, or log in"),
         (("ann/agent",), {"HF_TOKEN": "hf_another"}, 1, "the token was not accepted"),
@@ -197,7 +179,10 @@ def test_what_the_hub_refuses_is_one_line_with_the_fix(push: Pusher, finished: R
         (("ann/gone",), {}, 1, f"{hub.url} cannot be reached: "),
         (("agent",), {}, 2, "'agent' is no name of a repository; it is OWNER/NAME"),
     ):
-        done = push(run, *arguments, **variables)
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            done = push(run, *arguments)
         assert done.code == code, (done.out, done.err)
         assert says in done.err
         assert "Traceback" not in done.err

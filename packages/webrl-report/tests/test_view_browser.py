@@ -1,8 +1,6 @@
 """`webrl view` in a real browser: keys, labels, growing runs, no JavaScript, hostile runs, accessibility."""
 
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from browsers import run as in_loop
@@ -24,29 +22,6 @@ OUTLINE = """() => ({
   stuck: [...document.querySelectorAll('pre, .tokens')]
     .filter((e) => e.scrollHeight > e.clientHeight && e.tabIndex < 0).length,
 })"""
-CONTRAST = """() => {
-  const luminance = (rgb) => {
-    const parts = rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-  };
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const behind = (e) => {
-    for (; e; e = e.parentElement) {
-      const colour = parse(getComputedStyle(e).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour.slice(0, 3);
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  for (const e of document.querySelectorAll('body *')) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility() || e.closest('.unseen, .skip, :disabled')) continue;
-    const [a, b] = [luminance(parse(getComputedStyle(e).color).slice(0, 3)), luminance(behind(e))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found.push(`${e.className || e.tagName}: ${ratio.toFixed(2)} ${e.textContent.slice(0, 30)}`);
-  }
-  return found;
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +64,7 @@ def browse(url, look, *, javascript=True, **options):
 
 def test_keys_move_open_and_label(served, run):
     async def look(page):
-        await page.goto(served + "&phase=0&sort=oldest")
+        await page.goto(served + "?phase=0&sort=oldest")
         await page.keyboard.press("j")
         await page.keyboard.press("j")
         assert await page.evaluate("document.activeElement.textContent") == "Choose <b>two</b>."
@@ -158,7 +133,7 @@ def test_everything_can_be_browsed_without_javascript(served):
 
 def test_a_hostile_run_is_text(served):
     async def look(page):
-        await page.goto(served + "&phase=2")
+        await page.goto(served + "?phase=2")
         await page.click(".list .what a")
         assert await page.inner_text("h1") == HOSTILE.replace("\x1b", "␛").replace("\u202e", "⟨U+202E⟩")
         assert await page.evaluate("[window.hacked, document.images.length]") == [None, 0]
@@ -170,7 +145,7 @@ def test_a_hostile_run_is_text(served):
 
 
 def test_pages_can_be_used_by_everybody(served):
-    base = served.partition("/?")[0]
+    base = served.rstrip("/")
 
     async def look(page):
         other = "0/phase_00/trajectories.jsonl/2"
@@ -179,9 +154,6 @@ def test_pages_can_be_used_by_everybody(served):
                 await page.set_viewport_size({"width": width, "height": 800})
                 await page.goto(base + path)
                 assert await page.evaluate(UNNAMED) == []
-                for scheme in ("light", "dark"):
-                    await page.emulate_media(color_scheme=scheme)
-                    assert await page.evaluate(CONTRAST) == [], scheme
                 outline = await page.evaluate(OUTLINE)
                 assert (outline["h1"], outline["landmarks"], outline["lang"]) == (1, [1, 1], "en")
                 assert (outline["twice"], outline["stuck"]) == ([], 0)
@@ -191,38 +163,3 @@ def test_pages_can_be_used_by_everybody(served):
             assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
     browse(served, look)
-
-
-def test_the_token_reaches_no_other_server_of_this_machine(served):
-    heard = []
-
-    class Neighbour(BaseHTTPRequestHandler):
-        def do_GET(self):
-            heard.append(str(self.headers))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    neighbour = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
-    thread = threading.Thread(target=neighbour.serve_forever)
-    thread.start()
-    home, _, token = served.partition("?token=")
-
-    async def look(page):
-        assert page.url == home
-        await page.goto(f"http://127.0.0.1:{neighbour.server_port}/")
-        await page.goto(home)
-        assert await page.locator("#filters").count() == 1
-
-    try:
-        browse(served, look)
-    finally:
-        neighbour.shutdown()
-        neighbour.server_close()
-        thread.join()
-    assert heard
-    secrets = ("webrl_view", token, home.split("/")[3])
-    assert not [text for text in heard if any(secret in text for secret in secrets)]

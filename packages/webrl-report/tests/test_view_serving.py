@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import orjson
@@ -52,52 +51,17 @@ def client(served):
         yield client
 
 
-def test_nobody_is_let_in_without_the_token(served):
-    base = served.partition("/?")[0]
-    with httpx.Client(base_url=base) as client:
-        episode = "/t/0/phase_00/trajectories.jsonl/1"
-        for path in ("/", "/?token=wrong", episode, "/static/view.css", "/export", "/absent"):
-            answer = client.get(path)
-            assert (answer.status_code, answer.headers["content-type"]) == (401, "text/plain; charset=utf-8")
-        assert client.post("/label", data={"place": "0/phase_00/trajectories.jsonl/1"}).status_code == 401
-        assert client.get("/", headers={"Cookie": "webrl_view=wrong"}).status_code == 401
-        token = served.partition("token=")[2]
-        bearer = {"Authorization": f"Bearer {token}"}
-        assert client.get("/", headers=bearer).status_code == 200
-        outside = base.rpartition("/")[0]
-        for path in ("", "/", "/?token=" + token, "/state", "/" + "0" * 16 + "/"):
-            assert client.get(outside + path, headers=bearer).status_code == 401
-
-
-def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(served):
-    with httpx.Client() as client:
-        answer = client.get(f"{served}&label=success")
-    root = f"/{served.split('/')[3]}"
-    assert len(root) == 17
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{root}/?label=success")
-    cookie = answer.headers["set-cookie"].lower()
-    assert all(flag in cookie for flag in ("httponly", "samesite=strict", f"path={root}"))
-    with httpx.Client() as client:
-        aside = client.get(served.replace("/?", "//evil.example?"))
-    assert aside.headers["location"] == f"{root}//evil.example"
-
-
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil", "192.168.7.7"]
-)
-def test_a_name_that_points_here_is_refused(client, host):
-    assert client.get("/", headers={"Host": host}).status_code == 421
-
-
-def test_addresses_and_own_names_are_taken(client):
-    for host in ("localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:99"):
-        assert client.get("/state", headers={"Host": host}).status_code == 200
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "null", "http://localhost:3000"])
-def test_forms_of_other_pages_set_no_label(client, run, origin):
-    form = {"place": "0/phase_00/trajectories.jsonl/1", "success": "1"}
-    assert client.post("/label", data=form, headers={"Origin": origin}).status_code == 403
+def test_nobody_is_let_in_without_the_token(served, run):
+    base, _, token = served.rstrip("/").rpartition("/")
+    episode = "t/0/phase_00/trajectories.jsonl/1"
+    paths = ["", "/", "/state", f"/?token={token}", f"/{token}", *(
+        f"/{wrong}/{path}" for wrong in ("0" * len(token), token[:-1], "é") for path in ("", episode, "static/view.css")
+    )]  # fmt: skip
+    for path in paths:
+        answer = httpx.get(base + path, headers={"Authorization": f"Bearer {token}"})
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "text/plain; charset=utf-8")
+        assert "no-referrer" in answer.headers["referrer-policy"]
+    assert httpx.post(f"{base}/label", data={"place": episode[2:], "success": "1"}).status_code == 401
     assert not (run / "hand_labels.jsonl").exists()
 
 
@@ -113,7 +77,7 @@ def test_every_answer_allows_scripts_of_its_own_files_alone(client):
         assert answer.headers["x-content-type-options"] == "nosniff"
         if answer.headers["content-type"].startswith("text/html"):
             elements = list(html.fromstring(answer.text).iter())
-            assert [e.get("src") for e in elements if e.tag == "script"] == [client.base_url.path + "static/view.js"]
+            assert [e.get("src") for e in elements if e.tag == "script"] == [f"{client.base_url.path}static/view.js"]
             assert not {"style", "iframe", "object", "img"} & {e.tag for e in elements}
             names = {name for e in elements for name in e.attrib}
             assert not {name for name in names if name == "style" or name.startswith("on")}
@@ -252,23 +216,6 @@ def test_a_label_is_for_the_trajectory_that_was_shown(client, run):
     finally:
         path.write_bytes(before)
         client.get("/state")
-
-
-def test_of_labels_set_at_once_pages_show_the_one_in_the_file(client, run):
-    form = shown_form(client, "0/phase_00/trajectories.jsonl/2")
-
-    def label(success):
-        client.post("/label", data=form | {"success": str(success)})
-
-    path = run / "hand_labels.jsonl"
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(label, [0, 1] * 8))
-        (kept,) = map(orjson.loads, path.read_bytes().splitlines())
-        now = "success" if kept["success"] else "failure"
-        assert client.get(f"/state?hand={now}").json()["num"] == 1
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def test_neighbours_are_those_of_the_selection(client):

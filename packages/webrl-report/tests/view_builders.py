@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 
 import httpx
 import orjson
@@ -76,14 +75,11 @@ def step_record(name, index, num_steps, **more):
 def viewer(*runs, stderr=None):
     """A viewer on a free port; a context that gives the address to open, and its process."""
     command = ["view", *map(str, runs), "--port", "0"]
-    return served(command, r"open (http://127\.0\.0\.1:\d+/[0-9a-f]+/\?token=\S+)\n", stderr=stderr)
+    return served(command, r"open (http://127\.0\.0\.1:\d+/[\w-]+/)\n", stderr=stderr)
 
 
 @contextlib.contextmanager
 def admitted(url):
-    """A client that has shown the token, as a browser does, once everything is indexed."""
-    with httpx.Client(base_url=url.partition("/?")[0], follow_redirects=True, timeout=30) as client:
-        assert client.get(url).status_code == 200
-        while not client.get("/state").json()["complete"]:
-            time.sleep(0.05)
+    """A client that knows the token, as a browser does."""
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as client:
         yield client

@@ -10,7 +10,6 @@ import html
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -193,7 +192,8 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
         base: the base model's name on the Hub; None: what the run downloaded, if it did.
     """
     from huggingface_hub import EvalResult, ModelCardData
-    from jinja2 import StrictUndefined, Template
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
     phases = [facts for facts in run.phases if facts.phase <= phase]
     start = str(run.option("models.actor", "not known"))
@@ -222,51 +222,36 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
         eval_results=results or None,
     )
     rates = {facts.phase: named_rates(found) for facts in phases if is_evaluated(found := facts.counts("eval"))}
-    agreements = [(p.phase, text) for p in phases if (text := agreement_text({"label": p.counts("label")}))]
-    settings = settings_table(run)
     names = rate_names(list(rates.values()))
-    success: list[tuple[object, ...]] = []
-    for number, found in rates.items():
-        texts = [standing_text(found[name]) for name in names]
-        success.append((f"{number}: supervised start" if number == 0 else str(number), *texts))
-    counted: list[tuple[object, ...]] = []
+    success = [
+        (f"{number}: supervised start" if number == 0 else number, *(standing_text(found[name]) for name in names))
+        for number, found in rates.items()
+    ]
+    counted = []
     for facts in phases:
         played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
         steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
         counted.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
-    counted_head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
     marker = next(iter(reversed(phases[-1].stages.values())), {})
-    versions = ", ".join(f"{package} {version}" for package, version in dict(marker.get("versions") or {}).items())
-    # Jinja would write a word from outside as it is: each is escaped, or without the backticks that it is put between.
-    text = files("webrl_report").joinpath("card.md.j2").read_text(encoding="utf-8")
-    body = Template(text, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).render(
-        name=_escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), sees=sees,
-        version=webrl.__version__,
-        start=_code(start), start_is_folder=start != base,
-        success_table=_table(("phase", *names), success) if success else "",
-        is_evaluated=phase in rates, seed=run.option("seed", "?"),
-        objective=_code(run.option("actor.objective", "?")), judge=_code(run.option("label.judge", "orm")),
+    # A word from outside is escaped, or (`code`) without the backticks that it is put between.
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else _escaped(value),
+    )  # fmt: skip
+    environment.filters["code"] = lambda value: Markup(str(value).replace("`", "'").replace("\n", " "))
+    body = environment.from_string(files("webrl_report").joinpath("card.md.j2").read_text(encoding="utf-8")).render(
+        name=name, repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), sees=sees,
+        version=webrl.__version__, start=start, start_is_folder=start != base, names=names, success=success,
+        is_evaluated=phase in rates, seed=run.option("seed", "?"), objective=run.option("actor.objective", "?"),
+        judge=run.option("label.judge", "orm"), suite=suite, counted=counted, settings=settings_table(run),
         later_tasks="written from failures" if run.option("tasks.source") == "curriculum" else "of the suite",
-        agreement_table=_table(("phase", "labels"), agreements) if agreements else "",
-        settings_table=_table(settings.head, settings.rows),
-        versions=_escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
-        suite=_code(suite), data_table=_table(counted_head, counted),
+        agreements=[(p.phase, text) for p in phases if (text := agreement_text({"label": p.counts("label")}))],
+        versions=dict(marker.get("versions") or {}), commit=marker.get("git_commit") or "not known",
     )  # fmt: skip
     return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(body)).strip()}\n"
-
-
-def _code(value: object) -> str:
-    """What may stand between backticks."""
-    return str(value).replace("`", "'").replace("\n", " ")
 
 
 def _escaped(value: object) -> str:
     """Return the text of a value on one line, without a sign that means something in Markdown or HTML."""
     text = html.escape(str(value), quote=False)
     return _SIGNS.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ").replace("\r", " ")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of escaped cells."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join('---' if cell == '---' else _escaped(cell) for cell in line)} |" for line in lines)

@@ -4,6 +4,7 @@ seed's phase 0 is played once, linked into its cells, and must stay the same.
 
 from __future__ import annotations
 
+import filecmp
 import logging
 import os
 import shutil
@@ -23,7 +24,7 @@ from webrl.runs.disk import atomic_path, make_folder, remove
 from webrl.runs.folder import RunFolder, changed_settings, name_changes
 from webrl.runs.machine import own_environment, own_python, visible_gpus
 from webrl.runs.progress import progress
-from webrl.runs.store import read_json, read_lines, write_json
+from webrl.runs.store import read_json, write_json
 from webrl.training.cpu_variables import cpu_environment
 from webrl_study.plan import START, Cell, Study
 
@@ -129,28 +130,17 @@ def training_report(model: Path) -> Path:
 
 
 def check_start(start: Cell, cell: Cell) -> None:
-    """Return if a cell began with the start of its seed: the same tasks, evaluation tasks, and actor.
+    """Return if a cell began with the start of its seed: the same tasks, episodes and evaluation.
 
     Raises:
-        StageError: it did not; the difference and the fix are named.
+        StageError: it did not; the file and the fix are named.
     """
     mine, theirs = (RunFolder(c.config.run_dir).phase(0) for c in (cell, start))
-
-    def names(path: Path) -> list[str]:
-        lines = (data for _, data in read_lines(path)) if path.is_file() else ()
-        if path.name == mine.tasks.name:
-            return sorted(f"task {data['task_id']}" for data in lines)
-        return sorted(f"task {data['task']['task_id']} with actor {data.get('policy', '')}" for data in lines)
-
     for path, other in ((mine.tasks, theirs.tasks), (mine.trajectories, theirs.trajectories), (mine.eval, theirs.eval)):
-        if other.is_file() and path.is_file() and path.samefile(other):
-            continue
-        here, there = names(path), names(other)
-        if here != there:
-            first = next(iter(sorted(set(here) ^ set(there))), "episodes played twice")
+        if not (path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)):
             raise StageError(
-                f"{path}: not what {other} has (first difference: {first}): {cell.name} had another starting point and "
-                f"cannot be compared; remove {cell.config.run_dir}, and the same command runs it again"
+                f"{path} is not {other}: {cell.name} had another starting point and cannot be compared; remove "
+                f"{cell.config.run_dir}, and the same command runs it again"
             )
 
 

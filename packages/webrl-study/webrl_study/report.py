@@ -1,11 +1,9 @@
-"""`study.csv`, `outcomes.csv`, `study.md` and the figures of a study folder."""
+"""`study.csv`, `outcomes.csv`, `study.md` and the figure of a study folder."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,16 +17,15 @@ from webrl.evaluate import wilson_interval
 from webrl.runs.folder import git_commit, package_versions
 from webrl.runs.machine import visible_gpus
 from webrl.runs.store import read_json, write_json, write_text
-from webrl_report.plots import COLOURS, clean_axes, margins, new_figure, save_figure
+from webrl_report.page.figures import COLOURS, clean_axes, margins, new_figure, save_figure
 from webrl_study.plan import Study, splits_of
 from webrl_study.results import CellResult
-from webrl_study.statistics import MIN_SEEDS, Comparison, Estimate, compare, rate_by_phase, spread
+from webrl_study.statistics import MIN_SEEDS, Comparison, compare, rate_by_phase, spread
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
 Rows = Sequence[Sequence[str]]
 _BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
-_COLUMNS = 4
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
 """What a budget is made of."""
@@ -41,9 +38,7 @@ def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     found = comparisons(study, results)
     write_text(study.folder / "study.md", markdown_text(study, results, found))
     names = ["study.csv", "outcomes.csv", "study.md"]
-    names += draw_success(study, results, study.folder / "success")
-    names += draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
-    return names
+    return names + draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
 
 
 def record_machine(study: Study, parallel: int) -> None:
@@ -113,19 +108,19 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
             parts += [f"## Success on {name}, %", table(head, rows)]
     columns = ["method", "seeds"]
     for name in study.splits.values():
-        columns += [f"{name}: points", "over seeds", "verdict", "effect h", "won : lost"]
+        columns += [f"{name}: points", "over seeds", "verdict", "won : lost"]
     rows = []
     for method, by_split in found.items():
         row = [method, str(next(iter(by_split.values())).difference.seeds)]
         for split in study.splits:
             if (comparison := by_split.get(split)) is None:
-                row += [""] * 5
+                row += [""] * 4
                 continue
             seeds = comparison.over_seeds
             row += [
                 comparison.difference.text(signed=True),
                 f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
-                _verdict(comparison), f"{comparison.effect:+.2f}", f"{comparison.won} : {comparison.lost}",
+                _verdict(comparison), f"{comparison.won} : {comparison.lost}",
             ]  # fmt: skip
         rows.append(row)
     if rows:
@@ -157,14 +152,6 @@ def table(columns: Sequence[str], rows: Rows) -> str:
     """Write a Markdown table."""
     lines = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in (columns, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"] * len(columns), *lines[1:]))
-
-
-def config_hash(study: Study) -> str:
-    """Return 12 hex digits that change with any setting of any cell, but not with the folder."""
-    settings: list[Any] = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in study.jobs]
-    settings += map(str, study.config.demos)
-    text = json.dumps(settings, sort_keys=True).replace(str(study.folder), "")  # models that it trains lie there
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def compared_phase(study: Study, results: Sequence[CellResult]) -> int:
@@ -205,13 +192,12 @@ def _header(study: Study, results: Sequence[CellResult]) -> list[str]:
     )
     return [
         f"Run config `{study.config.config}`, seeds {', '.join(map(str, study.config.seeds))}, "
-        f"{study.config.num_phases} phases; {finished} of {len(results)} cells finished; settings "
-        f"{config_hash(study)}.",
+        f"{study.config.num_phases} phases; {finished} of {len(results)} cells finished.",
         f"{where}.",
         "Success is the environment's own reward. Each number is the mean over seeds of the mean over evaluation "
-        "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Effect "
-        "is Cohen's h. Won : lost counts the tasks that only the method, and only the other, solved. Seeds "
-        "counts those that finished every phase, over which alone the gain over the start is taken.",
+        "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Won "
+        ": lost counts the tasks that only the method, and only the other, solved. Seeds counts those that finished "
+        "every phase, over which alone the gain over the start is taken.",
         "SD over seeds is that of the last phase. A difference survives the spread from run to run if zero lies "
         "outside of its interval over pages and of Student's t interval of the seeds' differences (over seeds); with "
         f"fewer than {MIN_SEEDS} seeds the spread is not known. "
@@ -250,46 +236,6 @@ def _verdict(comparison: Comparison) -> str:
     return {True: "survives", False: "within the spread", None: "spread not known"}[comparison.survives]
 
 
-def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
-    """Plot success by phase of each method, the reference's held-out seeds in grey behind; returns the files' names."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    by_method = {m: [r for r in results if r.cell.method == m and r.phases] for m in study.config.methods}
-    shown = [method for method, cells in by_method.items() if cells]
-    if not shown:
-        return []
-    columns = min(_COLUMNS, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    all_seeds = len(study.config.seeds)
-    note = _NOTE if all(r.is_finished for r in results) else f"{_NOTE}\nhollow: not of all {all_seeds} seeds yet"
-    seeds_of = {split: name for split, name in study.splits.items() if split.endswith("eval")}
-    reference = {s: rate_by_phase(by_method[study.config.reference], s, np.random.default_rng(0)) for s in seeds_of}
-    for axes, method in zip(grid.flat, shown, strict=False):
-        if method != study.config.reference:
-            for split, rates in reference.items():
-                label = f"{study.config.reference}, {seeds_of[split]}"
-                _draw_line(axes, rates, "#9a9a9a", label, all_seeds, intervals=False)
-        for i, (split, name) in enumerate(study.splits.items()):
-            rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
-            _draw_line(axes, rates, COLOURS[i], name, all_seeds, shift=0.06 * i)
-        seeds = len(by_method[method])
-        axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
-        axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.tick_params(labelbottom=True)
-        clean_axes(axes, "y")
-    for axes in list(grid.flat)[len(shown) :]:
-        axes.set_visible(False)
-    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
-    figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=min(3, max(2, columns)))
-    figure.supxlabel(f"phase (0: the start)\n{note}", fontsize=9)
-    figure.supylabel("success", fontsize=10)
-    return _save(figure, path)
-
-
 def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
     """Plot each method's difference from the reference after a phase, with its interval; returns the files' names."""
     if not found:
@@ -311,26 +257,6 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     axes.set_xlabel(f"points above {study.config.reference} after phase {phase}\n{_NOTE}", fontsize=9)
     clean_axes(axes, "x")
     figure.legend(loc="outside upper left", frameon=False, ncols=2)
-    return _save(figure, path)
-
-
-def _draw_line(
-    axes: Any, rates: Sequence[Estimate | None], colour: str, name: str, seeds: int, *, intervals: bool = True,
-    shift: float = 0.0,
-) -> None:  # fmt: skip
-    """A line; hollow where it is of fewer than `seeds` seeds."""
-    found = [(phase, rate) for phase, rate in enumerate(rates) if rate is not None]
-    if not found:
-        return
-    xs, ys = [phase + shift for phase, _ in found], [rate.value for _, rate in found]
-    bars = margins([(rate.value, rate.low, rate.high) for _, rate in found]) if intervals else None
-    axes.errorbar(xs, ys, yerr=bars, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
-    lacking = [(x, y) for x, y, (_, rate) in zip(xs, ys, found, strict=True) if rate.seeds < seeds]
-    if lacking:
-        axes.plot(*zip(*lacking, strict=True), "o", markersize=4, color=colour, markerfacecolor="white", zorder=3)
-
-
-def _save(figure: Any, path: Path) -> list[str]:
     targets = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
     for target in targets:
         save_figure(figure, target)

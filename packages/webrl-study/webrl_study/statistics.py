@@ -47,8 +47,6 @@ class Comparison:
     """Two sets of outcomes on the same tasks."""
 
     difference: Estimate
-    effect: float
-    """Cohen's h, 2 asin √p₁ − 2 asin √p₂: 0.2 is small, 0.5 medium, 0.8 large (Cohen 1988, ch. 6)."""
     won: int
     """Tasks that the first alone solved."""
     lost: int
@@ -101,10 +99,9 @@ def compare(first: Sequence[Outcomes], second: Sequence[Outcomes], rng: np.rando
         if mine.keys() != theirs.keys():
             raise ValueError(f"tasks of the two differ, such as {min(mine.keys() ^ theirs.keys())}")
         differences.append([float(mine[task]) - float(theirs[task]) for task in sorted(mine)])
-    rates = [float(np.mean([np.mean(list(o.values())) for o in side])) for side in (first, second)]
     flat = [value for values in differences for value in values]
     return Comparison(
-        estimate(differences, rng), effect_size(*rates), sum(v > 0 for v in flat), sum(v < 0 for v in flat),
+        estimate(differences, rng), sum(v > 0 for v in flat), sum(v < 0 for v in flat),
         spread_interval([float(np.mean(values)) for values in differences]),
     )  # fmt: skip
 
@@ -123,11 +120,6 @@ def spread(cells: Sequence[CellResult], split: str, phase: int) -> float | None:
     reached = [r.phases[phase].outcomes[split] for r in cells if len(r.phases) > phase]
     rates = [float(np.mean(list(outcomes.values()))) for outcomes in reached if outcomes]
     return float(np.std(rates, ddof=1)) if len(rates) >= MIN_SEEDS else None
-
-
-def effect_size(first: float, second: float) -> float:
-    """Return Cohen's h of two rates."""
-    return 2 * math.asin(math.sqrt(first)) - 2 * math.asin(math.sqrt(second))
 
 
 def rate_by_phase(cells: Sequence[CellResult], split: str, rng: np.random.Generator) -> list[Estimate | None]:

@@ -33,13 +33,10 @@ def reset(world: World, names: list[str], settings: dict[str, object] | None = N
     return asyncio.run(reset_sites(config, find_sites(config), names))
 
 
-def test_healthy_sites_are_found_reachable_logged_in_and_versioned(world: World):
-    checks = {check.site: check for check in asyncio.run(check_sites(world.config().webarena))}
-    assert all(check.ok and not check.problem for check in checks.values())
-    assert [checks[name].version for name in SITES] == [
-        "Magento/2.4 (Community)", "Magento/2.4 (Community)", "Postmill 2.0", "GitLab Community Edition 15.7.5", "0.6",
-        "kiwix-serve",
-    ]  # fmt: skip
+def test_healthy_sites_are_found_reachable_and_logged_in(world: World):
+    checks = asyncio.run(check_sites(world.config().webarena))
+    assert [check.site for check in checks] == SITES
+    assert all(check.ok and not check.problem for check in checks)
 
 
 def test_broken_sites_are_named_with_what_is_wrong(world: World):

@@ -105,30 +105,9 @@ def test_a_task_file_gives_scored_tasks_that_survive_json(tmp_path):
     assert Task.from_json(task.to_json()) == task
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sites": ["shoping"]}, "unknown site 'shoping'; known: shopping"),
-        ({"sites": []}, "`sites` must be a list"),
-        ({"start_url": "__GITLAB__"}, "__GITLAB__ stays unresolved: `sites` \\['shopping'\\] do not list it"),
-        ({"start_url": "__MOON__"}, "__MOON__ stays unresolved:  is no site"),
-        ({"intent": " "}, "`intent` must be a non-empty text"),
-        ({"eval": None}, "`eval` must be an object"),
-        ({"eval": {"eval_types": []}}, "missing 'reference_answers', 'reference_url', 'program_html'"),
-        ({"eval": {**GOOD["eval"], "eval_types": ["magic"]}}, "unknown eval type 'magic'"),
-    ],
-)
-def test_bad_tasks_are_refused_with_file_and_position(tmp_path, change, message):
-    path = write(tmp_path, GOOD, {**GOOD, **change})
-    with pytest.raises(DataError, match=message) as caught:
-        read_task_file(path)
-    assert str(path) in str(caught.value)
-    assert "task 1" in str(caught.value)
-
-
-def test_missing_keys_are_named(tmp_path):
-    with pytest.raises(DataError, match="missing 'sites', 'intent', 'eval'; it has task_id, start_url"):
-        read_task_file(write(tmp_path, {"task_id": 1, "start_url": ""}))
+def test_a_damaged_task_file_is_named_with_the_position(tmp_path):
+    with pytest.raises(DataError, match=r"tasks\.json: task 1 is not in WebArena's format: KeyError\('eval'\)"):
+        read_task_file(write(tmp_path, GOOD, {"task_id": 1, "start_url": ""}))
 
 
 @pytest.mark.parametrize("sites", [7, "shopping", None, {}, []])

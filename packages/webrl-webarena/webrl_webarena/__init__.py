@@ -1,8 +1,7 @@
 """WebArena and WebArena-Lite (docs/webarena.md), in the order in which an episode meets the modules.
 
 sites, tasks, task_files: where, and what. check: the sites before a stage. login: the sites of one episode.
-env: its environment. evaluator, scoring, judge: its score. verified: WebArena-Verified's tasks, and their score.
-report: the numbers afterwards. suite: all this as `Suite`s.
+env: its environment. evaluator, scoring, judge: its score. report: the numbers afterwards. suite: all this as `Suite`s.
 """
 
 import webrl.config  # noqa: F401 - which imports settings.py: in the other order that would be half there

@@ -1,7 +1,7 @@
 """The sites before a stage: are they usable, and the reset that puts them back to their published data.
 
 API: `await check_sites(config) -> list[SiteCheck]` (all replicas of all configured sites, in parallel: reachable,
-healthy, does the log-in work, which version); `await reset_sites(config, sites, names)`. The official service
+healthy, does the log-in work); `await reset_sites(config, sites, names)`. The official service
 (`WA_FULL_RESET`) starts the reset and is polled until it is ready, then every site is visited and logged in to until
 everything is up; minted log-ins are forgotten. Reset while holding the sites (`locks.hold_sites`), with no episode
 running.
@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin
 
 from webrl_site.locks import holder
 from webrl_site.sites import SiteError
@@ -43,7 +42,7 @@ _TIMEOUT_S = 20.0
 class SiteCheck:
     """The state of one replica.
 
-    Example: `SiteCheck("gitlab", "http://10.0.0.5:8023", True, "GitLab Community Edition 15.7.5", "", "no run")`
+    Example: `SiteCheck("gitlab", "http://10.0.0.5:8023", True, "", "no run")`
     """
 
     site: str
@@ -52,8 +51,6 @@ class SiteCheck:
     """Its base URL."""
     ok: bool
     """Reachable, the right application, and (where there is one) the log-in works."""
-    version: str
-    """What it says it is, or "unknown"."""
     problem: str
     """What is wrong, or ""."""
     held_by: str
@@ -85,7 +82,6 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
     import httpx
 
     held_by = holder(url, config.lock_dir)
-    version = "unknown"
     try:
         async with httpx.AsyncClient(follow_redirects=True, timeout=_TIMEOUT_S) as client:
             answer = await client.get(url + "/")
@@ -99,21 +95,16 @@ async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, brow
                 )
             if not re.search(known_sites()[name]["sign"], answer.text, re.IGNORECASE):
                 raise SiteError(f"something answers there, but not {name}; correct WA_{name.upper()}")
-            path, pattern = known_sites()[name]["version"]
-            with contextlib.suppress(httpx.HTTPError):
-                answer = await client.get(urljoin(f"{url}/", path))
-                if match := re.search(pattern, answer.text):
-                    version = re.sub(r"<[^>]*>", "", match.group(1)).strip()
         if "form" in known_sites()[name] and browser is not None:
             if name not in sites.accounts:
                 raise SiteError(f"no log-in: set rollout.webarena.accounts.{name}")
             await check_login(name, url, sites.accounts[name], config, browser)
     except httpx.HTTPError as error:
         problem = f"does not answer ({type(error).__name__}: {error}); start it, or correct WA_{name.upper()}"
-        return SiteCheck(name, url, False, version, problem, held_by)
+        return SiteCheck(name, url, False, problem, held_by)
     except SiteError as error:
-        return SiteCheck(name, url, False, version, str(error), held_by)
-    return SiteCheck(name, url, True, version, "", held_by)
+        return SiteCheck(name, url, False, str(error), held_by)
+    return SiteCheck(name, url, True, "", held_by)
 
 
 async def reset_sites(config: WebArenaConfig, sites: Sites, names: Sequence[str]) -> list[SiteCheck]:

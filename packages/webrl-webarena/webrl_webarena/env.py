@@ -11,7 +11,6 @@ API:
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import logging
@@ -34,7 +33,6 @@ from webrl_webarena.login import LoginStore
 from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, Sites, find_sites, host_of
 from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
-from webrl_webarena.verified import ANSWER_FORMAT, Evidence, is_verified
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +77,6 @@ class WebArenaEnv(BrowserEnv):
         self._lease: Lease | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
-        self._evidence: Evidence | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Lease the task's sites, log in, open its start pages."""
@@ -104,7 +101,6 @@ class WebArenaEnv(BrowserEnv):
             observation = await self._start(task, access, lease.urls)
         except BaseException:
             lease.release()
-            self._drop_evidence()
             raise
         self._lease, self._played = lease, task  # only now: opening a page closes the old profile, and `close` frees
         return observation
@@ -116,15 +112,10 @@ class WebArenaEnv(BrowserEnv):
         if config.get("geolocation"):
             self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
-        instruction = instruction_of(task)
-        if is_verified(task):
-            self._evidence = Evidence(access.config, task)
-            self._profile_options |= self._evidence.profile_options
-            instruction += ANSWER_FORMAT
         observation = await super().reset(
             dataclasses.replace(
                 task,
-                instruction=instruction,
+                instruction=instruction_of(task),
                 start_url=starts[0],
                 extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
             )
@@ -173,14 +164,6 @@ class WebArenaEnv(BrowserEnv):
                 return Score(None)
             ended = self._ended
             answer = ended.message if ended else None
-            if self._evidence:
-                try:
-                    async with asyncio.timeout(self._config.webarena.validate_timeout_s):
-                        await self.context.close()  # writes the traffic down
-                except TimeoutError:
-                    return Score(None, "the browser did not write down the episode's network traffic")
-                await super().close()
-                return await self._evidence.score(answer, lease.urls)
             infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
             state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
             return await access.evaluator.validate(task, lease.urls, state)
@@ -207,9 +190,3 @@ class WebArenaEnv(BrowserEnv):
         lease, self._lease, self._played, self._ended = self._lease, None, None, None
         if lease is not None:
             lease.release()
-            self._drop_evidence()
-
-    def _drop_evidence(self) -> None:
-        evidence, self._evidence = self._evidence, None
-        if evidence is not None:
-            evidence.drop()

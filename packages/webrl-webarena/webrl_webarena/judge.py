@@ -12,8 +12,8 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from webrl.runs.store import cut_torn_line, read_lines
 logger = logging.getLogger(__name__)
 
 _OPENAI = "https://api.openai.com/v1"
-_MAX_ANSWER_TOKENS = 768
+_MAX_TOKENS = 768
 _SHORT = 300
 
 
@@ -42,11 +42,8 @@ class AnswerJudge:
         self._config = config
         self._path = folder / "judge.jsonl"
         self._answers: dict[str, str] | None = None
-        self._lock = threading.Lock()
         self._model = config.model_name
         self._url = config.urls[0] if config.urls else SecretUrl(os.environ.get("OPENAI_BASE_URL") or _OPENAI)
-        self.calls = 0
-        """Questions put to the endpoint."""
 
     def ask(self, messages: list[dict[str, str]]) -> str:
         """The model's answer to a chat, at temperature 0.
@@ -54,77 +51,56 @@ class AnswerJudge:
         Raises:
             JudgeError: endpoint down after all retries, refusal, or an answer that decides nothing.
         """
-        with self._lock:
-            if not self._model:
-                data = self._request("GET", "/models", None)
-                try:
-                    self._model = str(data["data"][0]["id"])
-                except (KeyError, IndexError, TypeError):
-                    raise JudgeError(f"judge at {self._url} lists no model: {str(data)[:_SHORT]}") from None
-            if self._answers is None:
-                lines = read_lines(self._path, on_error=logger.warning) if self._path.exists() else ()
-                self._answers = {line["key"]: line["answer"] for _, line in lines}
-                cut_torn_line(self._path)
-            key = hashlib.sha256(json.dumps([self._model, messages]).encode()).hexdigest()
-            if key not in self._answers:
-                self._answers[key] = self._answer(key, self._model, messages)
+        if not self._model:
+            self._model = self._request("GET", "/models", None, lambda data: str(data["data"][0]["id"]))
+        if self._answers is None:
+            lines = read_lines(self._path, on_error=logger.warning) if self._path.exists() else ()
+            self._answers = {line["key"]: line["answer"] for _, line in lines}
+            cut_torn_line(self._path)
+        key = hashlib.sha256(json.dumps([self._model, messages]).encode()).hexdigest()
+        if key in self._answers:
             return self._answers[key]
-
-    def _answer(self, key: str, model: str, messages: list[dict[str, str]]) -> str:
-        """Ask the endpoint, and write question and answer to `judge.jsonl`."""
         start = time.monotonic()
-        body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": _MAX_ANSWER_TOKENS, "top_p": 1}
-        data = self._request("POST", "/chat/completions", body)
-        try:
-            content = data["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            raise JudgeError(f"judge at {self._url} answered without a message: {str(data)[:_SHORT]}") from None
-        if not isinstance(content, str):
-            raise JudgeError(f"judge at {self._url} answered {content!r}")
-        answer = without_thinking(content)
-        self.calls += 1
+        body = {"model": self._model, "messages": messages, "max_tokens": _MAX_TOKENS, "temperature": 0, "top_p": 1}
+        answer = without_thinking(
+            self._request("POST", "/chat/completions", body, lambda data: str(data["choices"][0]["message"]["content"]))
+        )
         # BrowserGym's evaluators look for one of these words.
         words = ("same", "different") if "respond with 'same'" in messages[-1]["content"] else ("correct",)
         if not any(word in answer.lower() for word in words):
-            raise JudgeError(f"judge {model} at {self._url} gave no verdict: {answer[:_SHORT]!r}")
+            raise JudgeError(f"judge {self._model} at {self._url} gave no verdict: {answer[:_SHORT]!r}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         call = {
-            "key": key, "model": model, "url": str(self._url), "messages": messages, "answer": answer,
+            "key": key, "model": self._model, "url": str(self._url), "messages": messages, "answer": answer,
             "seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }  # fmt: skip
         with self._path.open("a", encoding="utf-8") as file:  # one write: workers share the file
             file.write(json.dumps(call, ensure_ascii=False) + "\n")
+        self._answers[key] = answer
         return answer
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """One request with retries after timeouts, dropped connections, 429 and server errors."""
+    def _request(self, method: str, path: str, body: dict[str, Any] | None, read: Callable[[Any], str]) -> str:
+        """What is read of the response to a request, with retries after timeouts, dropped connections, 429 and server
+        errors.
+        """
         import httpx
 
         key = os.environ.get(self._config.api_key_env)
         remember(key or "")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers, url = {"Authorization": f"Bearer {key}"} if key else {}, with_path(self._url.reveal(), path)
         problem = ""
         for attempt in range(self._config.max_retries + 1):
             if attempt:
                 time.sleep(min(2 ** (attempt - 1), 30))
             try:
-                answer = httpx.request(
-                    method,
-                    with_path(self._url.reveal(), path),
-                    json=body,
-                    headers=headers,
-                    timeout=self._config.timeout_s,
-                )
+                answer = httpx.request(method, url, json=body, headers=headers, timeout=self._config.timeout_s)
+                problem = f"{answer.status_code}: {answer.text[:_SHORT]}"
+                if answer.status_code == 200:
+                    return read(answer.json())
+                if answer.status_code != 429 and answer.status_code < 500:
+                    break
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
-                continue
-            problem = f"{answer.status_code}: {answer.text[:_SHORT]}"
-            if answer.status_code == 429 or answer.status_code >= 500:
-                continue
-            if answer.status_code != 200:
-                break
-            try:
-                return answer.json()
-            except ValueError:
-                problem = f"not JSON: {answer.text[:_SHORT]!r}"
+            except (ValueError, LookupError, TypeError):
+                problem = f"not what {path} returns: {answer.text[:_SHORT]!r}"
         raise JudgeError(f"judge at {self._url} does not answer ({redact(problem)})")

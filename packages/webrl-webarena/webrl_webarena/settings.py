@@ -22,19 +22,6 @@ class Account(Section):
 SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]
 
 
-class VerifiedConfig(Section):
-    """WebArena-Verified's tasks and the program that scores them (docs/worlds.md)."""
-
-    tasks: Path | None = Field(None, description="its task file, as `webarena-verified dataset-get` writes it")
-    command: tuple[str, ...] = Field(
-        ("webarena-verified",), min_length=1, description="its program, in an environment of its own"
-    )
-    folder: Path = Field(
-        Path("runs/webarena_verified"),
-        description="answers, network traffic and verdicts of the last episode of each task",
-    )
-
-
 class WebArenaConfig(SuiteConfig):
     """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
 
@@ -51,7 +38,6 @@ class WebArenaConfig(SuiteConfig):
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
     login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
     validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
-    verified: VerifiedConfig = VerifiedConfig()
     judge: ServerConfig = Field(
         ServerConfig(model_name="gpt-4-1106-preview"),
         description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",

@@ -1,4 +1,4 @@
-"""WebArena as three suites: all its tasks, its Lite version, and WebArena-Verified; training tasks are the same."""
+"""WebArena as two suites, all its tasks and its Lite version; training tasks are the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from webrl_webarena import tasks as webarena
 from webrl_webarena.check import reset_sites
 from webrl_webarena.env import WebArenaEnv
 from webrl_webarena.sites import find_sites
-from webrl_webarena.verified import is_verified, require_scorer, verified_tasks
 
 LOGIN_TIMEOUT_S = 120.0
 """A reset may log in to several sites."""
@@ -73,9 +72,7 @@ class WebArena(Suite):
             SiteError: the reset fails or never ends, or a site is not healthy afterwards.
         """
         settings = config.rollout.webarena
-        if any(map(is_verified, tasks)):
-            require_scorer(settings)
-        if any(webarena.is_scored(task) and not is_verified(task) for task in tasks):
+        if any(map(webarena.is_scored, tasks)):
             require("webarena", "the score of a WebArena task")
         sites = find_sites(settings)
         names = sorted({name for task in tasks for name in webarena.sites_of(task)})
@@ -123,12 +120,3 @@ class WebArenaLite(WebArena):
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
         return webarena.load_suite("webarena_lite")
-
-
-class WebArenaVerified(WebArena):
-    """WebArena's tasks, scored by WebArena-Verified's program."""
-
-    name = "webarena_verified"
-
-    def heldout_tasks(self, config: RunConfig) -> list[Task]:
-        return webarena.interleave(verified_tasks(config.rollout))

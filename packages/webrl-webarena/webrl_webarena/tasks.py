@@ -127,8 +127,7 @@ def writes(task: Task) -> bool:
     """
     if _NOTHING_TO_WRITE.issuperset(sites_of(task)):
         return False
-    kinds = config_of(task)["eval"]["eval_types"]
-    if "program_html" in kinds or "verified_mutate" in kinds:
+    if "program_html" in config_of(task)["eval"]["eval_types"]:
         return True
     words = instruction_of(task).lower().split()
     return not words or words[0].strip(",.:'\"") not in _LOOKING

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 SITES: dict[str, str] = {
     "shop": "",
     "shop_admin": "/dashboard",
@@ -34,9 +32,3 @@ def keeper_of(site: str) -> str:
 def database_of(site: str) -> str:
     """Return the file name of a site's database in a session's folder."""
     return DATABASES[keeper_of(site)]
-
-
-def starts_at_a_site(url: str) -> bool:
-    """Whether a start page is given as `__SITE__/…`."""
-    names = "|".join(SITES).upper()
-    return re.match(rf"__({names})__(?:[/?#]|$)", url) is not None

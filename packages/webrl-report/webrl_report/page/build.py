@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -26,17 +25,16 @@ from webrl.runs.store import write_text
 from webrl.runs.text import visible
 from webrl_report.page.charts import Table, interval_chart
 from webrl_report.page.facts import RunFacts, in_words, read_run
-from webrl_report.page.funnel import statuses
 from webrl_report.page.sections import (
     Cell,
     Section,
     curriculum,
-    difficulty,
     evaluated,
     judge,
     rates_by_name,
     replay,
     resources,
+    statuses,
     success,
     success_series,
     tokens,
@@ -49,7 +47,7 @@ MAX_RUNS = 6
 """Runs side by side: as many as there are distinguishable colours."""
 _PLACE_KEYS = ("name", "runs_dir")
 """Settings that locate a run and do not change what it does."""
-_SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
+_SECTIONS = (success, curriculum, judge, replay, training, resources, tokens)
 
 
 def write_report(paths: Sequence[Path], out: Path) -> list[str]:
@@ -75,9 +73,7 @@ def render(runs: Sequence[RunFacts]) -> str:
     """Render the report as HTML: no script, nothing fetched, everything that a run holds escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["short"] = short
-    numbers = itertools.count()
     environment.filters["words"] = in_words
-    environment.filters["drawing"] = lambda figure: figure.svg(f"f{next(numbers)}")
     environment.tests["cell"] = lambda value: isinstance(value, Cell)
     here = files("webrl_report.page")
     css = here.joinpath("page.css").read_text(encoding="utf-8")

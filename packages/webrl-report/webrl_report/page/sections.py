@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,22 +14,10 @@ from webrl.reports.run import rate_text, standing_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl.suites import by_suite
-from webrl_report.page.charts import (
-    Figure,
-    Point,
-    Series,
-    Table,
-    curve,
-    gantt,
-    histogram,
-    interval_chart,
-    percent,
-    plain,
-)
-from webrl_report.page.facts import RunFacts, in_words, texts
-from webrl_report.page.funnel import FunnelRow, funnel, num_judged, num_solved
+from webrl_report.page.charts import Figure, Point, Series, Table, curve, interval_chart, percent, plain
+from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
 
-_BIN = 0.05
+NUM_EXAMPLES = 5
 MIN_IN_BIN = 4
 """Observations from which on a bin of a calibration chart is a point of its line."""
 
@@ -41,6 +29,22 @@ class Cell:
     text: object
     kind: str
     tip: str = ""
+
+
+@dataclass(frozen=True)
+class FunnelRow:
+    """One step of the funnel."""
+
+    name: str
+    num: int
+    """What is left after it."""
+    share: float
+    """The same as a share of what the phase began with."""
+    reasons: str = ""
+    """What was dropped here, counted by reason."""
+    examples: tuple[str, ...] = ()
+    examples_of: str = ""
+    """What the examples are."""
 
 
 @dataclass
@@ -132,80 +136,118 @@ def curriculum(run: RunFacts) -> Section:
     section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
     if not section.funnels:
         section.lacks = "No phase has tasks yet."
-    return section
-
-
-def difficulty(run: RunFacts) -> Section:
-    """Show how hard the tasks are from phase to phase."""
-    section = Section("difficulty", "Difficulty", "Whether the tasks of later phases are harder, and for whom.")
-    lines, rows = [], []
-    for phase in run.phases:
-        judged, solved = num_judged(phase), num_solved(phase)
-        if judged:
-            lines.append((phase.phase, rate_of(solved, judged).to_json()))
-        if phase.attempts:
-            steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
-            ended = sum(a.trajectory.status.finished for a in phase.attempts)
-            sites = len({a.trajectory.task.site for a in phase.attempts})
-            rows.append((phase.phase, len(phase.attempts), sites, f"{steps:.2f}", len(phase.attempts) - ended))
-    if lines:
-        note = "Share of the phase's own tasks that the outcome model judged solved, with 95 % Wilson intervals."
-        section.figures.append(
-            interval_chart(
-                "Tasks judged solved", note, [success_series("training tasks", lines)], y_label="judged solved"
-            )
-        )
-    expected: list[tuple[object, ...]] = []
-    for phase in run.phases:
-        counts = phase.filters.get("value_histogram")
-        if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and (total := sum(counts)):
-            mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total
-            expected.append((phase.phase, total, plain(mean)))
-    if expected:
-        band = _band(run, "filter.value_low", "filter.value_high")
-        name = "What the critic expects of proposals"
-        name += f" (kept from {plain(band[0])} to {plain(band[1])})" if band else ""
-        section.tables.append((name, Table(("phase", "proposals", "mean value (by bins)"), expected)))
+    rows: list[tuple[object, ...]] = []
+    for number, attempts in ((phase.phase, phase.attempts) for phase in run.phases if phase.attempts):
+        steps = sum(attempt.num_steps for attempt in attempts) / len(attempts)
+        ended = sum(attempt.trajectory.status.finished for attempt in attempts)
+        sites = len({attempt.trajectory.task.site for attempt in attempts})
+        rows.append((number, len(attempts), sites, f"{steps:.2f}", len(attempts) - ended))
     if rows:
         head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
         section.tables.append(("Attempts", Table(head, rows)))
-    if not (lines or expected or rows):
-        section.lacks = "Nothing has been attempted, or the trajectories are not in this folder."
     return section
+
+
+def funnel(phase: PhaseFacts) -> list[FunnelRow]:
+    """Count from the phase's proposals (or its tasks, where it has none) to what was judged solved."""
+    ways = statuses(phase)
+    attempted, solved, judged = sum(ways.values()), num_solved(phase), num_judged(phase)
+    start = max(len(phase.generated), len(phase.tasks), 1)
+    found = []
+    if phase.generated:
+        proposals = _examples([task.instruction or task.task_id for task in phase.generated])
+        num = len(phase.generated)
+        found.append(FunnelRow("generated", num, num / start, "", proposals, "generated"))
+    stages = phase.filters.get("stages")
+    for stage in stages if isinstance(stages, list) else ():
+        if not isinstance(stage, dict) or not all(isinstance(stage.get(k), int) for k in ("num_in", "num_kept")):
+            continue
+        left, lost = stage["num_kept"], stage["num_in"] - stage["num_kept"]
+        if lost:  # a filter that dropped nothing is no step down
+            dropped = _examples([str(text) for text in stage.get("dropped_examples", ())])
+            name = in_words(stage["name"])
+            found.append(FunnelRow(f"after: {name}", left, left / start, f"−{lost}", dropped, f"dropped: {name}"))
+    if phase.tasks:
+        reasons = _counted(Counter(each.reason for each in phase.dropped))
+        found.append(FunnelRow("tasks of the phase", len(phase.tasks), len(phase.tasks) / start, reasons))
+    if attempted:
+        failed = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 0])
+        share = min(1.0, attempted / start)
+        found.append(FunnelRow("attempted", attempted, share, _counted(ways), failed, "judged failed"))
+    if judged:
+        of_judged = f"of {judged} judged" + (f", {attempted - judged} not judged" if attempted > judged else "")
+        texts = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 1])
+        found.append(FunnelRow("judged solved", solved, min(1.0, solved / start), of_judged, texts, "judged solved"))
+    return found
+
+
+def _counted(numbers: Counter[str]) -> str:
+    return ", ".join(f"{in_words(name)} {number}" for name, number in numbers.most_common())
+
+
+def statuses(phase: PhaseFacts) -> Counter[str]:
+    """Count attempts by how they ended; as the stage counted them where the trajectories are not there."""
+    if phase.attempts:
+        return Counter(attempt.trajectory.status.value for attempt in phase.attempts)
+    counted = phase.counts("rollout").get("status")
+    return Counter({str(k): n for k, n in counted.items() if isinstance(n, int)} if isinstance(counted, dict) else {})
+
+
+def num_judged(phase: PhaseFacts) -> int:
+    """Count labels that are judgements."""
+    return sum(label.reward is not None for label in phase.labels.values())
+
+
+def num_solved(phase: PhaseFacts) -> int:
+    """Count labels that say solved."""
+    return sum(label.reward == 1 for label in phase.labels.values())
+
+
+def _reward(phase: PhaseFacts, attempt: Attempt) -> int | None:
+    label = phase.labels.get(attempt.trajectory.trajectory_id)
+    return label.reward if label else None
+
+
+def _examples(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(list(dict.fromkeys(texts))[:NUM_EXAMPLES])
 
 
 def replay(run: RunFacts) -> Section:
     """Show the perplexity of what is trained on, and the replay band."""
-    band = _band(run, "replay.perplexity_low", "replay.perplexity_high")
     section = Section("replay", "Replay", "Own steps are trained on as they come.")
-    if band:
-        span = f"from {plain(band[0])} to {plain(band[1])} (shaded)"
+    low, high = (run.option(f"replay.perplexity_{edge}") for edge in ("low", "high"))
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        span = f"from {plain(low)} to {plain(high)}"
         section.text += (
             f" Earlier successes join them at a perplexity {span} under the actor that the phase starts from."
         )
-    edges = [1 + _BIN * k for k in range(31)]
-    for phase in run.phases:
-        if not phase.perplexities:
-            continue
-        names = {"current": "of this phase", "replay": "replayed", "demonstration": "demonstrations"}
-        groups = [(name, values) for key, name in names.items() if (values := phase.perplexities.get(key))]
-        note = f"Of the steps that were trained on; what is above {plain(edges[-1])} is in the last bar."
-        title = f"Perplexity, phase {phase.phase}"
-        section.figures.append(histogram(title, note, groups, edges, x_label="perplexity of the action", band=band))
+    names = {"current": "of this phase", "replay": "replayed", "demonstration": "demonstrations"}
+    rows: list[tuple[object, ...]] = [
+        (phase.phase, name, len(values), *_quartiles(values))
+        for phase in run.phases
+        for key, name in names.items()
+        if (values := phase.perplexities.get(key))
+    ]
+    if rows:
+        table = Table(("phase", "steps", "number", *_QUARTILES), rows, is_wide=True)
+        section.tables.append(("Perplexity of the steps that were trained on", table))
+    else:
+        section.lacks = "No training records with log-probabilities are in this folder."
     reasons = [(phase, phase.counts("replay").get("history") or {}) for phase in run.phases]
     why = list(dict.fromkeys(name for _, counts in reasons for name in counts))
     if why:
-        rows: list[tuple[object, ...]] = [(p.phase, *(c.get(name, 0) for name in why)) for p, c in reasons if c]
+        rows = [(phase.phase, *(counts.get(name, 0) for name in why)) for phase, counts in reasons if counts]
         table = Table(("phase", *map(in_words, why)), rows, is_wide=len(why) > 5)
         section.tables.append(("Earlier steps by what became of them", table))
-    if not section.figures:
-        section.lacks = "No training records with log-probabilities are in this folder."
     return section
 
 
-def _band(run: RunFacts, low: str, high: str) -> tuple[float, float] | None:
-    edges = run.option(low), run.option(high)
-    return edges if all(isinstance(edge, int | float) for edge in edges) else None
+_QUARTILES = ("lowest", "lower quarter", "median", "upper quarter", "highest")
+
+
+def _quartiles(values: Sequence[float]) -> list[str]:
+    ordered = sorted(values)
+    return [plain(ordered[round(share * (len(ordered) - 1))]) for share in (0, 0.25, 0.5, 0.75, 1)]
 
 
 def judge(run: RunFacts) -> Section:
@@ -229,7 +271,9 @@ def judge(run: RunFacts) -> Section:
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
                 f"diagonal. Hollow: fewer than {MIN_IN_BIN} trajectories."
             )
-            line = _calibration("trajectories", reliability_bins([t for t, _ in scored], [p for _, p in scored]))
+            bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
+            rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins]
+            line = success_series("trajectories", rates, MIN_IN_BIN)
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
@@ -260,24 +304,7 @@ def judge(run: RunFacts) -> Section:
         )
     else:
         section.lacks = "Nothing has been judged."
-    for phase in reversed(run.phases):  # the last one that trained a critic
-        bins = (phase.counts("train").get("critic_calibration") or {}).get("bins")
-        if isinstance(bins, list) and bins:
-            counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
-            note = (
-                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value that it "
-                f"predicted. Hollow: fewer than {MIN_IN_BIN} steps."
-            )
-            title, line = "The critic's calibration", _calibration("steps", counted)
-            section.figures.append(
-                interval_chart(title, note, [line], x_label="value", y_label="outcome", diagonal=True)
-            )
-            break
     return section
-
-
-def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
-    return success_series(name, [(x, rate_of(solved, num).to_json()) for x, solved, num in bins], MIN_IN_BIN)
 
 
 def training(run: RunFacts) -> Section:
@@ -290,25 +317,13 @@ def training(run: RunFacts) -> Section:
         ]
         if figure := curve(title, note, parts):
             section.figures.append(figure)
-    advantages = []
+    rows: list[tuple[object, ...]] = []
     for phase in run.phases:
         listed = [v for line in phase.metrics.get("actor", ()) for v in line.get("actor/advantage_values") or ()]
         if values := [v for v in listed if isinstance(v, int | float) and math.isfinite(v)]:
-            advantages.append((phase.phase, values))
-    if advantages:
-        last, values = advantages[-1]
-        edges = [-1 + 0.1 * k for k in range(21)]
-        note = f"Of the samples of phase {last}; the table has the other phases."
-        groups = [(f"phase {last}", values)]
-        figure = histogram("Advantages", note, groups, [round(e, 10) for e in edges], x_label="advantage")
-        section.figures.append(figure)
-        rows: list[tuple[object, ...]] = []
-        for number, values in advantages:
-            ordered = sorted(values)
-            quartiles = [ordered[round(share * (len(ordered) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)]
-            rows.append((number, len(values), *map(plain, quartiles)))
-        head = ("phase", "samples", "lowest", "lower quarter", "median", "upper quarter", "highest")
-        section.tables.append(("Advantages by phase", Table(head, rows, is_wide=True)))
+            rows.append((phase.phase, len(values), *_quartiles(values)))
+    if rows:
+        section.tables.append(("Advantages", Table(("phase", "samples", *_QUARTILES), rows, is_wide=True)))
     if not section.figures:
         section.lacks = "No metrics.jsonl with training steps is in this folder."
     return section
@@ -316,26 +331,22 @@ def training(run: RunFacts) -> Section:
 
 def resources(run: RunFacts) -> Section:
     """Show where time and memory went."""
-    section = Section(
-        "time", "Time and memory", "Each stage from its start to its end; colours show what the time was spent on."
-    )
-    bars: list[tuple[str, int, float, dict[str, float]]] = []
-    peaks: dict[str, float] = defaultdict(float)
+    section = Section("time", "Time and memory")
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for phase in run.phases:
         for name in (spec.name for spec in STAGES if spec.name in phase.stages):
-            marker = phase.stages[name]
-            parts = marker.get("spent_on") or {}
-            spent = {kind: float(part) for kind, part in parts.items() if isinstance(part, int | float)}
-            bars.append((name, phase.phase, float(marker["seconds"]), spent))
-            peaks[name] = max(peaks[name], float(marker["peak_mib"]))
-    if not bars:
+            found[name].append(phase.stages[name])
+    if not found:
         section.lacks = "No stage has finished."
         return section
-    work = sum(seconds for _, _, seconds, _ in bars) or 1.0
+    work = sum(float(marker["seconds"]) for markers in found.values() for marker in markers) or 1.0
+    section.text = f"{duration(work)} of work in all, pauses between stages left out."
     rows: list[tuple[object, ...]] = []
-    for name, peak in peaks.items():
-        seconds = sum(bar[2] for bar in bars if bar[0] == name)
-        spans = [span for bar in bars if bar[0] == name for span in bar[3].items()]
+    for name, markers in found.items():
+        seconds, peak = sum(float(m["seconds"]) for m in markers), max(float(m["peak_mib"]) for m in markers)
+        spans = [
+            span for m in markers for span in (m.get("spent_on") or {}).items() if isinstance(span[1], int | float)
+        ]
         known = sum(part for _, part in spans)
         browsers = sum(part for kind, part in spans if "browsers" in kind)
         models = sum(part for kind, part in spans if kind not in ("", "browsers", "model files"))
@@ -343,10 +354,12 @@ def resources(run: RunFacts) -> Section:
         idle = [f"{100 * (1 - busy / known):.0f} %" if busy else "–" for busy in (browsers, models)]
         rows.append((name, duration(seconds), percent(seconds / work), *idle, f"{peak / 1024:.2f} GiB"))
     head = ("stage", "time", "share of the time", "browsers idle", "models idle", "peak memory")
-    each = [(name, p.phase, m["seconds"], m["peak_mib"]) for p in run.phases for name, m in p.stages.items()]
-    table = Table(("stage", "phase", "seconds", "peak MiB"), each)
-    section.figures.append(gantt("Stages over time", f"{duration(work)} of work in all.", bars, table))
     section.tables.append(("All phases together", Table(head, rows, is_wide=True)))
+    numbers = [phase.phase for phase in run.phases]
+    by_phase = {p.phase: {name: duration(float(m["seconds"])) for name, m in p.stages.items()} for p in run.phases}
+    times: list[tuple[object, ...]] = [(name, *(by_phase[n].get(name, "–") for n in numbers)) for name in found]
+    table = Table(("stage", *(f"phase {number}" for number in numbers)), times, is_wide=len(numbers) > 5)
+    section.tables.append(("Time by phase", table))
     return section
 
 

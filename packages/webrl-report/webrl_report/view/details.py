@@ -1,5 +1,4 @@
-"""One trajectory as its page shows it: texts cut to size, answers token by token, and what sampling and training
-recorded of each step.
+"""One trajectory as its page shows it: texts cut to size, answers token by token, and what training recorded of a step.
 
 Jinja2 escapes what comes from here: nothing in this module is markup.
 """
@@ -28,10 +27,9 @@ from webrl_report.view.index import Index, Row
 logger = logging.getLogger(__name__)
 
 SHOWN_CHARS = 20_000
-"""Of a longer text, the beginning and the surroundings of the acted element are shown."""
+"""Of a longer text, the surroundings of the acted element are shown."""
 SHOWN_PROMPT_CHARS = 4000
 SHOWN_STEPS = 200
-_HEAD_CHARS = 8_000
 _PAGES_CHARS = 2_000_000
 """Of all pages of a trajectory: with many steps, less is shown of each."""
 _MAX_TOKENS = 4000
@@ -45,9 +43,6 @@ _UNFINISHED = "\ufffd"
 """What a tokenizer shows of a character whose other bytes are in the next tokens."""
 _MAX_UNFINISHED = 8
 """Tokens that one character has at most."""
-_MAX_TOKENIZER_BYTES = 128 << 20
-_MAX_PNG_BYTES = 64 << 20
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -60,33 +55,25 @@ class Piece:
 
 
 def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) -> list[Piece]:
-    """Cut a page's text to `limit` characters, with the lines of some elements marked."""
+    """Cut a page's text to `limit` characters, around the first of some elements, whose lines are marked."""
     spans: list[tuple[int, int]] = []
     if elements:  # `[12] button 'Ok'` of an accessibility tree, `<a id="12" …>` of HTML
         names = "|".join(map(re.escape, elements))
         pattern = rf'^[ \t]*(\[(?:{names})\] [^\n]*)|(<\w+ (?:bid|id)="(?:{names})"[^>\n]*>)'
         spans = [m.span(1 if m[1] is not None else 2) for m in re.finditer(pattern, text, re.MULTILINE)]
-    first_span = spans[0][0] if spans else 0
-    if len(text) <= limit:
-        windows = [(0, len(text))]
-    elif first_span < limit:
-        windows = [(0, limit)]
-    else:
-        start = max(_HEAD_CHARS, first_span - (limit - _HEAD_CHARS) // 2)
-        windows = [(0, _HEAD_CHARS), (start, min(len(text), start + limit - _HEAD_CHARS))]
-    parts: list[Piece] = []
-    end = 0
-    for start, stop in [*windows, (len(text), len(text))]:
-        if start > end:
-            parts.append(Piece(f"\n… {start - end:,} characters are left out here …\n", "cut"))
-        at = start
-        for first, last in spans:
-            if start <= first < stop:
-                parts += [Piece(visible(text[at:first])), Piece(visible(text[first : min(last, stop)]), "acted")]
-                at = min(last, stop)
-        parts.append(Piece(visible(text[at:stop])))
-        end = stop
+    at = max(0, min(spans[0][0] - limit // 2, len(text) - limit)) if spans else 0
+    stop = min(len(text), at + limit)
+    parts = [_left_out(at)]
+    for first, last in spans:
+        if at <= first < stop:
+            parts += [Piece(visible(text[at:first])), Piece(visible(text[first : min(last, stop)]), "acted")]
+            at = min(last, stop)
+    parts += [Piece(visible(text[at:stop])), _left_out(len(text) - stop)]
     return [part for part in parts if part.text]
+
+
+def _left_out(num: int) -> Piece:
+    return Piece(f"\n… {num:,} characters are left out here …\n" if num else "", "cut")
 
 
 def acted_elements(action: str) -> tuple[str, ...]:
@@ -128,8 +115,6 @@ class Tokenizer:
 
 @lru_cache(maxsize=2)
 def _load_tokenizer(path: Path, _version: int) -> Tokenizer | None:
-    if path.stat().st_size > _MAX_TOKENIZER_BYTES:
-        return None
     from tokenizers import Tokenizer as Backend
 
     try:
@@ -155,27 +140,20 @@ class Run:
             folders += [Path(start).expanduser()] if isinstance(start, str) else []
         for folder in folders:
             path = folder / "tokenizer.json"
-            if not path.is_file():
-                try:
-                    base = adapter_base(folder)
-                except WebRLError:
-                    continue
-                path = Path(base) / "tokenizer.json" if base else path
+            with contextlib.suppress(WebRLError):
+                if not path.is_file() and (base := adapter_base(folder)):
+                    path = Path(base) / "tokenizer.json"
             if path.is_file():
                 return _load_tokenizer(path, path.stat().st_mtime_ns)
         return None
 
     def screenshot(self, name: str) -> Path | None:
-        """Find a PNG of the run folder; None if it does not exist, is elsewhere, or is huge."""
-        try:
-            root = self.path.resolve()
+        """Find a PNG of the run folder; None if it does not exist, or is elsewhere."""
+        root = self.path.resolve()
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL character in the name
             path = (root / name).resolve()
-            if not path.is_relative_to(root) or not path.is_file() or path.stat().st_size > _MAX_PNG_BYTES:
-                return None
-            with path.open("rb") as file:
-                return path if file.read(len(_PNG)) == _PNG else None
-        except (OSError, ValueError):  # ValueError: a NUL character in the name
-            return None
+            return path if path.is_relative_to(root) and path.suffix == ".png" and path.is_file() else None
+        return None
 
 
 @dataclass(frozen=True)
@@ -242,6 +220,7 @@ def describe(index: Index, run: Run, row: Row) -> Details:
             is_short = len(step.prompt_ids) <= _MAX_TOKENS
             prompt = pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if is_short else []
         elements = acted_elements(step.action) if step.action else ()
+        trained = index.trained(row.file.run, f"{trajectory.trajectory_id}:{step.index}")
         steps.append(
             StepView(
                 step=step,
@@ -250,11 +229,7 @@ def describe(index: Index, run: Run, row: Row) -> Details:
                 answer=pieces(step.response, limit=limit),
                 tokens=_tokens(tokenizer, step) if tokenizer else (),
                 log_probability=math.fsum(step.logprobs) if step.logprobs else None,
-                trained=[
-                    (phase, record)
-                    for phase, record in index.read_steps(row.file.run, f"{trajectory.trajectory_id}:{step.index}")
-                    if record.action_ids == step.action_ids
-                ],
+                trained=[(phase, record) for phase, record in trained if record.action_ids == step.action_ids],
                 prompt=prompt,
                 has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
             )
@@ -267,9 +242,8 @@ def describe(index: Index, run: Run, row: Row) -> Details:
             "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
             f"have more than {max_tokens:,}"
         )
-    final_page = pieces(trajectory.final_observation)
     digest = hashlib.sha256(line).hexdigest()
-    return Details(row, trajectory, steps, final_page, notes, digest)
+    return Details(row, trajectory, steps, pieces(trajectory.final_observation), notes, digest)
 
 
 def _tokens(tokenizer: Tokenizer, step: Step) -> list[Token]:
@@ -279,6 +253,5 @@ def _tokens(tokenizer: Tokenizer, step: Step) -> list[Token]:
         logprob = step.logprobs[i] if has_logprobs else None
         probability = None if logprob is None else math.exp(min(logprob, 0.0))
         level = 0 if probability is None else sum(probability < bound for bound in _LEVELS)
-        shown = visible(text.replace("\n", "⏎\n"))
-        tokens.append(Token(step.action_ids[i], shown, logprob, probability, level))
+        tokens.append(Token(step.action_ids[i], visible(text.replace("\n", "⏎\n")), logprob, probability, level))
     return tokens

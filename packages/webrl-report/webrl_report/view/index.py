@@ -1,8 +1,8 @@
 """The index: where each trajectory is, and what it is filtered on. Pages and prompts stay on the disk.
 
 It is in memory, built by every `webrl view` from the JSONL files of the run folders and kept up as they grow
-(`refresh`); nothing here writes to them, or takes a lock. Lines that are no trajectories are kept apart, with file and
-line.
+(`refresh`), by one thread; nothing here writes to them, or takes a lock. Lines that are no trajectories are kept apart,
+with file and line.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +59,7 @@ class File:
     """`rollout` or `eval` (trajectories), `labels`, `steps` or `hand`."""
     path: Path
     entries: dict[Any, Any]
-    """By kind: line -> `Row`; trajectory -> `Label`, or success by hand; step -> (phase, byte offset, bytes)."""
+    """By kind: line -> `Row`; trajectory -> `Label`, or success by hand; step -> (phase, `StepRecord` without ids)."""
     problems: list[str] = field(default_factory=list)
     """`file:line: what is wrong` of the lines that are left out."""
     is_torn: bool = False
@@ -166,19 +165,13 @@ class Index:
         self.runs = tuple(runs)
         self.version = 0
         """Counts the changes."""
-        self.is_complete = False
-        """Whether everything that was there at the start is in."""
         self._files: dict[tuple[int, str], File] = {}
         self._entries: defaultdict[tuple[int, str], dict[Any, Any]] = defaultdict(dict)  # of files, there or not yet
-        self._lock = threading.Lock()
-        self._refreshing = threading.Lock()
-        self._stopped = False
 
     def rows(self) -> list[Row]:
         """Return all trajectories."""
-        with self._lock:
-            files = [file for file in self._files.values() if file.kind in EPISODES.values()]
-            return [row for file in files for row in file.entries.values()]
+        files = [file for file in self._files.values() if file.kind in EPISODES.values()]
+        return [row for file in files for row in file.entries.values()]
 
     def find(self, place: str) -> Row:
         """Return the trajectory at a place (`Row.place`). The place is looked up, never opened.
@@ -196,49 +189,25 @@ class Index:
             ) from None
         return row
 
-    def refresh(self) -> None:
-        """Take in what the files hold more than last time; returns at once while another thread does so."""
-        if not self._refreshing.acquire(blocking=False):
-            return
-        try:
-            for run, folder in enumerate(self.runs):
-                found = find_files(folder)
-                with self._lock:
-                    for place in [each for each in self._files if each[0] == run and each[1] not in found]:
-                        self._files.pop(place).entries.clear()
-                        self.version += 1
-                    for name, kind in found.items():
-                        new = File(run, name, kind, folder / name, self._entries[run, name])
-                        self._files.setdefault((run, name), new)
-                for name in found:
-                    self._take_in(self._files[run, name])
-            self.is_complete = self.is_complete or not self._stopped
-        finally:
-            self._refreshing.release()
-
-    def close(self) -> None:
-        """End a refresh in another thread."""
-        self._stopped = True
+    def refresh(self, on_bytes: Callable[[int], Any] = lambda _: None) -> None:
+        """Take in what the files hold more than last time; `on_bytes` hears of each line's size."""
+        for run, folder in enumerate(self.runs):
+            found = find_files(folder)
+            for place in [each for each in self._files if each[0] == run and each[1] not in found]:
+                self._files.pop(place).entries.clear()
+                self.version += 1
+            for name, kind in found.items():
+                new = File(run, name, kind, folder / name, self._entries[run, name])
+                self._take_in(self._files.setdefault((run, name), new), on_bytes)
 
     def problems(self) -> tuple[list[str], int]:
         """Return `file:line: what is wrong` of the first lines that are left out, and the number of all.
 
         A file's last line that is not whole is one of them.
         """
-        with self._lock:
-            files = list(self._files.values())
-        torn = [f"{file.path}: {_TORN}" for file in files if file.is_torn]
-        texts = [text for file in files for text in file.problems]
+        torn = [f"{file.path}: {_TORN}" for file in self._files.values() if file.is_torn]
+        texts = [text for file in self._files.values() for text in file.problems]
         return torn + texts[:_MAX_PROBLEMS], len(torn) + len(texts)
-
-    def put_hand_label(self, run: int, trajectory_id: str, success: int | None) -> None:
-        """Know at once of a label that was set by hand, or taken back; the file that holds it is read later."""
-        with self._lock:
-            labels = self._entries[run, HAND_LABELS]
-            labels.pop(trajectory_id, None)
-            if success is not None:
-                labels[trajectory_id] = success
-            self.version += 1
 
     def read(self, row: Row) -> tuple[Trajectory, bytes]:
         """Read a trajectory and its line.
@@ -246,31 +215,24 @@ class Index:
         Raises:
             FileChanged: the file is another one now.
         """
-        line = _read_line(row.file, row.start, row.length)
         try:
+            with open_input(row.file.path) as opened:
+                opened.seek(row.start)
+                line = opened.read(row.length)
             trajectory = parse(Trajectory, line)
-        except ValueError as error:
+        except (DataError, OSError, ValueError) as error:
             raise FileChanged(f"{row.place}: {error}") from None
         if trajectory.trajectory_id != row.trajectory.trajectory_id:
             raise FileChanged(f"{row.place} is another trajectory now")
         return trajectory, line
 
-    def read_steps(self, run: int, step_id: str) -> list[tuple[int, StepRecord]]:
-        """Read (phase in whose training it was, record) of a step, by phase; what has changed since is left out."""
-        with self._lock:
-            files = [file for file in self._files.values() if (file.run, file.kind) == (run, "steps")]
-        records = []
-        for file in files:
-            try:
-                phase, start, length = file.entries[step_id]
-                record = parse(StepRecord, _read_line(file, start, length))
-            except (KeyError, FileChanged, ValueError):
-                continue
-            if record.step_id == step_id:
-                records.append((phase, record))
-        return sorted(records, key=lambda found: found[0])
+    def trained(self, run: int, step_id: str) -> list[tuple[int, StepRecord]]:
+        """Return (phase in whose training it was, record) of a step, by phase."""
+        files = [file for file in self._files.values() if (file.run, file.kind) == (run, "steps")]
+        found = [file.entries[step_id] for file in files if step_id in file.entries]
+        return sorted(found, key=lambda each: each[0])
 
-    def _take_in(self, file: File) -> None:
+    def _take_in(self, file: File, on_bytes: Callable[[int], Any]) -> None:
         """Read what a file holds more than last time; if it cannot be read, not again before it has changed."""
         try:
             stat = file.path.stat()
@@ -279,75 +241,60 @@ class Index:
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns
         if state == file.state:
             return
+        self.version += 1
         if stat.st_ino != file.state[0] or stat.st_size <= file.state[1]:  # another file, or cut short
-            self._clear(file)
-        file.state = state
+            file.entries.clear()
+            file.problems, file.end, file.line = [], 0, 0
+        file.state, file.is_torn = state, False
         try:
             with open_input(file.path) as opened:
                 opened.seek(file.end)
-                file.is_torn = False
                 for number, line in numbered_lines(opened, file.path, file.problems.append, before=file.line):
                     file.is_torn = not line.endswith(b"\n")
-                    if file.is_torn or self._stopped:
+                    if file.is_torn:
                         break
+                    on_bytes(len(line))
                     file.line, file.end = number, opened.tell()
                     try:
                         if line.strip():
-                            self._add(file, number, file.end - len(line), line)
+                            self._add(file, line)
                     except ValueError as error:
                         file.problems.append(f"{file.path}:{number}: {error}"[:_MAX_REASON])
         except (DataError, OSError) as error:
             file.problems.append(str(error)[:_MAX_REASON])
-        with self._lock:
-            self.version += 1
 
-    def _clear(self, file: File) -> None:
-        with self._lock:
-            file.entries.clear()
-            file.problems, file.is_torn, file.end, file.line = [], False, 0, 0
-            self.version += 1
-
-    def _add(self, file: File, number: int, start: int, line: bytes) -> None:
-        """Put in a line by its number and byte offset. Raises ValueError for a line of another kind."""
-        key: Any
-        entry: Any
-        if file.kind == "labels":
-            entry = parse(Label, line)
-            key = entry.trajectory_id
-        elif file.kind == "hand":
-            example = parse(JudgedExample, line)
-            key, entry = example.trajectory_id, example.success
-        elif file.kind == "steps":
-            step = parse(StepRecord, line)
-            folder = re.match(r"phase_(\d{1,9})/", file.name)
-            key, entry = step.step_id, (int(folder[1]) if folder else step.phase, start, len(line))
-        else:
-            made = parse(Trajectory, line)
-            said = "\n".join(step.response for step in made.steps)
-            texts = (made.trajectory_id, made.instruction, made.message, made.env_error, said)
-            words = "\n".join(text[:SEARCHED_CHARS] for text in texts).casefold()
-            folder_name, _, name = file.name.rpartition("/")
-            labels = self._entries[file.run, f"{folder_name}/{_LABELS[name]}".lstrip("/")]
-            kept = dataclasses.replace(made, steps=(), final_observation="")
-            truth = None if made.env_reward is None else int(is_success(made))
-            by_hand = self._entries[file.run, HAND_LABELS]
-            key = number
-            entry = Row(file, number, start, len(line), kept, truth, len(made.steps), words, labels, by_hand)
-        with self._lock:
-            file.entries[key] = entry
-            self.version += 1
-
-
-def _read_line(file: File, start: int, length: int) -> bytes:
-    try:
-        with open_input(file.path) as opened:
-            opened.seek(start)
-            line = opened.read(length)
-    except (DataError, OSError) as error:
-        raise FileChanged(str(error)) from None
-    if len(line) != length:
-        raise FileChanged(f"{file.path} is shorter than it was")
-    return line
+    def _add(self, file: File, line: bytes) -> None:
+        """Put in the line that was read last. Raises ValueError for one of another kind."""
+        match file.kind:
+            case "labels":
+                label = parse(Label, line)
+                file.entries[label.trajectory_id] = label
+            case "hand":
+                example = parse(JudgedExample, line)
+                file.entries[example.trajectory_id] = example.success
+            case "steps":
+                step = dataclasses.replace(
+                    parse(StepRecord, line), prompt_ids=(), next_prompt_ids=(), logprobs=None, ref_logprobs=None
+                )
+                folder = re.match(r"phase_(\d{1,9})/", file.name)
+                file.entries[step.step_id] = int(folder[1]) if folder else step.phase, step
+            case _:
+                made = parse(Trajectory, line)
+                said = "\n".join(step.response for step in made.steps)
+                texts = (made.trajectory_id, made.instruction, made.message, made.env_error, said)
+                folder_name, _, name = file.name.rpartition("/")
+                file.entries[file.line] = Row(
+                    file=file,
+                    line=file.line,
+                    start=file.end - len(line),
+                    length=len(line),
+                    trajectory=dataclasses.replace(made, steps=(), final_observation=""),
+                    truth=None if made.env_reward is None else int(is_success(made)),
+                    num_steps=len(made.steps),
+                    words="\n".join(text[:SEARCHED_CHARS] for text in texts).casefold(),
+                    labels=self._entries[file.run, f"{folder_name}/{_LABELS[name]}".lstrip("/")],
+                    hand_labels=self._entries[file.run, HAND_LABELS],
+                )
 
 
 def parse(cls: type[R], line: bytes) -> R:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from .server import Request, Response, Site, route
+from .server import Site
 
 
 class Map(Site):
@@ -31,11 +31,6 @@ class Map(Site):
     @staticmethod
     def hours(start: str, end: str) -> str:
         return "8:33" if (start.lower(), end.lower()) == ("pittsburgh", "philadelphia") else "6:12"
-
-    @route("GET", r"/api/0.6/capabilities")
-    def capabilities(self, request: Request) -> Response:
-        version = '<version minimum="0.6" maximum="0.6"/>'
-        return Response(f'<osm generator="OpenStreetMap server"><api>{version}</api></osm>', type="text/xml")
 
 
 class Wikipedia(Site):

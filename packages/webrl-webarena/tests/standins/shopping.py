@@ -80,10 +80,6 @@ class Shopping(Site):
             if any(word in name.lower() for word in words.lower().split())
         }
 
-    @route("GET", r"/magento_version")
-    def version(self, request: Request) -> Response:
-        return Response("Magento/2.4 (Community)", type="text/plain")
-
     @route("POST", r"/customer/account/login")
     def login(self, request: Request) -> Response:
         return self.log_in(request, request.form["email"], request.form["pass"], "/customer/account/", self.login_path)

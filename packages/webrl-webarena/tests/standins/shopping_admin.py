@@ -34,10 +34,6 @@ class ShoppingAdmin(Site):
     def login(self, request: Request) -> Response:
         return self.log_in(request, request.form["username"], request.form["login"], "/admin/dashboard", "/admin")
 
-    @route("GET", r"/magento_version")
-    def version(self, request: Request) -> Response:
-        return Response("Magento/2.4 (Community)", type="text/plain")
-
     @route("POST", r"/admin/sales/order/cancel/order_id/(\d+)", login=True)
     def cancel(self, request: Request, number: str) -> Response:
         self.orders[int(number)] = "Canceled"

@@ -42,7 +42,7 @@ class DatabaseBackend(BaseSearchBackend):
         The order is the requested one; otherwise those with most of the words in their title come first.
         """
         condition, words = query
-        found, narrow = _found(condition), _narrowed(narrow_queries)
+        found, narrow = self.found(condition), _narrowed(narrow_queries)
         order = [("-" if key.startswith("-") else "") + _SORT[key.removeprefix("-")] for key in sort_by or []]
         shown = found.filter(narrow)
         if not order and words:
@@ -62,9 +62,10 @@ class DatabaseBackend(BaseSearchBackend):
             "facets": {"fields": {}, "dates": {}, "queries": dict(zip(facets, in_ranges, strict=True))},
         }
 
-    def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:
-        """Count the products that a search finds."""
-        return int(_found(query[0]).filter(_narrowed(narrow_queries)).values("pk").count())
+    def found(self, condition: Q) -> Any:
+        """Return the products that meet a condition, with their lowest price."""
+        products = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
+        return products.annotate(lowest=Min("stockrecords__price"))
 
 
 class DatabaseQuery(BaseSearchQuery):
@@ -80,7 +81,8 @@ class DatabaseQuery(BaseSearchQuery):
     def get_count(self) -> int:
         """The number of hits; Haystack would search for it, with the first product and all counts of price ranges."""
         if self._hit_count is None:
-            self._hit_count = int(self.backend.count(self.build_query(), self.narrow_queries))
+            narrow = _narrowed(self.narrow_queries)
+            self._hit_count = int(self.backend.found(self.build_query()[0]).filter(narrow).values("pk").count())
         return self._hit_count
 
     def _condition(self, node: SearchNode, words: list[str]) -> Q:
@@ -96,8 +98,6 @@ class DatabaseQuery(BaseSearchQuery):
         field, _, kind = expression.partition("__")
         if field == "content":
             return _text_condition(str(getattr(value, "query_string", value)), words, _TEXT)
-        if field not in _FIELDS:
-            raise ValueError(f"the shop's search has no field {field!r}")
         if field == "is_public":
             value = str(value) == "true"
         return Q(**{f"{_FIELDS[field]}__in" if kind == "in" else _FIELDS[field]: value})
@@ -122,16 +122,28 @@ class PostBackend(BaseSearchBackend):
         **ignored: Any,  # noqa: ARG002 - facets, highlighting and places, which the forum does not use
     ) -> dict[str, Any]:
         """Return posts as Haystack's results, the newest first."""
-        found = _posts(query[0]).select_related("topic__forum", "poster").order_by(F("created").desc(), "pk")
-        return {
-            "results": [_post_result(post, result_class or SearchResult) for post in found[start_offset:end_offset]],
-            "hits": found.count(),
-            "facets": {},
-        }
+        found = self.found(query[0]).select_related("topic__forum", "poster").order_by(F("created").desc(), "pk")
+        results = [
+            _result(
+                post,
+                result_class or SearchResult,
+                text=post.content.raw,
+                poster=post.poster_id,
+                poster_name=post.poster.get_full_name(),
+                created=post.created,
+                forum=post.topic.forum_id,
+                forum_slug=post.topic.forum.slug,
+                topic=post.topic_id,
+                topic_slug=post.topic.slug,
+                topic_subject=post.topic.subject,
+            )
+            for post in found[start_offset:end_offset]
+        ]
+        return {"results": results, "hits": found.count(), "facets": {}}
 
-    def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:  # noqa: ARG002 - no facets
-        """Count the posts that a search finds."""
-        return int(_posts(query[0]).count())
+    def found(self, condition: Q) -> Any:
+        """Return the posts that meet a condition."""
+        return get_model("forum_conversation", "Post").objects.filter(condition, approved=True)
 
 
 class PostQuery(DatabaseQuery):
@@ -144,12 +156,10 @@ class PostQuery(DatabaseQuery):
             return _text_condition(str(getattr(value, "query_string", value)), words, _POST_TEXT[field])
         if field == "forum":
             return Q(topic__forum__in=value)
-        if field == "poster_name":
-            condition = Q()
-            for word in str(value).split():
-                condition &= Q(poster__first_name__icontains=word) | Q(poster__last_name__icontains=word)
-            return condition
-        raise ValueError(f"the forum's search has no field {field!r}")
+        condition = Q()
+        for word in str(value).split():  # of the poster's name
+            condition &= Q(poster__first_name__icontains=word) | Q(poster__last_name__icontains=word)
+        return condition
 
 
 class PostEngine(BaseEngine):
@@ -157,27 +167,6 @@ class PostEngine(BaseEngine):
 
     backend = PostBackend
     query = PostQuery
-
-
-def _posts(condition: Q) -> Any:
-    return get_model("forum_conversation", "Post").objects.filter(condition, approved=True)
-
-
-def _post_result(post: Any, result_class: type[SearchResult]) -> SearchResult:
-    topic = post.topic
-    return _result(
-        post,
-        result_class,
-        text=post.content.raw,
-        poster=post.poster_id,
-        poster_name=post.poster.get_full_name(),
-        created=post.created,
-        forum=topic.forum_id,
-        forum_slug=topic.forum.slug,
-        topic=topic.pk,
-        topic_slug=topic.slug,
-        topic_subject=topic.subject,
-    )
 
 
 def _text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
@@ -198,12 +187,6 @@ def _text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
             result &= occurs
             words.append(word)
     return result
-
-
-def _found(condition: Q) -> Any:
-    """The products that meet a condition, with their lowest price."""
-    products = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
-    return products.annotate(lowest=Min("stockrecords__price"))
 
 
 def _narrowed(narrow_queries: set[str] | None) -> Q:

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import Gemma3TextConfig, GPTJConfig, LlamaConfig, Qwen3Config
 from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer, Gemma3MLP, Gemma3RMSNorm
 from transformers.models.gptj import modeling_gptj
@@ -15,7 +16,6 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from webrl.training.layers import fused
 from webrl.training.layers.fused import fuse
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
@@ -114,25 +114,35 @@ def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor], dtype: 
         assert (own - wanted).norm() <= (1e-5 if dtype == torch.float32 else 1e-2) * wanted.norm()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch's compiler
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_one_kernel_computes_what_its_function_computes_for_rows_of_any_length(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = LlamaMLP(LlamaConfig(**SIZES)).to(device)
-    fuse(model)
-    norm = Gemma3RMSNorm(16).to(device)
-    fuse(norm)
-    model.register_forward_pre_hook(lambda _, given: (norm(given[0]),))
-    plain = [values_and_gradients(model, torch.linspace(-1, 1, 16 * n, device=device).view(n, 16)) for n in (3, 40)]
-    monkeypatch.setattr(fused, "_by_one_kernel", lambda function, *given: fused._compiled(function)(*given))
-    torch.compiler.reset()
-    for n, expected in zip((3, 40), plain, strict=True):
-        found = values_and_gradients(model, torch.linspace(-1, 1, 16 * n, device=device).view(n, 16))
-        assert_near(found, expected, torch.float32)
-    torch.compiler.reset()
-    fused._compiled.cache_clear()
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [100, 256, 640, 4096])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_the_kernel_of_norms_computes_value_and_gradients(dtype: torch.dtype, size: int, offset: float) -> None:
+    from webrl.training.layers.kernels import rms_norm
+
+    heads = torch.randn(1, 37, 3, size, device="cuda").to(dtype).transpose(1, 2)
+    weight = torch.randn(size, device="cuda").to(dtype)
+    for x in (heads, heads.contiguous(), heads[0, 0]):
+        found = values_and_gradients(lambda x, w: rms_norm(x, w, 1e-6, offset), x, weight)
+        expected = values_and_gradients(
+            lambda x, w: functional.rms_norm(x, (size,), w + offset, 1e-6), x.float(), weight.float()
+        )
+        assert_near(found, expected, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [24, 128, 256])
+def test_the_kernel_of_rotary_embeddings_computes_value_and_gradients(dtype: torch.dtype, size: int) -> None:
+    from webrl.training.layers.kernels import rotate
+
+    query, key = (torch.randn(1, 37, n, size, device="cuda").to(dtype).transpose(1, 2) for n in (4, 1))
+    cos, sin = (torch.randn(1, 37, size, device="cuda").to(dtype) for _ in range(2))
+    own = modeling_llama.apply_rotary_pos_emb
+    found = values_and_gradients(lambda q, k: rotate(q, k, cos, sin), query, key)
+    expected = values_and_gradients(lambda q, k: own(q, k, cos.float(), sin.float()), query.float(), key.float())
+    assert_near(found, expected, dtype)
 
 
 @pytest.mark.gpu

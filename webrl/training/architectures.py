@@ -149,17 +149,11 @@ def apply_memory_policy(model: Any, config: OptimConfig) -> None:
 
 def compile_layers(lm: Any) -> None:
     """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
-    allow_variants()
+    # All layers share one function: with and without gradient, autocast, …. Past torch's limit it would run as it is,
+    # without a word.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
     for layer in layers_of(lm) or ():
         layer.compile(dynamic=True)
-
-
-def allow_variants() -> None:
-    """Let a function be compiled often enough for all layers, which share it: with and without gradient, autocast, ….
-
-    Past torch's limit it would run as it is, without a word.
-    """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
 
 
 def _selective_contexts() -> Any:

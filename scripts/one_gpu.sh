@@ -127,7 +127,7 @@ else
   say "pack, to $pack"
   minutes=0
   # Left out: hidden files (locks, states of unfinished trainings), and weights from before the last two phases, which
-  # nothing that is still to run reads. What LoRA trained, lora/state.safetensors, stays: `webrl push` adds it up.
+  # nothing that is still to run reads.
   leave=(--exclude='.?*')
   for old in $(ls -d "$run"/phase_[0-9]* 2>/dev/null | sort -V | head -n -2); do
     leave+=(--exclude="$(basename "$run")/$(basename "$old")/*/model*.safetensors")

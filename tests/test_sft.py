@@ -1,6 +1,7 @@
 """The supervised start: what is imitated, and what training on it leaves."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -204,3 +205,19 @@ def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
     assert main(["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.bisect-angle]"]) != 0
     assert "no scripted experts for miniwob.bisect-angle" in capsys.readouterr().err
     assert main(["record-demos", "demo", "--per-type", "0", f"runs_dir={tmp_path}"]) == 2
+
+
+@pytest.mark.parametrize("command", ["sft", "train-orm"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--out", "."], "--out '.' has no name of its own"),
+        (["--out", "base"], "--out base is the model that the training starts from"),
+        (["--data", "a.jsonl", "base/../a.jsonl"], "--data base/../a.jsonl is named twice, and would count twice"),
+    ],
+)
+def test_an_output_or_data_that_cannot_be_meant_are_refused(command, options, said, tmp_path, monkeypatch, capsys):
+    shutil.copytree("data/tiny/actor", tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "demo", "--data", "a.jsonl", "--init", "base", *options, "--dry-run"]) == 2
+    assert said in capsys.readouterr().err

@@ -243,7 +243,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     Raises:
         DataError: an input that is not there, or nothing usable in it.
         ModelError: an unusable model folder.
-        UsageError: the judge's system text or a demonstration is not there, or demonstrations without an actor.
+        UsageError: the judge's system text or a demonstration is not there, demonstrations without an actor, or an
+            output that would replace what is read.
         StageError: another process writes this output, or works in its run folder.
     """
     if config.rollout.image_size is not None:
@@ -267,6 +268,15 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 )
         history += [Source(path, "demonstrations") for path in plan.demos]
         history += [find_source(path, prefer_records=True) for path in plan.experience]
+    outputs = {1: plan.output, 2: plan.output_filter}
+    written = [outputs[stage].resolve() for stage in plan.stages]
+    for source in [*([rollouts] if rollouts else []), *history]:
+        beside = [source.path, source.path.with_name("labels.jsonl")]
+        for path in trace_paths(source.path) if source.kind == "vab" else beside:
+            if path.resolve() in written:
+                raise UsageError(
+                    f"--output_path {plan.output}: it would replace {path}, which is read; name another file"
+                )
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))

@@ -31,7 +31,7 @@ working on it, or an earlier process did a part of it.
 
 
 def status(path: Path) -> list[tuple[str, str]]:
-    """Return (name, text) rows on a run: its process, phase, stage, episodes, success so far, work left, memory.
+    """Return (name, text) rows on a run: its process, phase, stage, episodes, success so far, work left.
 
     Raises:
         UsageError: it is not a run folder.

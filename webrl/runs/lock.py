@@ -48,8 +48,9 @@ def hold_run(run_dir: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def hold_output(path: Path) -> Iterator[None]:
     """Keep others from an output file or folder: the whole run folder if it lies in one, else this output alone."""
-    run = next((folder for folder in path.absolute().parents if (folder / "config.yaml").is_file()), None)
-    with hold_run(run) if run else _hold(path.with_name(f".{path.name}.lock"), f"output {str(path)!r}"):
+    whole = path.absolute()  # `.` has no name
+    run = next((folder for folder in whole.parents if (folder / "config.yaml").is_file()), None)
+    with hold_run(run) if run else _hold(whole.parent / f".{whole.name}.lock", f"output {str(path)!r}"):
         yield
 
 

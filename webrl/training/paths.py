@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from webrl.errors import UsageError
+
 
 @dataclass(frozen=True)
 class TrainingPaths:
@@ -18,6 +20,22 @@ class TrainingPaths:
     """Folder of the new model."""
     rehearsed: tuple[Path, ...] = ()
     """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be trained on twice, and an output that is no new folder of its own.
+
+        Raises:
+            UsageError: names the option and the fix.
+        """
+        if self.out.name in ("", ".."):
+            raise UsageError(f"--out {str(self.out)!r} has no name of its own; name a new folder for the model")
+        if self.out.is_dir() and self.out.resolve() == Path(self.init).expanduser().resolve():
+            raise UsageError(f"--out {self.out} is the model that the training starts from; name a new folder")
+        seen: set[Path] = set()
+        for path in self.data:
+            if path.resolve() in seen:
+                raise UsageError(f"--data {path} is named twice, and would count twice; name it once")
+            seen.add(path.resolve())
 
     @property
     def report(self) -> Path:

@@ -130,6 +130,8 @@ def test_instructions_are_read_from_jsonl_json_and_text(tmp_path):
         ({"instruction": "x", "checks": [{"http": "/a", "path": "$["}]}, ["i.jsonl:2", "checks.0.path = '$['"]),
         ({"instruction": "x", "checks": [{"http": "/a", "equals": 1}]}, ["i.jsonl:2", "needs 'path'"]),
         ({"instruction": "x", "checks": [{"text": "a", "equals": 1}]}, ["i.jsonl:2", "'equals' goes with"]),
+        ({"instruction": "x", "start": "http://[::1"}, ["i.jsonl:2", "start = 'http://[::1': not a web address"]),
+        ({"instruction": "x", "checks": [{"http": "//[a"}]}, ["i.jsonl:2", "checks.0.http = '//[a': not a web"]),
     ],
 )
 def test_what_is_not_understood_in_an_instruction_file_is_refused_with_file_and_line(tmp_path, entry, words):
@@ -178,6 +180,7 @@ def test_a_generated_task_has_none_of_its_parent_s_checks():
         (["rollout.web.login.basic=ann:pw12"], "login.basic = ***: expected options with values"),
         (["rollout.web.login.basic={user: 'a:b', password: pw12}"], "user = ***: what follows the colon"),
         (["rollout.web.login.command=[a]"], "form and command: choose one"),
+        (["rollout.web.login.form.url='http://[::1'"], "form.url = 'http://[::1': not a web address"),
         (["rollout.web.reset.command=[a]"], "url and command: choose one"),
         (["rollout.web.database=mysql://u@h/d"], "sqlite:///FILE"),
         (["rollout.web.forbidden_actions=[clik]"], "unknown action 'clik'"),

@@ -13,15 +13,18 @@ from webrl.config.redaction import Secret, SecretUrl
 from webrl.config.section import STATE_DIR, Section, SuiteConfig
 
 
-def _is_page(url: str) -> str:
-    form = "a start page has the form http://host:port/path"
+def _is_address(url: str) -> str:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        _ = urlsplit(url).port
     except ValueError as error:
-        raise ValueError(f"not a web address ({error}); {form}") from None
+        raise ValueError(f"not a web address ({error}); the form is http://host:port/path") from None
+    return url
+
+
+def _is_page(url: str) -> str:
+    parts = urlsplit(_is_address(url))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(form)
+        raise ValueError("a start page has the form http://host:port/path")
     if "@" in parts.netloc:
         raise ValueError("no user and password in a start page; log-ins go to rollout.web.login")
     return url
@@ -44,13 +47,15 @@ def _has_no_colon(user: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_is_pattern)]
+PageAddress = Annotated[str, AfterValidator(_is_address)]
+"""May be relative."""
 StartUrl = Annotated[str, AfterValidator(_is_page)]
 
 
 class FormLogin(Section):
     """A log-in through the site's own form."""
 
-    url: str = Field(description="page with the form; may be relative to the first start page")
+    url: PageAddress = Field(description="page with the form; may be relative to the first start page")
     fields: dict[str, str] = Field({}, description="label, placeholder, name or id of a field: its value")
     secrets: dict[str, Secret] = Field({}, description="the same for passwords, such as {Password: ${NOTES_PASSWORD}}")
     submit: str | None = Field(None, description="name of the button; none: Enter in the last field")
@@ -81,7 +86,7 @@ class WebLogin(Deadline):
     basic: BasicLogin | None = Field(
         None, description="user and password for HTTP Basic authentication, for the first start page's origin alone"
     )
-    proof_url: str | None = Field(None, description="a page that only a logged-in user sees; may be relative")
+    proof_url: PageAddress | None = Field(None, description="a page that only a logged-in user sees; may be relative")
     proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
     check_s: float = Field(60.0, ge=0, description="a log-in is checked again (proof_url) after this")
 

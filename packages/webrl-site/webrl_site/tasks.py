@@ -20,7 +20,7 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, UsageError, problem_text
 from webrl.runs.store import open_input, read_json, read_lines
 from webrl.types import Lineage, Task
-from webrl_site.settings import Pattern
+from webrl_site.settings import PageAddress, Pattern
 
 PREFIX = "web."
 CHECKS = "checks"
@@ -63,13 +63,13 @@ class Check(BaseModel):
     """Regular expression that the agent's message contains, case aside."""
     javascript: _Text | None = None
     """Expression on the page, may be a promise; holds if true, or `equals`."""
-    http: _Text | None = None
+    http: Annotated[PageAddress, Field(min_length=1)] | None = None
     """Address to request with the agent's cookies; holds if the response is 2xx, or by `path` and `equals`."""
     sql: _Text | None = None
     """Query on `rollout.web.database`; holds if its first value is true, or `equals`."""
     verify: _Text | None = None
     """`{check}` of the command `rollout.web.verify`; holds if that program prints `pass`."""
-    at: str | None = None
+    at: PageAddress | None = None
     """text, javascript: the page to open for it; None: the page that the agent ended on."""
     path: Annotated[str, AfterValidator(_is_path)] | None = None
     """http: JSON path (RFC 9535) of values in the answer; holds if there are any, or they are `equals`."""
@@ -118,7 +118,7 @@ class Instruction(BaseModel):
     """Unique in all files of a run; None: the file's name and the line."""
     instruction: Annotated[str, Field(min_length=1)]
     """The instruction for the agent."""
-    start: str | None = None
+    start: PageAddress | None = None
     """Start page, may be relative to the first of `rollout.web.start_urls`, which None is."""
     checks: Annotated[list[Check], Field(strict=True)] = []
     """All must hold; none: the outcome model judges."""

@@ -72,6 +72,9 @@ def test_a_host_without_scheme_is_refused_with_the_fix():
         find_sites(WebArenaConfig(), {"WA_REDDIT": "my.host:9999"})
     with pytest.raises(UsageError, match="only http:// and https://"):
         check_url("ftp://x", "WA_MAP")
+    for url in ("http://HOST:PORT", "http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:3000?key=1"):
+        with pytest.raises(UsageError, match=r"WA_MAP = .* is not a web address; "):
+            check_url(url, "WA_MAP")
 
 
 def test_missing_sites_are_all_named_with_their_variables():

@@ -86,12 +86,18 @@ def find_sites(config: WebArenaConfig, environ: Mapping[str, str] | None = None)
 def check_url(url: str, source: str) -> str:
     """A base URL without trailing slash. Raises UsageError (value, source and fix) for anything else."""
     url = url.strip()
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        shown = str(SecretUrl(url))
-        fix = f"write http://{shown.lstrip('/')}" if "://" not in url else "only http:// and https:// are understood"
-        raise UsageError(f"{source} = {shown!r} is not a web address; {fix}")
-    return url.rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_base = parts.scheme in ("http", "https") and parts.port != 0 and not parts.query and not parts.fragment
+        if is_base and parts.hostname:
+            return url.rstrip("/")
+        fix = "only http:// and https:// are understood, without ? and #"
+    except ValueError as error:  # a port that is no number, brackets that do not close
+        fix = f"{error}; it has the form http://HOST:PORT"
+    shown = str(SecretUrl(url))
+    if "://" not in url:
+        fix = f"write http://{shown.lstrip('/') or 'HOST:PORT'}"
+    raise UsageError(f"{source} = {shown!r} is not a web address; {fix}")
 
 
 def host_of(url: str) -> str:

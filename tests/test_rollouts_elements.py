@@ -641,6 +641,12 @@ b.addEventListener('mouseover', flee, { once: true });</script>"""
     [
         ("", "", "click('{Flees}')", ["'log: hit'"]),
         ("", "b.ondblclick = () => log(p, 2)", "dblclick('{Flees}')", ["'log: hit hit'", "'log: 2'"]),
+        (
+            "",
+            "b.ondblclick = () => log(p, 2); window.addEventListener('pointerup', () => { b.style.left = '' }, true)",
+            "dblclick('{Flees}')",
+            ["'log: hit hit'", "'log: 2'"],
+        ),
         ("", "b.oncontextmenu = () => log(p, 'menu')", "click('{Flees}', 'right')", ["'log: menu'"]),
         (
             "<input aria-label=n oninput='log(p, this.value)'><a href=#x onclick=\"log(p, 'counted')\">Count</a>",
@@ -668,7 +674,16 @@ b.addEventListener('mouseover', flee, { once: true });</script>"""
             ["'log: true'", "checked='true'"],
         ),
     ],
-    ids=["click", "dblclick", "right button", "one of several parts", "hover", "alert", "label"],
+    ids=[
+        "click",
+        "dblclick",
+        "dblclick that it comes back for",
+        "right button",
+        "one of several parts",
+        "hover",
+        "alert",
+        "label",
+    ],
 )
 def test_a_click_that_its_element_moves_away_from_is_made_again_and_nothing_else_is(before, script, action, seen):
     texts, errors = on_page(FLEES.replace("<button", f"{before}<button") + f"<script>{script}</script>", action)

@@ -183,7 +183,7 @@
   let isMissed = false;
   const guard = (event) => {
     if (!aimed || !event.isTrusted) return;
-    if (event.type === 'pointerdown') {
+    if (event.type === 'pointerdown' && !isMissed) { // half of a double click is none
       const isHit = (part) => part === aimed || (part.localName === 'label' && part.control === aimed);
       isMissed = aimed.isConnected && !event.composedPath().some(isHit);
       if (!isMissed) aimed = null;

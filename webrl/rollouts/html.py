@@ -32,7 +32,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from webrl.rollouts.observe import load_script
+from webrl.rollouts.devtools import load_script
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

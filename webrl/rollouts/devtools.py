@@ -19,6 +19,8 @@ import itertools
 import os
 import re
 import time
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.runs.text import dump_json, load_json
@@ -31,6 +33,8 @@ _NETWORK = b'{"method":"Network.'
 _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
+
+_JS_FOLDER = Path(__file__).parent / "js"
 
 # What the browser says of a call whose document was replaced meanwhile.
 REPLACED = (
@@ -51,6 +55,12 @@ _NO_KEY = bytes(4)
 _READ_AHEAD = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 28
 """A page that makes the browser send more in one message is given up."""
+
+
+@cache
+def load_script(*names: str) -> str:
+    """Concatenated JavaScript files of this package, by name without `.js`."""
+    return "\n".join((_JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 class ChannelError(Exception):

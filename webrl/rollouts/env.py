@@ -29,12 +29,12 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
-from webrl.rollouts.observe import load_script, read_page
+from webrl.rollouts.observe import read_page
 from webrl.rollouts.sites import Site, Verdict, open_site
 from webrl.runs.text import valid_text
 from webrl.types import Task

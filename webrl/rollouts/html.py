@@ -32,7 +32,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from webrl.rollouts.observe import load_script
+from webrl.rollouts.devtools import load_script
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -196,9 +196,6 @@ _BARE = frozenset(("div", "span", "i", "p"))
 """Kept only with attributes of their own."""
 _VOID = frozenset(("area", "base", "col", "embed", "hr", "img", "input", "meta", "source", "track", "wbr"))
 
-Box = tuple[float, float, float, float]
-"""x, y, width and height in screenshot pixels, from the viewport's top left corner."""
-
 
 @dataclass(frozen=True)
 class PageDetails:
@@ -207,8 +204,9 @@ class PageDetails:
     html: str
     """The pruned HTML."""
     elements: dict[str, dict[str, Any]]
-    """By bid: `bbox` (a Box as a list, or None where the element is not laid out), `visibility` (0 to 1), `clickable`,
-    `set_of_marks` (clickable and at least half visible)."""
+    """By bid: `bbox` ([x, y, width, height] in screenshot pixels from the viewport's top left corner, or None where the
+    element is not laid out), `visibility` (0 to 1), `clickable`, `set_of_marks` (clickable and at least half visible).
+    """
 
 
 async def take(tab: Tab, hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]) -> PageDetails:
@@ -228,8 +226,8 @@ def describe(
         scale: screenshot pixels per CSS pixel.
         viewport: width and height in CSS pixels.
     """
-    documents = [_Document(data, snapshot["strings"]) for data in snapshot["documents"]]
-    width, height = viewport[0] * scale, viewport[1] * scale
+    strings: Sequence[str] = snapshot["strings"]
+    documents = [_Document(data, strings) for data in snapshot["documents"]]
     hidden = frozenset(hidden_ids)
     elements: dict[str, dict[str, Any]] = {}
     parts: list[str] = []
@@ -248,16 +246,18 @@ def describe(
                 parts.append(html.escape(text, quote=False) + "\n")
             continue
         if document.types[node] == _ELEMENT:
-            attributes = document.attributes(node)
+            flat = [strings[index] if index >= 0 else "" for index in document.attributes[node]]
+            attributes = dict(zip(flat[::2], flat[1::2], strict=True))
             if attributes.get("id") in hidden:
                 continue
-            rectangle = document.rectangle(node, left, up)
+            box: list[float] = []
+            if node in document.boxes:
+                x, y, wide, high = document.boxes[node]
+                box = [x - document.scrolled[0] + left, y - document.scrolled[1] + up, wide, high]
             if bid := attributes.get("bid"):
-                box = [scale * number for number in rectangle] if rectangle else None
-                visible = _share_inside(box, width, height) if box else 0.0
-                clickable = node in document.clickable
+                visible, clickable = _share_inside(box, viewport) if box else 0.0, node in document.clickable
                 elements[bid] = {
-                    "bbox": box,
+                    "bbox": [scale * number for number in box] or None,
                     "visibility": visible,
                     "clickable": clickable,
                     "set_of_marks": clickable and visible >= 0.5,
@@ -271,7 +271,7 @@ def describe(
                 if name not in _VOID:
                     stack.append(f"</{name}>\n")
             if node in document.frames:
-                corner = rectangle or (left, up)
+                corner = box[:2] or [left, up]
                 stack.append((documents[document.frames[node]], 0, corner[0], corner[1]))
         stack.extend((document, child, left, up) for child in reversed(document.children.get(node, ())))
     return PageDetails("".join(parts)[:MAX_HTML_CHARS], elements)
@@ -288,8 +288,7 @@ class _Document:
         self.types: Sequence[int] = nodes["nodeType"]
         self.names = [strings[index].lower() if index >= 0 else "" for index in nodes["nodeName"]]
         self.values = [strings[index] if index >= 0 else "" for index in nodes["nodeValue"]]
-        self._attributes = nodes["attributes"]
-        self._strings = strings
+        self.attributes: Sequence[Sequence[int]] = nodes["attributes"]
         self.clickable = frozenset(nodes.get("isClickable", {}).get("index", ()))
         inner = nodes.get("contentDocumentIndex", {})
         self.frames = dict(zip(inner.get("index", ()), inner.get("value", ()), strict=True))
@@ -300,25 +299,11 @@ class _Document:
                 self.boxes[number] = bounds
         self.scrolled = (float(data.get("scrollOffsetX") or 0), float(data.get("scrollOffsetY") or 0))
 
-    def attributes(self, node: int) -> dict[str, str]:
-        flat = self._attributes[node]
-        return {
-            self._strings[name]: self._strings[value] if value >= 0 else ""
-            for name, value in zip(flat[::2], flat[1::2], strict=True)
-        }
 
-    def rectangle(self, node: int, left: float, up: float) -> Box | None:
-        """Where a node is, with its document's corner at (left, up); None where it is not laid out."""
-        if node not in self.boxes:
-            return None
-        x, y, width, height = self.boxes[node]
-        return x - self.scrolled[0] + left, y - self.scrolled[1] + up, width, height
-
-
-def _share_inside(box: Sequence[float], width: float, height: float) -> float:
-    """Share of a box's area within the viewport."""
+def _share_inside(box: Sequence[float], viewport: tuple[int, int]) -> float:
+    """Share of a box's area within the viewport, both in CSS pixels."""
     x, y, wide, high = box
     if wide <= 0 or high <= 0:
         return 0.0
-    seen = max(0.0, min(x + wide, width) - max(x, 0.0)) * max(0.0, min(y + high, height) - max(y, 0.0))
-    return seen / (wide * high)
+    seen_wide, seen_high = min(x + wide, viewport[0]) - max(x, 0.0), min(y + high, viewport[1]) - max(y, 0.0)
+    return max(0.0, seen_wide) * max(0.0, seen_high) / (wide * high)

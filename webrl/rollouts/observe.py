@@ -12,11 +12,10 @@ import asyncio
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.rollouts.devtools import ChannelError
+from webrl.rollouts.html import observe_html
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
@@ -160,7 +159,6 @@ def _attribute(pair: tuple[str, Any]) -> str:
     return f"{name}={value!r}"
 
 
-JS_FOLDER = Path(__file__).parent / "js"
 # MiniWoB's own display of goal, reward and time: never part of what agent or judge see.
 HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "episode-id")
 
@@ -172,12 +170,6 @@ MAX_TEXT_CHARS = 2_000_000
 _GONE = re.compile(r"given (frame)?id\b|Cannot find context|context was destroyed|__webrl is not defined", re.I)
 # Chromium names the class of what was thrown from a version after 126 on.
 _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
-
-
-@cache
-def load_script(*names: str) -> str:
-    """Concatenated JavaScript files of this package, by name without `.js`."""
-    return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 async def read_page(
@@ -192,8 +184,6 @@ async def read_page(
         hidden_ids: DOM ids of the elements left out.
     """
     from playwright.async_api import Error
-
-    from webrl.rollouts.html import observe_html
 
     if limit := seen.get("tooLarge"):
         return f"RootWebArea {valid_text(await tab.page.title())!r:.200}\n\tStaticText 'Not shown: {limit}.'", None

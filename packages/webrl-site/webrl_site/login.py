@@ -22,9 +22,9 @@ from filelock import AsyncFileLock
 
 from webrl.errors import DataError
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab, load_script
 from webrl.rollouts.env import HORIZON_MS
-from webrl.rollouts.observe import load_script, shown_frames
+from webrl.rollouts.observe import shown_frames
 from webrl.runs.store import write_json
 from webrl_site.hooks import run_command
 from webrl_site.settings import FormLogin, WebConfig

@@ -14,9 +14,8 @@ import pytest
 from playwright.async_api import Page
 
 from webrl.llm.prompts import released_parts
-from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab, load_script
 from webrl.rollouts.html import hide_scrollbars, observe_html, simplify
-from webrl.rollouts.observe import load_script
 from webrl.types import Step
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -35,7 +35,7 @@ from webrl.runs.store import write_json, write_records
 from webrl.stages import Context
 from webrl.suites import eval_tasks
 from webrl.tasks.curriculum import practice_tasks
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 

@@ -19,8 +19,7 @@ from webrl.llm.loading import load_tokenizer, prompt_of
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
-from webrl.training.metrics import read_metrics
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.types import Label, Status, Trajectory
 
 

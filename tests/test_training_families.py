@@ -92,9 +92,7 @@ def test_attention_of_packed_sequences_by_hand(window: int | None) -> None:
     torch.testing.assert_close(kept, expected[:, layout.keep])
 
 
-@pytest.mark.parametrize(
-    "unknown", [{"softcap": 0.7}, {"s_aux": torch.ones(2)}, {"dropout": 1}, {"is_causal": False}]
-)
+@pytest.mark.parametrize("unknown", [{"softcap": 0.7}, {"s_aux": torch.ones(2)}, {"dropout": 1}, {"is_causal": False}])
 def test_an_attention_keyword_that_is_not_known_is_refused_by_name(unknown: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(unknown))):
         packed_attention(torch.nn.Module(), *make_heads(4), None, **unknown)

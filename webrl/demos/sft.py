@@ -19,8 +19,7 @@ from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.answers import read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
-from webrl.training.metrics import read_metrics
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory
 

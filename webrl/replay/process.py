@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
-from webrl.llm.loading import adapter_base, model_folder
+from webrl.llm.loading import config_of, model_folder
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.replay.sources import (
     Source,
@@ -36,7 +35,7 @@ from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
 from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_json, write_records
+from webrl.runs.store import count_lines, write_records
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
@@ -44,7 +43,6 @@ _NO_MODEL = "none"
 _PUBLISHED_TOKENS = 15872
 """16,384 less 512 for the reply."""
 _REPLY_TOKENS = 512
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,8 @@ def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: S
         overrides: `key=value`, which win.
 
     Raises:
-        DataError: no rollouts there, or a model folder whose config cannot be read.
+        DataError: no rollouts there.
+        ModelError: a model folder whose config cannot be read.
         UsageError: a bad override.
     """
     settings = []
@@ -222,22 +221,12 @@ def context_of(model: str) -> int | None:
     """Positions that a model folder's config states; None if it states none, or for a hub name.
 
     Raises:
-        DataError: a config.json that is no JSON object.
-        ModelError: a path that does not exist.
+        ModelError: a path that does not exist, or a config that cannot be read.
     """
-    folder = model_folder(model)
-    base = adapter_base(folder) if folder else None
-    if base:
-        return context_of(base)
-    if folder is None or not (folder / "config.json").is_file():
+    if model_folder(model) is None:
         return None
-    data = read_json(folder / "config.json")
-    if not isinstance(data, dict):
-        raise DataError(f"{folder / 'config.json'}: expected an object, found {data!r:.80}")
-    inner = data.get("text_config")
-    places: list[dict[str, Any]] = [data, inner] if isinstance(inner, dict) else [data]
-    found = (place.get(key) for place in places for key in _CONTEXT_KEYS)
-    return next((n for n in found if type(n) is int and n > 0), None)
+    positions = getattr(config_of(model).get_text_config(), "max_position_embeddings", None)
+    return int(positions) if positions else None
 
 
 def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,22 @@ def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
         values = [line[key] for line in lines if key in line]
         summary[f"{name}_{key}"] = values[-1] if key in _LAST else sum(values) / len(values)
     return summary
+
+
+@dataclass(frozen=True)
+class TrainingPaths:
+    """Paths of a model that is trained outside a run's phases: the supervised start, the outcome model."""
+
+    data: tuple[Path, ...]
+    """Training data: demonstrations, or judged trajectories."""
+    init: str
+    """Model to start from: folder or hub name."""
+    out: Path
+    """Folder of the new model."""
+    rehearsed: tuple[Path, ...] = ()
+    """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
+
+    @property
+    def report(self) -> Path:
+        """Folder next to the model: report.json, a plot, metrics.jsonl, problems.txt."""
+        return self.out.with_name(self.out.name + "_report")

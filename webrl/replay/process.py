@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
 from webrl.llm.loading import config_of, model_folder
 from webrl.replay.demonstrations import check_demonstrations
@@ -34,7 +33,6 @@ from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
-from webrl.runs.progress import progress
 from webrl.runs.store import count_lines, write_records
 
 SAMPLES = Path("data/samples")
@@ -272,10 +270,9 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
-            with progress(rollouts.num_bytes, "stage 1", "B") as bar:
-                own = replace(tools.judged(outcomes), on_bytes=bar.update)
-                steps = read_steps(rollouts, own)
-                summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
+            own = tools.judged(outcomes)
+            steps = read_steps(rollouts, own)
+            summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
             summary.trajectories = dict(own.counts)
             if not summary.num_current:
                 hint = "; steps without token ids need --actor_path" if own.counts["no_token_ids"] else ""
@@ -286,11 +283,9 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
             rng = random.Random(f"{config.seed}:process_data")
             num_current = summary.num_current or count_lines(plan.output)
-            with progress(sum(source.num_bytes for source in history), "stage 2", "B") as bar:
-                tools = replace(tools, on_bytes=bar.update)
-                summary.history, _ = add_history(
-                    plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
-                )
+            summary.history, _ = add_history(
+                plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
+            )
         if tools.scorer:
             summary.scored = tools.scorer.counts
         summary.problems = dict(problems.counts)
@@ -306,6 +301,5 @@ def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[st
     read = read_trajectories(source, Tools(ProblemLog(num_shown=0)))
     trajectories = (trajectory for _, trajectory, _ in read)
     total = count_lines(source.path) if source.kind == "trajectories" else 0  # about, for progress
-    total = len(trace_paths(source.path)) if source.kind == "vab" else total
     judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": orm})})
     return judge(judged, trajectories, labels, total)

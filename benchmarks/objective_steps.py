@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from webrl.config import RunConfig
+from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import LossOutput, get_objective
-from webrl.training.packing import Example, Item, Pack, actor_inputs, pack
+from webrl.training.packing import Item, Pack, actor_inputs, pack
 from webrl.training.schedule import sample_batches
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, Watch, train

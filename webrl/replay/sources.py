@@ -16,9 +16,10 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.llm.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.pictures import Example
 from webrl.llm.turns import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
-from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
+from webrl.replay.records import NextPrompt, StepEncoder, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
@@ -168,7 +169,7 @@ def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> 
         return
     tools.counts["trajectories"] += 1
     for step in trajectory.steps:
-        ids = EncodedStep(step.prompt_ids, step.action_ids) if step.prompt_ids else None
+        ids = Example(step.prompt_ids, step.action_ids) if step.prompt_ids else None
         if ids is None and tools.encode:
             ids = tools.encode(trajectory, step.index)
         if ids is None or not ids.action_ids:

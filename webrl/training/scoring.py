@@ -18,7 +18,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
-from webrl.llm.pictures import Picture
+from webrl.llm.pictures import Example, Picture
 from webrl.llm.products import use_products
 from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
@@ -27,7 +27,7 @@ from webrl.training.architectures import compile_layers
 from webrl.training.critic import load_critic, values_of
 from webrl.training.critic_data import next_state_of, state_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
-from webrl.training.packing import Example, Item, Pack, make_item, pack, plan_rows
+from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import world
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord

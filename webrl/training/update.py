@@ -18,14 +18,15 @@ from torch import Tensor
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import mark_folder, pick_device
+from webrl.llm.pictures import Example
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
 from webrl.training.critic import open_critic
-from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
+from webrl.training.critic_data import critic_loss_function, critic_states, states_by_sample
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
-from webrl.training.packing import Example, Item, Pack, make_item
+from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
 from webrl.training.trainer import Job, Watch, train
@@ -53,8 +54,7 @@ def train_critic(
         init_dir: the previous phase's critic, or an actor folder (its model plus a fresh value head).
 
     Returns:
-        Counts and means: `critic_loss`, `critic_samples`, …, and `critic_calibration` (of each state's value just
-        before it was first trained on); {} if `out_dir` was finished already, or off the main process.
+        `critic_loss`, `critic_samples`, …; {} if `out_dir` was finished already, or off the main process.
 
     Raises:
         DataError: no records.
@@ -72,10 +72,9 @@ def train_critic(
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        loss=critic_loss_function(states), save=save, histograms=("value", "outcome"), units=states_by_sample(states),
+        loss=critic_loss_function(states), save=save, units=states_by_sample(states),
     )  # fmt: skip
-    result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
-    return result | calibration_summary(metrics_path, len(samples), config.critic)
+    return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
 def train_actor(

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.evaluate import wilson_interval
-from webrl.reward.report import reliability_bins
-from webrl.training.calibration import NUM_BINS
+from webrl.reward.report import NUM_BINS, reliability_bins
 from webrl_report.plots import clean_axes, margins, new_figure, save_figure
 
 

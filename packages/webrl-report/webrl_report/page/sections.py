@@ -260,19 +260,6 @@ def judge(run: RunFacts) -> Section:
         )
     else:
         section.lacks = "Nothing has been judged."
-    for phase in reversed(run.phases):  # the last one that trained a critic
-        bins = (phase.counts("train").get("critic_calibration") or {}).get("bins")
-        if isinstance(bins, list) and bins:
-            counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
-            note = (
-                f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value that it "
-                f"predicted. Hollow: fewer than {MIN_IN_BIN} steps."
-            )
-            title, line = "The critic's calibration", _calibration("steps", counted)
-            section.figures.append(
-                interval_chart(title, note, [line], x_label="value", y_label="outcome", diagonal=True)
-            )
-            break
     return section
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from webrl.evaluate import is_success, wilson_interval
 from webrl.reward.labels import read_labels
@@ -30,6 +29,8 @@ def judge_report(
         `value` (None where it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
         interval; else empty) and `num` (denominator); `num_unjudged`, which are in none of the figures.
     """
+    from sklearn.metrics import roc_auc_score
+
     y = np.asarray(truth, dtype=np.int64)  # [N]
     p = np.asarray(p_yes, dtype=np.float64)  # [N]
     said = (p > threshold).astype(np.int64)  # [N]
@@ -48,7 +49,7 @@ def judge_report(
         "balanced_accuracy": _figure((tp / successes + tn / failures) / 2 if has_both else None, (), len(y)),
         "precision": _proportion(tp, tp + fp),
         "recall": _proportion(tp, tp + fn),
-        "auc": _figure(_auc(y, p) if has_both else None, (), len(y)),
+        "auc": _figure(float(roc_auc_score(y, p)) if has_both else None, (), len(y)),
         "num_unjudged": num_unjudged,
     }
 
@@ -114,9 +115,3 @@ def _figure(value: float | None, ci95: tuple[float, ...], num: int) -> dict[str,
 
 def _proportion(count: int, num: int) -> dict[str, Any]:
     return _figure(count / num, wilson_interval(count, num), num) if num else _figure(None, (), 0)
-
-
-def _auc(truth: NDArray[Any], values: NDArray[Any]) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(truth, values))

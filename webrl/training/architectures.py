@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from webrl.config import OptimConfig
 from webrl.errors import ModelError
 from webrl.training.layers.attention import register
+from webrl.training.layers.fused import allow_variants
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,6 @@ _ATTENTION = (
     "_varlen_attn",
 )
 """Operators whose outputs `selective` checkpointing keeps."""
-_COMPILED_VARIANTS = 64
 
 
 def route_of(config: Any) -> Route:
@@ -152,14 +152,6 @@ def compile_layers(lm: Any) -> None:
     allow_variants()
     for layer in layers_of(lm) or ():
         layer.compile(dynamic=True)
-
-
-def allow_variants() -> None:
-    """Let a function be compiled often enough for all layers, which share it: with and without gradient, autocast, ….
-
-    Past torch's limit it would run as it is, without a word.
-    """
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
 
 
 def _selective_contexts() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +65,6 @@ def next_state_of(record: StepRecord, root: Path) -> Example | None:
         return None
     digest = record.next_screenshot_sha256
     return Example(record.next_prompt_ids, (), Picture(root / record.next_screenshot, digest) if digest else None)
-
-
-def states_by_sample(states: Sequence[State]) -> list[list[int]]:
-    """Positions of each record's states (`Job.units`): a sample's loss is that of s and s' both, as released."""
-    units: defaultdict[int, list[int]] = defaultdict(list)
-    for position, state in enumerate(states):
-        units[state.sample].append(position)
-    return list(units.values())
 
 
 def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:

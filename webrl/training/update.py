@@ -22,7 +22,7 @@ from webrl.llm.pictures import Example
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
 from webrl.training.critic import open_critic
-from webrl.training.critic_data import critic_loss_function, critic_states, states_by_sample
+from webrl.training.critic_data import critic_loss_function, critic_states
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
@@ -70,9 +70,12 @@ def train_critic(
     start = Start(str(init_dir), seed, config.critic.heads, sees=config.rollout.image_size is not None)
     model, save = open_start(start, tokenizer, config.critic, config.models.prompt)
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
+    units: dict[int, list[int]] = {}  # the loss of a sample is that of s and s' both, as released
+    for position, state in enumerate(states):
+        units.setdefault(state.sample, []).append(position)
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        loss=critic_loss_function(states), save=save, units=states_by_sample(states),
+        loss=critic_loss_function(states), save=save, units=list(units.values()),
     )  # fmt: skip
     return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 

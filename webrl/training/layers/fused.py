@@ -19,8 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from webrl.training.architectures import allow_variants
-
 NORMS = {
     "GemmaRMSNorm": 1.0, "Gemma3RMSNorm": 1.0, "GraniteRMSNorm": 0.0, "LlamaRMSNorm": 0.0,
     "MistralRMSNorm": 0.0, "MixtralRMSNorm": 0.0, "Olmo3RMSNorm": 0.0, "Phi3RMSNorm": 0.0, "Qwen2MoeRMSNorm": 0.0,
@@ -35,6 +33,7 @@ ROTARY = frozenset((
     "gemma", "gemma3", "granite", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
 ))  # fmt: skip
 """Modules of transformers whose `apply_rotary_pos_emb` rotates by halves."""
+_COMPILED_VARIANTS = 64
 
 
 def fuse(lm: nn.Module) -> None:
@@ -104,7 +103,7 @@ def _fuse_rotary(name: str) -> None:
 
 def _by_one_kernel(function: Callable[..., Any], x: Tensor, *others: Any, **options: Any) -> Any:
     """Call a function, compiled if its first tensor is on a GPU."""
-    if x.is_cuda and not torch.compiler.is_compiling() and _has_triton():
+    if x.is_cuda and not torch.compiler.is_compiling():
         function = _compiled(function)
     return function(x, *others, **options)
 
@@ -112,9 +111,12 @@ def _by_one_kernel(function: Callable[..., Any], x: Tensor, *others: Any, **opti
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     allow_variants()
-    return torch.compile(function, dynamic=True)
+    return torch.compile(function, dynamic=True) if find_spec("triton") else function
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def allow_variants() -> None:
+    """Let a function be compiled often enough for all layers, which share it: with and without gradient, autocast, ….
+
+    Past torch's limit it would run as it is, without a word.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)

@@ -21,9 +21,8 @@ from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import LossOutput, get_objective
 from webrl.training.packing import Item, Pack, actor_inputs, pack
-from webrl.training.schedule import sample_batches
 from webrl.training.scoring import score_actions, score_targets
-from webrl.training.trainer import Job, Watch, train
+from webrl.training.trainer import Job, Watch, sample_batches, train
 from webrl.training.update import actor_job, cut_items, policy_loss_function, prepare
 from webrl.types import StepRecord
 

@@ -21,8 +21,7 @@ from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, actor_inputs, pack
-from webrl.training.schedule import sample_batches
-from webrl.training.trainer import Job, Watch, memory_errors, train
+from webrl.training.trainer import Job, Watch, memory_errors, sample_batches, train
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import resource
 import sys
 import time
@@ -34,7 +35,6 @@ from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
-from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
@@ -178,6 +178,41 @@ def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
         replace(batch, beside=[job.beside[i] for i in share], beside_weight=job.beside_weight)
         for batch, share in zip(batches, shares, strict=True)
     ]
+
+
+def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[int]]:
+    """Item indices of every optimizer step, in a seeded order that does not depend on ranks or packing.
+
+    Each epoch is its own permutation, and its last batch may be smaller (its loss is the mean over its own samples).
+    A fractional number of epochs ends within one; `config.steps` goes round for that many steps instead.
+    """
+    if not num_items:
+        return []
+    epochs = -(-config.steps // -(-num_items // config.batch_size)) if config.steps else config.epochs
+    left = max(1, round(num_items * epochs))
+    batches: list[list[int]] = []
+    epoch = 0
+    while left > 0:
+        order = list(range(num_items))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        order = order[:left]
+        batches += [order[start : start + config.batch_size] for start in range(0, len(order), config.batch_size)]
+        left -= len(order)
+        epoch += 1
+    return batches[: config.steps or None]
+
+
+def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
+    """Rate of optimizer step `step` (0-based): linear warm-up, then constant, cosine or linear decay to zero."""
+    warmup = round(config.warmup_ratio * num_steps)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, num_steps - warmup)
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.schedule == "linear":
+        return config.lr * (1 - progress)
+    return config.lr
 
 
 def _run(

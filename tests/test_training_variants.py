@@ -21,7 +21,7 @@ from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, actor_inputs, pack
-from webrl.training.trainer import Job, Watch, memory_errors, sample_batches, train
+from webrl.training.trainer import Job, memory_errors, sample_batches, train
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])
@@ -80,7 +80,7 @@ def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: st
 
     job = Job(
         name="actor", model=model, items=items, active=[True] * len(items), ids=[""] * len(items),
-        loss=loss, save=lambda _, folder: folder.mkdir(), watch=Watch(1, items[:2]),
+        loss=loss, save=lambda _, folder: folder.mkdir(), heldout=items[:2], watch_every=1,
     )  # fmt: skip
     train(job, config, out=tmp_path / "new", seed=0, metrics_path=tmp_path / "metrics.jsonl", device="cpu")
     assert passes.count(True) == 2 * len(model.lm.model.layers) * rows.count(True) > 0

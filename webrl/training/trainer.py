@@ -45,16 +45,6 @@ Results = list[tuple[list[int], dict[str, Tensor]]]
 """Of each row of one step: its sample indices, and per-sample metrics."""
 
 
-@dataclass(frozen=True)
-class Watch:
-    """Validation while a job trains; it does not change the training."""
-
-    every: int
-    """Optimizer steps between looks; the last step is looked at in any case."""
-    items: Sequence[Item]
-    """Held-out samples; the mean of their losses is logged as `val_loss`."""
-
-
 class NotFiniteError(TrainingError):
     """A loss or a gradient that is not a finite number."""
 
@@ -99,8 +89,10 @@ class Job:
     """(trained weights by name, folder): write the finished model."""
     histograms: tuple[str, ...] = ()
     """Metrics that are also logged sample by sample, as `<metric>_values`."""
-    watch: Watch | None = None
-    """Looked at while training."""
+    heldout: Sequence[Item] = ()
+    """The mean of their losses is logged as `val_loss`; they do not change the training."""
+    watch_every: int = 0
+    """Optimizer steps between two of these; 0: after the last step only, where it is in any case."""
     units: Sequence[Sequence[int]] = ()
     """Samples that are drawn together and count as one, with their losses summed; empty: each sample is one."""
     beside: range = range(0)
@@ -233,8 +225,8 @@ def _run(
         bar.set_postfix_str(f"loss {values['loss']:.4f}")
         bar.update()
         is_last = step + 1 == len(batches)
-        is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
-        if is_watched:
+        is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
+        if job.heldout and is_watched:
             values["val_loss"] = loop.validate()
         is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
         is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
@@ -303,8 +295,7 @@ class _Loop:
 
     def validate(self) -> float:
         """Return the mean loss of the held-out samples."""
-        assert self.job.watch is not None
-        items, packs = self.job.watch.items, self.job.model.packs
+        items, packs = self.job.heldout, self.job.model.packs
         lengths = [len(item.ids) for item in items]
         rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
         self.engine.model.eval()

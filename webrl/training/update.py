@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from webrl.training.objectives import LossInput, LossOutput, Objective, get_obje
 from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
-from webrl.training.trainer import Job, Watch, train
+from webrl.training.trainer import Job, train
 from webrl.training.transfer import send
 from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
 from webrl.types import StepRecord
@@ -209,7 +208,6 @@ def train_sft(
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
     held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
-    watch = Watch(watch_every or sys.maxsize, held)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -218,7 +216,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        loss=loss, save=save, watch=watch if heldout else None,
+        loss=loss, save=save, heldout=held, watch_every=watch_every,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 

@@ -1,6 +1,6 @@
 """What each optimizer step does to each sample: log-ratios, residuals, gradients, by outcome and probability.
 
-The training is `webrl train`'s own; a `Watch` looks at a fixed set of its samples before the first and after each step.
+The training is `webrl train`'s own; a fixed set of its samples is looked at before the first and after each step.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from webrl.config import RunConfig
+from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import LossOutput, get_objective
-from webrl.training.packing import Example, Item, Pack, actor_inputs, pack
-from webrl.training.schedule import sample_batches
+from webrl.training.packing import Item, Pack, actor_inputs, pack
 from webrl.training.scoring import score_actions, score_targets
-from webrl.training.trainer import Job, Watch, train
+from webrl.training.trainer import Job, sample_batches, train
 from webrl.training.update import actor_job, cut_items, policy_loss_function, prepare
 from webrl.types import StepRecord
 
@@ -65,7 +65,7 @@ def measure_steps(
 
     metrics = out / "metrics.jsonl"
     histograms = (*job.histograms, "loss")
-    watched: Job = dataclasses.replace(job, loss=loss, histograms=histograms, watch=Watch(1, job.items[:1]))
+    watched: Job = dataclasses.replace(job, loss=loss, histograms=histograms, heldout=job.items[:1], watch_every=1)
     train(watched, config.actor, out=out / "actor", seed=config.seed + 1, metrics_path=metrics, device="cpu")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     batches = [{key: row[f"actor/{key}_values"] for key in histograms} for row in rows]

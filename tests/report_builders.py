@@ -93,7 +93,7 @@ def build_run(path: Path, num_phases: int = 2, num_tasks: int = 12, **config: An
         mark(folder, "rollout", {"num_rollouts": len(tried), "status": {"page_ended": len(tried)}})
         mark(folder, "label", {"num_labelled": len(tried), "num_success": sum(rewards)})
         mark(folder, "replay", {"num_current": len(tried), "history": {"kept": 3 * number, "failed": 2}})
-        mark(folder, "train", {"critic_calibration": {"bins": [{"count": 8, "value": 0.4, "outcome": 0.5}]}}, 30.0)
+        mark(folder, "train", {}, 30.0)
         mark(folder, "accept", {"rate_factor": 1.0}, seconds=0.0)
         parents = [t for t, reward in zip(kept, rewards, strict=True) if not reward]
     return run

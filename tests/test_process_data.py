@@ -452,6 +452,7 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor,
     dry = run_script(*arguments, "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0, dry.stderr
     assert "with history      train_filter.jsonl" in dry.stdout
+    assert "judge's prompt    chat, at most " in dry.stdout
     assert not (tmp_path / "train.jsonl").exists()
     monkeypatch.chdir(tmp_path)
     assert process_data.main(arguments) == 0
@@ -515,13 +516,6 @@ def script(tmp_path, monkeypatch, capsys):
         return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return call
-
-
-def test_the_judges_prompt_is_said_too(tmp_path, actor, script):
-    write_trace(tmp_path / "vab")
-    arguments = ["--rollout_path", "vab", "--actor_path", actor, "--orm_path", actor, "--add_reward", "--dry-run"]
-    result = script(*arguments)
-    assert "judge's prompt    webrl, at most 3584 tokens, system text ours\n" in result.stdout
 
 
 def test_what_the_models_need_is_looked_for_first(tmp_path, actor):

@@ -52,7 +52,7 @@ def phase(number: int, successes: int) -> dict[str, Any]:
                 },
             },
         },
-        "losses": {"critic_loss": 0.25, "critic_lr": 1e-6, "critic_calibration": {"auc": 0.75}, "actor_loss": 0.125},
+        "losses": {"critic_loss": 0.25, "critic_lr": 1e-6, "critic_accuracy": 0.75, "actor_loss": 0.125},
         "eval": rate(successes, 240) | {"by_task": {"click": rate(successes // 10, 24)}, "heldout_types": rate(3, 60)},
         "seconds": {"rollout": 50.2, "train": 69.8},
         "peak_mib": {"rollout": 1024.0, "train": 2048.0},
@@ -84,7 +84,7 @@ def test_a_phase_shows_counts_reasons_interval_and_seconds():
         "right by the environment's reward: 45 of 50 (90.0 %), balanced 90.0 %, "
         "no better than one answer for all on 1 of 3 sites"
     )
-    assert rows["critic"] == "loss 0.25, auc 0.75"
+    assert rows["critic"] == "loss 0.25, accuracy 0.75"
     assert rows["actor"] == "loss 0.125"
     assert rows["held-out seeds"] == "96/240 = 40.0 % [34.0, 46.3]"
     assert rows["seconds"] == "rollout 50, train 70"

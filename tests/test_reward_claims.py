@@ -14,7 +14,7 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import llm_judge_messages
 from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, planted_claim, training_examples
-from webrl.reward.orm import UNREADABLE, canonical, judge, judge_prompt, shown_actions
+from webrl.reward.orm import UNREADABLE, canonical, judge_prompt, shown_actions
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
@@ -40,15 +40,6 @@ def test_claims_in_comments_leave_the_judge_s_prompt_as_it_was():
     raw = CONFIG.model_copy(update={"actions": "raw"})
     assert judge_prompt(claiming, tokenizer, raw) != judge_prompt(plain, tokenizer, raw)
     assert judge_prompt(plain, tokenizer, raw) == judge_prompt(plain, tokenizer, CONFIG), "what the tiny ORM knows"
-
-
-def test_p_yes_is_the_same_with_claims_in_comments():
-    async def both():
-        async with open_model(ORM, EngineConfig(), ModelsConfig()) as model:
-            return [await judge(t, model, CONFIG) for t in (FAILED, with_claims(FAILED))]
-
-    plain, claiming = asyncio.run(both())
-    assert plain == claiming
 
 
 def test_claims_on_the_final_page_make_no_success_of_a_failure():

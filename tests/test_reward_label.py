@@ -97,16 +97,10 @@ def test_no_answer_at_all_is_a_judge_error(pair):
         yes_probability(*pair)
 
 
-def test_answer_tokens_are_single_tokens_where_the_tokenizer_has_them():
-    tokenizer = make_tokenizer("YES", "NO")
-    tokens = list(answer_tokens(tokenizer))
-    assert tokenizer.convert_ids_to_tokens(tokens) == ["YES", "NO"]
-
-
-def test_the_first_token_stands_for_a_split_answer():
-    tokenizer = make_tokenizer()
-    tokens = list(answer_tokens(tokenizer))
-    assert tokenizer.convert_ids_to_tokens(tokens) == ["Y", "N"]
+@pytest.mark.parametrize(("whole", "found"), [(("YES", "NO"), ["YES", "NO"]), ((), ["Y", "N"])])
+def test_an_answer_is_its_token_or_the_first_where_the_tokenizer_splits_it(whole, found):
+    tokenizer = make_tokenizer(*whole)
+    assert tokenizer.convert_ids_to_tokens(list(answer_tokens(tokenizer))) == found
 
 
 def test_answers_that_begin_alike_are_refused():

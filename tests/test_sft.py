@@ -20,8 +20,7 @@ from webrl.llm.loading import load_tokenizer, prompt_of
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
-from webrl.training.metrics import read_metrics
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.types import Label, Status, Trajectory
 
 
@@ -110,12 +109,6 @@ def test_the_shipped_demonstrations_lose_no_type_and_no_instruction_that_repeats
         assert {site for site, _ in left} == {site for site, _ in times}
         assert [key for key, num in times.items() if num > 1 and not left[key]] == []
         assert left[cancel] >= 9
-
-
-def test_demonstrations_that_are_each_the_only_one_of_their_kind_are_all_trained_on(caplog):
-    shown = [show(i, "go", "click('1')", site=f"s{i}") for i in range(4)]
-    assert split(shown, 0.5, 0) == (shown, [])
-    assert "sft.heldout=0.5 holds out none of 4 demonstrations" in caplog.text
 
 
 def config_for(folder, **sft):

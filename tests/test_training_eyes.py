@@ -17,13 +17,13 @@ from webrl.errors import DataError, ModelError, StageError, TrainingError, Usage
 from webrl.llm import open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Turn
-from webrl.llm.pictures import Picture, sha256, shrink
+from webrl.llm.pictures import Example, Picture, sha256, shrink
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
 from webrl.training import train_sft
 from webrl.training.models import PackedActor, load_actor
-from webrl.training.packing import Example, Item, make_item, pack
+from webrl.training.packing import Item, make_item, pack
 from webrl.training.scoring import score_actions, score_targets
 from webrl.types import StepRecord
 

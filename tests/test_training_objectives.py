@@ -161,7 +161,7 @@ def test_awr_weights_by_the_exponential_advantage_up_to_20() -> None:
 
 
 def test_digirl_step_advantage_is_doubly_robust() -> None:
-    from webrl.training.objectives.digirl import step_advantage
+    from webrl.training.objectives.baselines import step_advantage
 
     record = make_record("a", 0, 3, 1, value=0.2, next_value=0.6)
     # 0.5^2 * 1 + 0.75 * (0.6 - 0.2)

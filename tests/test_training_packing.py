@@ -8,7 +8,6 @@ import pytest
 import torch
 from training_builders import make_actor, make_items
 
-from webrl.training.layers.head import token_logprobs
 from webrl.training.models import load_actor
 from webrl.training.packing import HEADER_TOKENS, Item, actor_inputs, cut_to, pack, plan_rows
 
@@ -88,18 +87,3 @@ def test_packed_logprobs_equal_transformers_own_logits(tmp_path: Path) -> None:
         logprobs = plain(torch.tensor([item.ids])).logits[0].log_softmax(-1)
         theirs += [logprobs[-i - 1, item.ids[-i]].item() for i in range(item.num_targets, 0, -1)]
     torch.testing.assert_close(ours, torch.tensor(theirs), rtol=1e-4, atol=1e-5)
-
-
-def test_chunked_head_equals_the_whole_softmax() -> None:
-    torch.manual_seed(0)
-    hidden = torch.randn(11, 8, dtype=torch.float32, requires_grad=True)
-    weight = torch.randn(50, 8, requires_grad=True)
-    targets = torch.randint(0, 50, (11,))
-    scale = torch.randn(11)
-    whole = (hidden @ weight.t()).log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    expected = torch.autograd.grad((whole * scale).sum(), (hidden, weight))
-    chunked = token_logprobs(hidden, weight, targets, chunk_elements=150)  # 3 positions at a time
-    torch.testing.assert_close(chunked, whole)
-    actual = torch.autograd.grad((chunked * scale).sum(), (hidden, weight))
-    for a, e in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from webrl.config import OptimConfig
-from webrl.training.schedule import learning_rate, sample_batches
+from webrl.training.trainer import learning_rate, sample_batches
 
 
 def test_each_epoch_visits_every_sample_once() -> None:

@@ -15,9 +15,9 @@ from training_builders import FAR, make_actor, make_config, make_record, make_re
 
 from webrl.errors import DataError
 from webrl.evaluate import sign_test
+from webrl.llm.pictures import Example
 from webrl.training import score_actions, train_actor
 from webrl.training.checkpoint import Checkpoints
-from webrl.training.packing import Example
 from webrl.training.trust import TrustRegion, make_region
 
 

@@ -43,9 +43,7 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
     actor = make_actor(tmp_path / "actor")
     losses = train_critic(records, actor, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "metrics.jsonl")
     assert losses["critic_samples"] == 18
-    calibration = losses["critic_calibration"]
-    assert calibration["count"] == sum(b["count"] for b in calibration["bins"]) == 18, "each state once"
-    assert 0 <= calibration["auc"] <= 1
+    assert 0 <= losses["critic_accuracy"] <= 1
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 10))  # 3 epochs of 18 in batches of 8
     assert lines[-1]["critic/loss"] < lines[0]["critic/loss"]

@@ -13,7 +13,7 @@ from webrl.demos.sft import train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

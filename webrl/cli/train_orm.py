@@ -12,7 +12,7 @@ from webrl.llm.check import check_model
 from webrl.reward.report import undecided_sites
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,25 +7,22 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.pictures import Example
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
-from webrl.training.metrics import read_metrics
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory
-
-if TYPE_CHECKING:
-    from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +122,6 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
 
 def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:
     """Prompt and answer ids of every step, as if the policy had acted, but for waits and what is no readable action."""
-    from webrl.training.packing import Example
-
     examples: list[Example] = []
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
@@ -138,7 +133,7 @@ def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: P
                 problems.add("wait", place, "a wait tells of a slow machine, not of the task; left out")
                 continue
             try:
-                examples.append(Example(*encoder(trajectory, index)))
+                examples.append(encoder(trajectory, index))
             except PolicyError as error:
                 problems.add("too_long", place, f"{error}; left out")
     return examples

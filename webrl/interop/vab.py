@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,14 +57,11 @@ def trace_paths(folder: Path) -> list[Path]:
     )
 
 
-def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None] | None = None) -> Iterator[Trajectory]:
+def read_vab(folder: Path, problems: ProblemLog) -> Iterator[Trajectory]:
     """Stream the trajectories of a trace folder; what cannot be used is reported and left out.
 
     A trace without an action file, or with a negative score, was cut short by an error: it comes back as
     `Status.ENV_ERROR`, so that it is neither judged nor trained on.
-
-    Args:
-        on_file: called after each trace file (progress).
 
     Raises:
         DataError: no trace folder.
@@ -75,8 +72,6 @@ def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None]
         trajectory = read_trace(path, problems)
         if trajectory is not None:
             yield trajectory
-        if on_file:
-            on_file(path)
 
 
 def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from webrl.errors import DataError
 from webrl.types import Step, StepRecord
@@ -60,6 +61,17 @@ class Picture:
                 f"{self.sha256[:12]}…); restore the file, or collect the episode again"
             )
         return png
+
+
+class Example(NamedTuple):
+    """A prompt of the policy and its answer, which is trained or scored."""
+
+    prompt_ids: Sequence[int]
+    """[P] token ids."""
+    action_ids: Sequence[int]
+    """[A] token ids; empty for a value."""
+    picture: Picture | None = None
+    """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
 
 
 def sha256(png: bytes) -> str:

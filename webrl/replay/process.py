@@ -10,16 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
-from webrl.llm.loading import adapter_base, model_folder
+from webrl.llm.loading import config_of, model_folder
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.replay.sources import (
     Source,
@@ -35,8 +33,7 @@ from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
-from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_json, write_records
+from webrl.runs.store import count_lines, write_records
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
@@ -44,7 +41,6 @@ _NO_MODEL = "none"
 _PUBLISHED_TOKENS = 15872
 """16,384 less 512 for the reply."""
 _REPLY_TOKENS = 512
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True)
@@ -201,7 +197,8 @@ def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: S
         overrides: `key=value`, which win.
 
     Raises:
-        DataError: no rollouts there, or a model folder whose config cannot be read.
+        DataError: no rollouts there.
+        ModelError: a model folder whose config cannot be read.
         UsageError: a bad override.
     """
     settings = []
@@ -219,22 +216,12 @@ def context_of(model: str) -> int | None:
     """Positions that a model folder's config states; None if it states none, or for a hub name.
 
     Raises:
-        DataError: a config.json that is no JSON object.
-        ModelError: a path that does not exist.
+        ModelError: a path that does not exist, or a config that cannot be read.
     """
-    folder = model_folder(model)
-    base = adapter_base(folder) if folder else None
-    if base:
-        return context_of(base)
-    if folder is None or not (folder / "config.json").is_file():
+    if model_folder(model) is None:
         return None
-    data = read_json(folder / "config.json")
-    if not isinstance(data, dict):
-        raise DataError(f"{folder / 'config.json'}: expected an object, found {data!r:.80}")
-    inner = data.get("text_config")
-    places: list[dict[str, Any]] = [data, inner] if isinstance(inner, dict) else [data]
-    found = (place.get(key) for place in places for key in _CONTEXT_KEYS)
-    return next((n for n in found if type(n) is int and n > 0), None)
+    positions = getattr(config_of(model).get_text_config(), "max_position_embeddings", None)
+    return int(positions) if positions else None
 
 
 def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
@@ -290,10 +277,9 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
-            with progress(rollouts.num_bytes, "stage 1", "B") as bar:
-                own = replace(tools.judged(outcomes), on_bytes=bar.update)
-                steps = read_steps(rollouts, own)
-                summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
+            own = tools.judged(outcomes)
+            steps = read_steps(rollouts, own)
+            summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
             summary.trajectories = dict(own.counts)
             if not summary.num_current:
                 hint = "; steps without token ids need --actor_path" if own.counts["no_token_ids"] else ""
@@ -304,11 +290,9 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
             rng = random.Random(f"{config.seed}:process_data")
             num_current = summary.num_current or count_lines(plan.output)
-            with progress(sum(source.num_bytes for source in history), "stage 2", "B") as bar:
-                tools = replace(tools, on_bytes=bar.update)
-                summary.history, _ = add_history(
-                    plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
-                )
+            summary.history, _ = add_history(
+                plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
+            )
         if tools.scorer:
             summary.scored = tools.scorer.counts
         summary.problems = dict(problems.counts)
@@ -324,6 +308,5 @@ def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[st
     read = read_trajectories(source, Tools(ProblemLog(num_shown=0)))
     trajectories = (trajectory for _, trajectory, _ in read)
     total = count_lines(source.path) if source.kind == "trajectories" else 0  # about, for progress
-    total = len(trace_paths(source.path)) if source.kind == "vab" else total
     judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": orm})})
     return judge(judged, trajectories, labels, total)

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.llm.pictures import Picture, png_size, shown_size
+from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, split_thinking
 from webrl.types import Trajectory
 
-
-class EncodedStep(NamedTuple):
-    """Token ids of a step that was not sampled by our own policy (demonstration, imported trace)."""
-
-    prompt_ids: Sequence[int]
-    """[P] the policy prompt."""
-    action_ids: Sequence[int]
-    """[A] the response and the end token."""
-    picture: Picture | None = None
-    """The picture that the prompt's picture tokens represent."""
-
-
-StepEncoder = Callable[[Trajectory, int], EncodedStep]
+StepEncoder = Callable[[Trajectory, int], Example]
 """Tokenises step `index` of a trajectory (`open_encoder` makes one)."""
 NextPrompt = Callable[[Trajectory], Sequence[int]]
 """[P] the prompt after a trajectory's last step (the released objective's s')."""
@@ -47,14 +35,14 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
         tokenizer = eyes.tokenizer
     end = closing_ids(tokenizer, models.prompt_format)
 
-    def encode(trajectory: Trajectory, index: int) -> EncodedStep:
+    def encode(trajectory: Trajectory, index: int) -> Example:
         step, past = trajectory.steps[index], trajectory.steps[:index]
         picture, png = read_picture(trajectory, index, config) if eyes else (None, None)
         prompt = build_policy_prompt(
             tokenizer, trajectory.instruction, past, step.observation, models, rollout.dialect, eyes=eyes, image=png,
             image_size=rollout.image_size or 0, show_text=rollout.show_text,
         )  # fmt: skip
-        return EncodedStep(prompt.ids, (*encode_response(tokenizer, step.response), *end), picture)
+        return Example(prompt.ids, (*encode_response(tokenizer, step.response), *end), picture)
 
     return encode
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
-from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
+from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint, weights_fingerprint
+from webrl.llm.pictures import Example
 from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import judged_demonstrations
-from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder, open_encoder, released_next_prompt
+from webrl.replay.records import NextPrompt, StepEncoder, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
@@ -34,15 +35,6 @@ class Source:
     """A JSONL file, a trace folder, a released `.pt` file, or what `read_demonstrations` takes."""
     kind: Kind
     """How to read it."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size, for progress; of demonstrations none, whose reader does not tell how far it is."""
-        if self.kind == "demonstrations":
-            return 0
-        if self.kind != "vab":
-            return self.path.stat().st_size
-        return sum(p.lstat().st_size for p in trace_paths(self.path))
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,6 @@ class Tools:
     """Left out of an action's perplexity."""
     scorer: Scorer | None = None
     """Scores steps under the current actor; None takes the `ref_logprobs` that are stored."""
-    on_bytes: Callable[[int], Any] = lambda _: None
-    """Progress."""
     run_dir: Path | None = None
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
@@ -143,7 +133,7 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
     the judge's.
     """
     if source.kind == "records":
-        for record in read_records(source.path, StepRecord, tools.problems.on_line, tools.on_bytes):
+        for record in read_records(source.path, StepRecord, tools.problems.on_line):
             tools.counts["steps"] += 1
             yield record
         return
@@ -178,7 +168,7 @@ def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> 
         return
     tools.counts["trajectories"] += 1
     for step in trajectory.steps:
-        ids = EncodedStep(step.prompt_ids, step.action_ids) if step.prompt_ids else None
+        ids = Example(step.prompt_ids, step.action_ids) if step.prompt_ids else None
         if ids is None and tools.encode:
             ids = tools.encode(trajectory, step.index)
         if ids is None or not ids.action_ids:
@@ -214,7 +204,7 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
     """Stream (place for error messages, trajectory, recorded judgement or None if there is none) of a source."""
     if source.kind == "trajectories":
         seen: set[str] = set()
-        for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
+        for number, data in read_lines(source.path, tools.problems.on_line):
             place = f"{source.path}:{number}"
             try:
                 trajectory = Trajectory.from_json(data)
@@ -248,9 +238,8 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
     elif source.kind == "released":
         for trajectory, label in read_released(source.path, tools.problems):
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label
-        tools.on_bytes(source.path.stat().st_size)
     else:
-        for trajectory in read_vab(source.path, tools.problems, lambda p: tools.on_bytes(p.lstat().st_size)):
+        for trajectory in read_vab(source.path, tools.problems):
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, score_label(trajectory)
 
 

@@ -15,7 +15,7 @@ Summary = Mapping[str, Any]
 """One phase of `summary.json` (schema: data/README.md)."""
 
 _TRAINING_SHOWN = (
-    "loss", "accuracy", "auc", "ece", "advantage", "kl", "perplexity", "samples", "steps", "tokens_per_s",
+    "loss", "accuracy", "advantage", "kl", "perplexity", "samples", "steps", "tokens_per_s",
 )  # fmt: skip
 
 
@@ -185,9 +185,7 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
 def _training(phase: Summary, job: str) -> str:
     """Return the training numbers worth a glance; all of them are in summary.json."""
     numbers = {
-        name.removeprefix(f"{job}_").removeprefix("calibration."): v
-        for name, v in flatten(phase.get("losses") or {})
-        if name.startswith(f"{job}_")
+        name.removeprefix(f"{job}_"): v for name, v in flatten(phase.get("losses") or {}) if name.startswith(f"{job}_")
     }
     return _parts({name: numbers[name] for name in _TRAINING_SHOWN if name in numbers})
 

@@ -12,8 +12,9 @@ import numpy as np
 from webrl.evaluate import is_success, wilson_interval
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
-from webrl.training.calibration import auc, reliability
 from webrl.types import Trajectory
+
+NUM_BINS = 10
 
 
 def judge_report(
@@ -28,6 +29,8 @@ def judge_report(
         `value` (None where it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
         interval; else empty) and `num` (denominator); `num_unjudged`, which are in none of the figures.
     """
+    from sklearn.metrics import roc_auc_score
+
     y = np.asarray(truth, dtype=np.int64)  # [N]
     p = np.asarray(p_yes, dtype=np.float64)  # [N]
     said = (p > threshold).astype(np.int64)  # [N]
@@ -46,7 +49,7 @@ def judge_report(
         "balanced_accuracy": _figure((tp / successes + tn / failures) / 2 if has_both else None, (), len(y)),
         "precision": _proportion(tp, tp + fp),
         "recall": _proportion(tp, tp + fn),
-        "auc": _figure(auc(y, p) if has_both else None, (), len(y)),
+        "auc": _figure(float(roc_auc_score(y, p)) if has_both else None, (), len(y)),
         "num_unjudged": num_unjudged,
     }
 
@@ -100,8 +103,10 @@ def undecided_sites(by_site: dict[str, dict[str, int]]) -> list[str]:
 
 def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
     """Return (mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
-    bins = reliability(np.asarray(p_yes, dtype=float), np.asarray(truth, dtype=float))
-    return [(b["value"], round(b["outcome"] * b["count"]), b["count"]) for b in bins]
+    y, p = np.asarray(truth), np.asarray(p_yes, dtype=float)
+    index = np.minimum((p * NUM_BINS).astype(int), NUM_BINS - 1)
+    chosen = [index == b for b in range(NUM_BINS)]
+    return [(float(p[of].mean()), int(y[of].sum()), int(of.sum())) for of in chosen if of.any()]
 
 
 def _figure(value: float | None, ci95: tuple[float, ...], num: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -81,20 +80,13 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
-    """Call `judge_all` from code without an event loop."""
-    return asyncio.run(judge_all(config, trajectories, labels, total))
-
-
-async def judge_all(
-    config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0
-) -> dict[str, int]:
     """Judge a stream of trajectories with the configured judge; counts of this call (`label_trajectories`).
 
     Args:
         total: number of trajectories, for the progress bar.
     """
-    async with AsyncExitStack() as stack:
-        bar = stack.enter_context(progress(total or None, "label", "trajectories"))
+
+    async def work(bar: Any) -> dict[str, int]:
         successes = 0
 
         def show(label: Label) -> None:
@@ -103,12 +95,14 @@ async def judge_all(
             bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
-        model = None
         # The environment's own reward is for ablations only: not to be compared with an outcome model's unsaid.
-        if config.label.judge != "environment":
-            opened = open_model(config.models.orm, config.label.engine, config.models)
-            model = await stack.enter_async_context(opened)
-        return await label_trajectories(trajectories, model, config.label, labels, on_label=show)
+        if config.label.judge == "environment":
+            return await label_trajectories(trajectories, None, config.label, labels, on_label=show)
+        async with open_model(config.models.orm, config.label.engine, config.models) as model:
+            return await label_trajectories(trajectories, model, config.label, labels, on_label=show)
+
+    with progress(total or None, "label", "trajectories") as bar:
+        return asyncio.run(work(bar))
 
 
 def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report
 from webrl.runs.progress import progress
 from webrl.runs.store import read_json, read_records, write_json
-from webrl.training.paths import TrainingPaths
+from webrl.training.metrics import TrainingPaths
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)

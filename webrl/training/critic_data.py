@@ -1,23 +1,19 @@
-"""Makes the critic's training data, its loss for the trainer, and the summary of how well it predicted."""
+"""Makes the critic's training data, and its loss for the trainer."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from webrl.config import CriticConfig
-from webrl.llm.pictures import Picture
-from webrl.training.calibration import calibrate
+from webrl.llm.pictures import Example, Picture
 from webrl.training.critic import critic_loss, values_of
-from webrl.training.metrics import read_metrics
 from webrl.training.objectives import LossOutput, outcome_of
-from webrl.training.packing import Example, Pack
+from webrl.training.packing import Pack
 from webrl.types import StepRecord
 
 
@@ -71,14 +67,6 @@ def next_state_of(record: StepRecord, root: Path) -> Example | None:
     return Example(record.next_prompt_ids, (), Picture(root / record.next_screenshot, digest) if digest else None)
 
 
-def states_by_sample(states: Sequence[State]) -> list[list[int]]:
-    """Positions of each record's states (`Job.units`): a sample's loss is that of s and s' both, as released."""
-    units: defaultdict[int, list[int]] = defaultdict(list)
-    for position, state in enumerate(states):
-        units[state.sample].append(position)
-    return list(units.values())
-
-
 def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
     """Cross-entropy against the outcome as the trainer's loss."""
     targets = torch.tensor([state.target for state in states])
@@ -90,13 +78,3 @@ def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, lis
         return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
 
     return loss
-
-
-def calibration_summary(metrics_path: Path, num_samples: int, config: CriticConfig) -> dict[str, Any]:
-    """`{"critic_calibration": …}` over the first epoch's values, each taken before its own update; {} if not logged."""
-    lines = read_metrics(metrics_path, "critic")
-    steps = -(-num_samples // config.batch_size)
-    first_epoch = [line for line in lines if line["step"] <= steps and "value_values" in line]
-    values = [v for line in first_epoch for v in line["value_values"]]
-    outcomes = [v for line in first_epoch for v in line["outcome_values"]]
-    return {"critic_calibration": calibrate(values, outcomes)} if values else {}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from webrl.errors import UsageError
 from webrl.runs.disk import make_folder, sync_folder
 from webrl.runs.store import cut_torn_line, write_text
 
@@ -65,3 +67,38 @@ def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
         values = [line[key] for line in lines if key in line]
         summary[f"{name}_{key}"] = values[-1] if key in _LAST else sum(values) / len(values)
     return summary
+
+
+@dataclass(frozen=True)
+class TrainingPaths:
+    """Paths of a model that is trained outside a run's phases: the supervised start, the outcome model."""
+
+    data: tuple[Path, ...]
+    """Training data: demonstrations, or judged trajectories."""
+    init: str
+    """Model to start from: folder or hub name."""
+    out: Path
+    """Folder of the new model."""
+    rehearsed: tuple[Path, ...] = ()
+    """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be trained on twice, and an output that is no new folder of its own.
+
+        Raises:
+            UsageError: names the option and the fix.
+        """
+        if self.out.name in ("", ".."):
+            raise UsageError(f"--out {str(self.out)!r} has no name of its own; name a new folder for the model")
+        if self.out.is_dir() and self.out.resolve() == Path(self.init).expanduser().resolve():
+            raise UsageError(f"--out {self.out} is the model that the training starts from; name a new folder")
+        seen: set[Path] = set()
+        for path in self.data:
+            if path.resolve() in seen:
+                raise UsageError(f"--data {path} is named twice, and would count twice; name it once")
+            seen.add(path.resolve())
+
+    @property
+    def report(self) -> Path:
+        """Folder next to the model: report.json, a plot, metrics.jsonl, problems.txt."""
+        return self.out.with_name(self.out.name + "_report")

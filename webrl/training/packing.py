@@ -11,30 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from webrl.errors import TrainingError
-from webrl.llm.pictures import Picture
+from webrl.llm.pictures import Example, Picture
 from webrl.training.layers.attention import Layout
 from webrl.training.transfer import send
 
 HEADER_TOKENS = 8
 """Prompt tokens at the end that are never cut: they hold the template's assistant header."""
-
-
-class Example(NamedTuple):
-    """A prompt of the policy and its answer."""
-
-    prompt_ids: Sequence[int]
-    """[P] token ids."""
-    action_ids: Sequence[int]
-    """[A] token ids; empty for a value."""
-    picture: Picture | None = None
-    """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
 
 
 @dataclass(frozen=True)

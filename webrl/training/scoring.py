@@ -18,7 +18,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
-from webrl.llm.pictures import Picture
+from webrl.llm.pictures import Example, Picture
 from webrl.llm.products import use_products
 from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
@@ -27,7 +27,7 @@ from webrl.training.architectures import compile_layers
 from webrl.training.critic import load_critic, values_of
 from webrl.training.critic_data import next_state_of, state_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
-from webrl.training.packing import Example, Item, Pack, make_item, pack, plan_rows
+from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import world
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
@@ -85,10 +85,7 @@ def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, 
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 
-    return run_rows(
-        samples, score, max_tokens, device, "score actions",
-        packs=model.packs, threads=num_row_threads(model, device),
-    )  # fmt: skip
+    return run_rows(model, samples, score, max_tokens, device, "score actions")
 
 
 def _ready(model: Model, device: str) -> Model:
@@ -141,37 +138,29 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     def score(row: Pack) -> list[Tensor]:
         return list(values_of(model(**model.inputs(row))).cpu())
 
-    values = run_rows(
-        items, score, config.critic.max_tokens, device, "score values",
-        packs=model.packs, threads=num_row_threads(model, device),
-    )  # fmt: skip
-    return [float(value) for value in values]
+    return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
 
 
 def run_rows(
+    model: PackedActor | PackedCritic,
     items: Sequence[Item],
     score: Callable[[Pack], list[Tensor]],
     max_tokens: int,
     device: str,
     what: str,
-    *,
-    packs: bool = True,
-    threads: int = 1,
 ) -> list[Tensor]:
     """Pack, run `score` on every row without gradient, return its per-sample results in the order of `items`.
 
     Under a process group each rank takes its share of the rows and all get all results.
-
-    Args:
-        threads: rows computed at a time (`num_row_threads`).
     """
     if not items:
         return []
     ranks, rank = world()
-    rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks, packs=packs)[rank]
+    lengths, budget = [len(item.ids) for item in items], row_budget(max_tokens, device)
+    rows = plan_rows(lengths, budget, ranks, packs=model.packs)[rank]
     with (
         spent_on("scoring"),
-        row_threads(threads) as over,
+        row_threads(num_row_threads(model, device)) as over,
         progress(len(rows), what, "rows", leave=False) as bar,
     ):
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import resource
 import sys
 import time
@@ -34,7 +35,6 @@ from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
-from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
@@ -43,16 +43,6 @@ from webrl.training.trust import TrustRegion
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
 """Of each row of one step: its sample indices, and per-sample metrics."""
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Validation while a job trains; it does not change the training."""
-
-    every: int
-    """Optimizer steps between looks; the last step is looked at in any case."""
-    items: Sequence[Item]
-    """Held-out samples; the mean of their losses is logged as `val_loss`."""
 
 
 class NotFiniteError(TrainingError):
@@ -99,8 +89,10 @@ class Job:
     """(trained weights by name, folder): write the finished model."""
     histograms: tuple[str, ...] = ()
     """Metrics that are also logged sample by sample, as `<metric>_values`."""
-    watch: Watch | None = None
-    """Looked at while training."""
+    heldout: Sequence[Item] = ()
+    """The mean of their losses is logged as `val_loss`; they do not change the training."""
+    watch_every: int = 0
+    """Optimizer steps between two of these; 0: after the last step only, where it is in any case."""
     units: Sequence[Sequence[int]] = ()
     """Samples that are drawn together and count as one, with their losses summed; empty: each sample is one."""
     beside: range = range(0)
@@ -180,6 +172,41 @@ def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
     ]
 
 
+def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[int]]:
+    """Item indices of every optimizer step, in a seeded order that does not depend on ranks or packing.
+
+    Each epoch is its own permutation, and its last batch may be smaller (its loss is the mean over its own samples).
+    A fractional number of epochs ends within one; `config.steps` goes round for that many steps instead.
+    """
+    if not num_items:
+        return []
+    epochs = -(-config.steps // -(-num_items // config.batch_size)) if config.steps else config.epochs
+    left = max(1, round(num_items * epochs))
+    batches: list[list[int]] = []
+    epoch = 0
+    while left > 0:
+        order = list(range(num_items))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        order = order[:left]
+        batches += [order[start : start + config.batch_size] for start in range(0, len(order), config.batch_size)]
+        left -= len(order)
+        epoch += 1
+    return batches[: config.steps or None]
+
+
+def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
+    """Rate of optimizer step `step` (0-based): linear warm-up, then constant, cosine or linear decay to zero."""
+    warmup = round(config.warmup_ratio * num_steps)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, num_steps - warmup)
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.schedule == "linear":
+        return config.lr * (1 - progress)
+    return config.lr
+
+
 def _run(
     loop: _Loop, batches: Sequence[Batch], first: int, checkpoints: Checkpoints, log: MetricLog | None, bar: Any
 ) -> None:
@@ -198,8 +225,8 @@ def _run(
         bar.set_postfix_str(f"loss {values['loss']:.4f}")
         bar.update()
         is_last = step + 1 == len(batches)
-        is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
-        if is_watched:
+        is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
+        if job.heldout and is_watched:
             values["val_loss"] = loop.validate()
         is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
         is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
@@ -268,8 +295,7 @@ class _Loop:
 
     def validate(self) -> float:
         """Return the mean loss of the held-out samples."""
-        assert self.job.watch is not None
-        items, packs = self.job.watch.items, self.job.model.packs
+        items, packs = self.job.heldout, self.job.model.packs
         lengths = [len(item.ids) for item in items]
         rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
         self.engine.model.eval()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,28 @@ from torch import Tensor
 
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
-from webrl.llm.loading import pick_device
+from webrl.llm.loading import mark_folder, pick_device
+from webrl.llm.pictures import Example
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
-from webrl.training.export import Start, exporter
-from webrl.training.lora import add_adapters
-from webrl.training.models import PackedActor, check_tokenizer, context_limit, wants_skeleton
+from webrl.training.critic import open_critic
+from webrl.training.critic_data import critic_loss_function, critic_states
+from webrl.training.lora import add_adapters, merge_adapters
+from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
-from webrl.training.packing import Example, Item, Pack, make_item
+from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
-from webrl.training.trainer import Job, Watch, train
+from webrl.training.trainer import Job, train
 from webrl.training.transfer import send
 from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
+Save = Callable[[dict[str, Tensor], Path], None]
+"""Takes trained weights by name, and the folder to write."""
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 FEW_ACTIVE = 0.1
 """Log a warning if less than this share of a phase's steps train."""
@@ -50,8 +53,7 @@ def train_critic(
         init_dir: the previous phase's critic, or an actor folder (its model plus a fresh value head).
 
     Returns:
-        Counts and means: `critic_loss`, `critic_samples`, …, and `critic_calibration` (of each state's value just
-        before it was first trained on); {} if `out_dir` was finished already, or off the main process.
+        `critic_loss`, `critic_samples`, …; {} if `out_dir` was finished already, or off the main process.
 
     Raises:
         DataError: no records.
@@ -64,17 +66,17 @@ def train_critic(
     states = critic_states(samples, config.critic, config.run_dir)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
-    start = Start(str(init_dir), config.critic.heads, seed, sees=config.rollout.image_size is not None)
-    model = _open(start, config.critic)
-    save = exporter(start, model.eyes.processor if model.eyes else tokenizer, config.critic, config.models.prompt)
-    prepare(model, config.critic, seed)
+    start = Start(str(init_dir), seed, config.critic.heads, sees=config.rollout.image_size is not None)
+    model, save = open_start(start, tokenizer, config.critic, config.models.prompt)
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
+    units: dict[int, list[int]] = {}  # the loss of a sample is that of s and s' both, as released
+    for position, state in enumerate(states):
+        units.setdefault(state.sample, []).append(position)
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        loss=critic_loss_function(states), save=save, histograms=("value", "outcome"), units=states_by_sample(states),
+        loss=critic_loss_function(states), save=save, units=list(units.values()),
     )  # fmt: skip
-    result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
-    return result | calibration_summary(metrics_path, len(samples), config.critic)
+    return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
 def train_actor(
@@ -113,10 +115,8 @@ def train_actor(
     while True:
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
-        start = Start(str(init_dir), sees=config.rollout.image_size is not None)
-        model = _open(start, optim)
-        save = exporter(start, model.eyes.processor if model.eyes else tokenizer, optim, config.models.prompt)
-        prepare(model, optim, seed)
+        start = Start(str(init_dir), seed, sees=config.rollout.image_size is not None)
+        model, save = open_start(start, tokenizer, optim, config.models.prompt)
         job = actor_job(model, samples, optim, save, examples, demonstrations)
         if job.trust:
             job.trust.may_retry = len(stopped) < RETRIES
@@ -132,7 +132,7 @@ def actor_job(
     model: PackedActor,
     samples: Sequence[StepRecord],
     config: ActorConfig,
-    save: Callable[[dict[str, Tensor], Path], None],
+    save: Save,
     examples: Sequence[Example] | None = None,
     demonstrations: Sequence[Example] = (),
 ) -> Job:
@@ -204,14 +204,10 @@ def train_sft(
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
-    start = Start(str(init_dir), sees=sees == {True})
-    model = _open(start, optim)
-    save = exporter(start, model.eyes.processor if model.eyes else tokenizer, optim, prompt)
-    prepare(model, optim, seed)
+    model, save = open_start(Start(str(init_dir), seed, sees=sees == {True}), tokenizer, optim, prompt)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
     held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
-    watch = Watch(watch_every or sys.maxsize, held)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -220,7 +216,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        loss=loss, save=save, watch=watch if heldout else None,
+        loss=loss, save=save, heldout=held, watch_every=watch_every,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
@@ -317,18 +313,63 @@ def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:
     return [make_item(example, limit) for example in examples]
 
 
-def _open(start: Start, config: OptimConfig) -> Any:
-    """Load the model to train (`PackedActor` or `PackedCritic`).
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The model that a training starts from."""
+
+    folder: str
+    """Folder or hub name."""
+    seed: int
+    """Of fresh heads and adapters."""
+    heads: str | None = None
+    """A critic's value heads; None: an actor."""
+    sees: bool = False
+    """A vision-language model."""
+
+    def load(self, *, skeleton: bool = False) -> PackedActor | PackedCritic:
+        """The model, on the CPU; `skeleton` as of `load_actor`."""
+        if self.heads:
+            return open_critic(self.folder, self.heads, self.seed, skeleton=skeleton, sees=self.sees)
+        return load_actor(self.folder, skeleton=skeleton, sees=self.sees)
+
+
+def open_start(start: Start, tokenizer: Any, config: OptimConfig, prompt: str) -> tuple[Any, Save]:
+    """Load the model to train (`PackedActor` or `PackedCritic`), with adapters; returns it and what writes it.
+
+    Args:
+        prompt: `models.prompt` of the training, where it is not the tokenizer's.
 
     Raises:
         TrainingError: options that have not been tried with screenshots.
     """
-    if not start.sees:
-        return start.load(skeleton=wants_skeleton(start.folder, config.engine))
-    untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
-    if untried:
-        raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
-    return start.load()
+    if start.sees:
+        untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
+        if untried:
+            raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
+    model = start.load(skeleton=not start.sees and wants_skeleton(start.folder, config.engine))
+    prepare(model, config, start.seed)
+    return model, exporter(start, model.eyes.processor if model.eyes else tokenizer, config, prompt)
+
+
+def exporter(start: Start, tokenizer: Any, config: OptimConfig, prompt: str) -> Save:
+    """A function (trained weights by name, folder) that writes config, safetensors and tokenizer (or processor).
+
+    The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
+    CPU, and the trained weights are put into it. Adapters are merged.
+    """
+
+    def save(state: dict[str, Tensor], folder: Path) -> None:
+        model = start.load()
+        add_adapters(model, config)
+        own = dict(model.named_parameters())
+        for name, value in state.items():
+            own[name].data.copy_(value)
+        lm = merge_adapters(model.lm) if config.lora_rank else model.lm
+        lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        mark_folder(folder, prompt)
+
+    return save
 
 
 def _read(records: Records, what: str) -> list[StepRecord]:

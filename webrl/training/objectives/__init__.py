@@ -17,7 +17,7 @@ from webrl.types import StepRecord
 
 _HOMES = {
     "webrl": "webrl", "webrl_scaled": "webrl", "webrl_released": "webrl_released", "sft": "imitation",
-    "imitation": "imitation", "filtered_bc": "imitation", "awr": "awr", "digirl": "digirl", "grpo": "grpo",
+    "imitation": "imitation", "filtered_bc": "imitation", "awr": "baselines", "digirl": "baselines", "grpo": "grpo",
 }  # fmt: skip
 """The file of each."""
 

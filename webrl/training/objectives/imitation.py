@@ -38,24 +38,18 @@ def best_trajectories(records: Sequence[StepRecord], config: ActorConfig) -> lis
     return [float(0 < scores[r.trajectory_id] >= threshold) for r in records]
 
 
-def none_of_them(records: Sequence[StepRecord], _config: ActorConfig) -> list[float]:
-    """0 for every step."""
-    return [0.0] * len(records)
-
-
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Weighted mean negative log-likelihood of each step."""
     mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
     return LossOutput(loss=-batch.advantage * mean, metrics={"perplexity": (-mean.detach()).exp()})
 
 
-def no_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
-    """Zero."""
-    return LossOutput(loss=batch.sum_tokens(batch.logprobs) * 0, metrics={})
-
-
 OBJECTIVES = {
     "sft": Objective(advantages=successes, loss=loss, needs_reference=False),
     "filtered_bc": Objective(advantages=best_trajectories, loss=loss, needs_reference=False),
-    "imitation": Objective(advantages=none_of_them, loss=no_loss, needs_reference=False),
+    "imitation": Objective(
+        advantages=lambda records, _: [0.0] * len(records),
+        loss=lambda batch, _: LossOutput(loss=batch.sum_tokens(batch.logprobs) * 0, metrics={}),
+        needs_reference=False,
+    ),
 }

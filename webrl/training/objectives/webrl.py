@@ -40,17 +40,14 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
     Raises:
         TrainingError: a record without outcome or value.
     """
-    return [step_advantage(record, config.gae_lambda) for record in records]
-
-
-def step_advantage(record: StepRecord, lam: float) -> float:
-    """The λ-mixed advantage of one step."""
-    outcome, value = outcome_of(record), value_of(record)
-    monte_carlo = outcome - value
-    if record.is_last or record.next_value is None:
-        return monte_carlo
-    one_step = record.next_value - value  # r_t is 0 before the last step
-    return lam * one_step + (1 - lam) * monte_carlo
+    mixed = []
+    for record in records:
+        outcome, value = outcome_of(record), value_of(record)
+        advantage = outcome - value
+        if not record.is_last and record.next_value is not None:  # r_t is 0 before the last step
+            advantage = config.gae_lambda * (record.next_value - value) + (1 - config.gae_lambda) * advantage
+        mixed.append(advantage)
+    return mixed
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:

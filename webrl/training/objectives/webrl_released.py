@@ -39,15 +39,14 @@ def monte_carlo_return(record: StepRecord) -> float:
 
 def advantages(records: Sequence[StepRecord], _config: ActorConfig) -> list[float]:
     """+1 or −0.6 for each record."""
-    return [_advantage(record) for record in records]
-
-
-def _advantage(record: StepRecord) -> float:
-    value = value_of(record)
-    unknown = record.next_value is None or (record.is_last and not record.next_prompt_ids)
-    next_value = value if unknown or record.next_value is None else record.next_value
-    raw = next_value - value - STEP_COST + outcome_of(record) + monte_carlo_return(record)
-    return POSITIVE if max(-1.0, min(1.0, raw)) >= 0 else NEGATIVE
+    chosen = []
+    for record in records:
+        value = value_of(record)
+        unknown = record.next_value is None or (record.is_last and not record.next_prompt_ids)
+        next_value = value if unknown or record.next_value is None else record.next_value
+        raw = next_value - value - STEP_COST + outcome_of(record) + monte_carlo_return(record)
+        chosen.append(POSITIVE if max(-1.0, min(1.0, raw)) >= 0 else NEGATIVE)
+    return chosen
 
 
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webrl.evaluate import wilson_interval
-from webrl.reward.report import reliability_bins
+from webrl.reward.report import NUM_BINS, reliability_bins
 from webrl.runs.disk import atomic_path
-from webrl.training.calibration import NUM_BINS
 
 COLOURS = ("#1a66a8", "#bf4a12", "#0c7a66", "#86489a", "#8f6400", "#5c6670")
 """Of series, in their order."""

@@ -1,4 +1,14 @@
-"""DigiRL (Bai et al. 2024, arXiv 2406.11896 §4; a baseline of the paper): filtered advantage-weighted imitation.
+"""Baselines of the paper that weight or filter the likelihood of actions by their advantage.
+
+`awr`: advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177, Eq. 11; a baseline of the paper).
+
+    L(π) = −E[ min(exp(A / β), 20) · Σ_i log π(a_i | s, a_<i) ],  A = r(s_T) − V(s_t, I)
+
+β is `actor.beta`, 1 unless set. Every step trains, failed ones with a small weight. Left out: TD(λ) returns (the
+reward is 0/1 at the end, so the Monte-Carlo return is exact) and their replay of all past policies (our replay buffer
+decides).
+
+`digirl`: DigiRL (Bai et al. 2024, arXiv 2406.11896 §4; a baseline of the paper): filtered advantage-weighted imitation.
 
 Doubly robust step advantage (Eq. 4.3), with H the trajectory's number of steps and λ = `actor.gae_lambda`:
 
@@ -15,16 +25,32 @@ instruction-level network and automatic curriculum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from webrl.config import ActorConfig
-from webrl.training.objectives import LossInput, LossOutput, Objective, outcome_of, value_of
+from webrl.training.objectives import LossInput, LossOutput, Objective, beta_of, outcome_of, value_of
 from webrl.types import StepRecord
 
+BETA = 1.0
+MAX_WEIGHT = 20.0
 
-def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
+
+def awr_weights(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
+    """The weight min(exp(A / β), 20) of each step."""
+    beta = beta_of(config, BETA)
+    cap = beta * math.log(MAX_WEIGHT)  # before the exponential, which could overflow
+    return [math.exp(min(outcome_of(r) - value_of(r), cap) / beta) for r in records]
+
+
+def awr_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
+    """Weighted negative log-likelihood of each step, summed over its tokens."""
+    return LossOutput(loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"weight": batch.advantage})
+
+
+def digirl_weights(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
     """Return 1 for steps that pass both filters, 0 for the rest."""
     first_values: dict[str, float] = {}
     for record in sorted(records, key=lambda r: r.index):
@@ -46,11 +72,14 @@ def step_advantage(record: StepRecord, lam: float) -> float:
     return share * outcome + (1 - share) * (record.next_value - value_of(record))
 
 
-def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
+def digirl_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Negative log-likelihood of each kept step, summed over its tokens."""
     return LossOutput(
         loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"mask_fraction": batch.advantage}
     )
 
 
-OBJECTIVES = {"digirl": Objective(advantages=advantages, loss=loss, needs_reference=False)}
+OBJECTIVES = {
+    "awr": Objective(advantages=awr_weights, loss=awr_loss, needs_reference=False),
+    "digirl": Objective(advantages=digirl_weights, loss=digirl_loss, needs_reference=False),
+}

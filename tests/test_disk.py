@@ -15,7 +15,7 @@ import pytest
 from webrl.config import RunConfig
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import open_run
-from webrl.runs.store import Appender, write_json
+from webrl.runs.store import Appender
 from webrl.training.checkpoint import Checkpoints
 from webrl.training.metrics import MetricLog
 from webrl.types import Label
@@ -154,13 +154,3 @@ def test_a_training_state_is_not_found_once_its_removal_began(
         checkpoints.discard() if remove == "discard" else checkpoints.save(engine, 6)
     left = [path.parent for path in (tmp_path / ".actor.state").glob("step_*/position.json")]
     assert [path.name for path in left] == ([] if remove == "discard" else ["step_00000006"])
-
-
-def test_the_temporary_file_of_a_process_on_another_machine_is_left_until_it_is_a_day_old(tmp_path: Path) -> None:
-    other = tmp_path / f".x.json.tmp{2**22 - 1}@elsewhere"  # a number that no process here has
-    other.touch()
-    write_json(tmp_path / "x.json", {})
-    assert other.exists()
-    os.utime(other, (time.time() - 90_000,) * 2)
-    write_json(tmp_path / "x.json", {})
-    assert not other.exists()

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 from aiohttp import web
+from curriculum_builders import ChatServer
 from llm_builders import save_tiny_model, score
 from llm_loopback import LoopbackServer
 
@@ -12,7 +13,6 @@ from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.policy import ModelPolicy
-from webrl.llm.servers.openai import OpenAIModel
 
 PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)
@@ -186,45 +186,33 @@ def test_bad_urls_are_clear_errors(folder, urls, message):
         asyncio.run(main())
 
 
-@pytest.mark.parametrize("in_flight", [1, 8])
-def test_requests_in_flight_when_a_server_asks_for_max_completion_tokens_are_asked_again(in_flight):
-    arrived = 0
-    all_in = asyncio.Event()
+class Newer(ChatServer):
+    """Refuses `max_tokens`: the first requests, when so many of them have arrived."""
 
-    async def models(request):
-        return web.json_response({"data": [{"id": "gpt-test"}]})
+    def __init__(self, first):
+        super().__init__(lambda user, number: "")
+        self.all_in, self.refused = asyncio.Barrier(first), 0
 
-    async def chat(request):
-        nonlocal arrived
+    async def _chat(self, request):
         body = await request.json()
         if "max_tokens" in body:
-            arrived += 1
-            if arrived == in_flight:
-                all_in.set()
-            await all_in.wait()  # the first refusal comes when all have been sent
+            self.refused += 1
+            await self.all_in.wait()
             message = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
             return web.json_response({"error": {"message": message}}, status=400)
         content = str(body["max_completion_tokens"])
         return web.json_response({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
 
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_requests_in_flight_when_a_server_asks_for_max_completion_tokens_are_asked_again(in_flight):
     async def main():
-        app = web.Application()
-        app.add_routes([web.get("/v1/models", models), web.post("/v1/chat/completions", chat)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-        client = await OpenAIModel.connect("gpt-test", EngineConfig(kind="openai", urls=(url,)))
-        try:
+        server = Newer(in_flight)
+        async with server.running(), server.model() as client:
             asked = [client.chat([Message("user", str(i))], SAMPLING) for i in range(in_flight)]
             answers = await asyncio.gather(*asked)
-            return answers, (await client.chat([Message("user", "later")], SAMPLING)).text, arrived
-        finally:
-            await client.close()
-            await runner.cleanup()
+            answers.append(await client.chat([Message("user", "later")], SAMPLING))
+        assert server.refused == in_flight, "what comes later asks rightly at once"
+        return [answer.text for answer in answers]
 
-    answers, later, refused = asyncio.run(main())
-    assert [answer.text for answer in answers] == ["10"] * in_flight
-    assert later == "10"
-    assert refused == in_flight  # what comes later asks rightly at once
+    assert asyncio.run(main()) == ["10"] * (in_flight + 1)

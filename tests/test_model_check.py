@@ -281,9 +281,8 @@ def test_an_adapter_in_the_hubs_cache_is_refused_with_the_way_to_use_it(adapter,
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0" * 40)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    for use in (check_model, lambda name: copy_model(name, tmp_path / "actor")):
-        with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
-            use("ann/agent")
+    with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
+        copy_model("ann/agent", tmp_path / "actor")
 
 
 def test_a_hub_model_is_copied_with_its_commit_and_one_that_is_not_there_is_named(tmp_path, monkeypatch):

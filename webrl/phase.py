@@ -110,14 +110,11 @@ def next_phase(folder: RunFolder, spec: StageSpec) -> int:
     return last
 
 
-def plan(config: RunConfig) -> list[str]:
-    """Return one line per stage of the run: done or to do (`--dry-run`)."""
-    folder = RunFolder(config.run_dir)
-    lines = []
-    for phase in range(config.num_phases + 1):
-        target = folder.phase(phase)
-        lines += [f"phase {phase}: {s.name:<12} {'done' if target.is_done(s.name) else 'to do'}" for s in STAGES]
-    return lines
+def plan(config: RunConfig, stage: str | None = None, phase: int | None = None) -> list[str]:
+    """Return one line per stage of the run (or of those that are named): done or to do (`--dry-run`)."""
+    folders = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1) if phase in (None, k)]
+    names = [spec.name for spec in STAGES if stage in (None, spec.name)]
+    return [f"phase {f.phase}: {s:<12} {'done' if f.is_done(s) else 'to do'}" for f in folders for s in names]
 
 
 def is_phase_done(folder: PhaseFolder) -> bool:

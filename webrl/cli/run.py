@@ -46,10 +46,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     print(f"# plan of {config.run_dir}")
     for missing in missing_extras(config, stages):
         print(f"# missing on this machine: {missing}")
-    for line in phases.plan(config):
-        number, name = line.removeprefix("phase ").split()[:2]
-        if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
-            print(line)
+    print("\n".join(phases.plan(config, stage, phase)))
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")

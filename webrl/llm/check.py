@@ -10,7 +10,6 @@ from webrl.errors import ModelError
 from webrl.llm.loading import (
     ADAPTER_FILE,
     CODE_REFUSED,
-    adapter_of_hub,
     add_adapter,
     base_of,
     config_of,
@@ -30,9 +29,8 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
-    shapes in the headers of the weight files. A model of the Hub is checked once its files are here; until then,
-    loading it makes the same comparison. For quantized weights, whose names differ, only the tokenizer is
-    compared.
+    shapes in the headers of the weight files; of a model of the Hub, loading it makes the same comparison. For
+    quantized weights, whose names differ, only the tokenizer is compared.
 
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
@@ -42,7 +40,7 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
         ModelError: it cannot; the message explains the mismatch and how to fix it.
     """
     base = base_of(name)
-    folder = model_folder(base or name) or _in_cache(base or name)
+    folder = model_folder(base or name)
     if folder is None:
         return
     model = _empty_model(base or name, folder, sees, kind)
@@ -122,25 +120,3 @@ def _headers(name: str, file: Path) -> dict[str, Any]:
             return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot load the model {name!r}: {file.name}: {first_line(error)}; copy it again") from None
-
-
-def _in_cache(name: str) -> Path | None:
-    """The folder of a model of the Hub that has been downloaded whole.
-
-    Raises:
-        ModelError: it is an adapter.
-    """
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        if isinstance(try_to_load_from_cache(name, "adapter_config.json"), str):
-            raise ModelError(adapter_of_hub(name))
-        config = try_to_load_from_cache(name, "config.json")
-    except ValueError:  # not written like a hub name: an API's, say
-        return None
-    folder = Path(config).parent if isinstance(config, str) else None
-    if folder is None or (folder / "model.safetensors").is_file():
-        return folder
-    index = folder / "model.safetensors.index.json"
-    files = read_json(index)["weight_map"].values() if index.is_file() else ()
-    return folder if files and all((folder / file).is_file() for file in files) else None

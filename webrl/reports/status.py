@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from webrl.config import RunConfig
-from webrl.config.yaml_file import read_yaml
-from webrl.errors import DataError, StageError, UsageError
+from webrl.errors import DataError, StageError
 from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
@@ -34,24 +33,15 @@ def status(path: Path) -> list[tuple[str, str]]:
     """Return (name, text) rows on a run: its process, phase, stage, episodes, success so far, work left.
 
     Raises:
-        UsageError: it is not a run folder.
+        UsageError: it is not a run folder, or its config is of another version.
     """
     run = require_run(path)
-    config, problem = None, ""
-    try:
-        config = load_run_config(run)
-        num_phases = config.num_phases
-    except UsageError as error:  # a config of another version still tells the phases
-        problem = f"not known in all: {str(error).splitlines()[0]}"
-        found = None
-        with contextlib.suppress(UsageError):
-            found = read_yaml(run.config, "the run's config")
-        planned = found.get("num_phases") if isinstance(found, dict) else None
-        num_phases = planned if isinstance(planned, int) else max(run.last_phase(), 0)
+    config = load_run_config(run)
+    num_phases = config.num_phases
     holder = who_works_in(path)
     due = _due_stage(run, num_phases, holder[1] if holder else None)
     phases = f"{num_phases} phase{'' if num_phases == 1 else 's'} after the supervised start"
-    rows = [("run", f"{path}, {phases}"), *([("config", problem)] if problem else [])]
+    rows = [("run", f"{path}, {phases}")]
     if holder:
         rows.append(("state", f"at work: {holder[0]}"))
     else:
@@ -95,9 +85,7 @@ def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _Due | N
     return None
 
 
-def _progress(
-    folder: PhaseFolder, stage: str, since: float | None, config: RunConfig | None
-) -> Iterator[tuple[str, str]]:
+def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunConfig) -> Iterator[tuple[str, str]]:
     """How far the stage is, where its files tell."""
     if stage == "train":
         newest: dict[str, int] = {}
@@ -113,9 +101,9 @@ def _progress(
     planned = 0
     if stage == "label":
         planned = _num_lines(folder.trajectories)
-    elif config is not None and stage == "rollout":
+    elif stage == "rollout":
         planned = _num_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
-    elif config is not None:
+    else:
         from webrl.suites import eval_tasks
 
         planned = len(eval_tasks(config))
@@ -127,7 +115,7 @@ def _progress(
     yield what, ", ".join(filter(None, (f"{done} of {planned}" if planned else str(done), rate, left)))
     if stage != "label" and done:
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
-        for suite, mine in by_suite(judged, config and config.tasks.suite).items():
+        for suite, mine in by_suite(judged, config.tasks.suite).items():
             if mine:
                 where = f" on {suite}" if suite else ""
                 yield "so far", f"{rate_text(success_rate(mine).to_json())}{where}, by the environment's reward"

@@ -13,7 +13,6 @@ import re
 import socket
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,6 @@ _LONGEST_NAME = 120
 """Characters of a name that is made of an id."""
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 """Error numbers of file systems that cannot sync a folder."""
-_ABANDONED_S = 86400.0
-"""Age at which what a process of another machine left behind is removed: whether that process lives cannot be seen."""
 
 
 def file_name(text: str) -> str:
@@ -170,20 +167,11 @@ def _sync_file(path: Path) -> None:
 
 
 def _remove_stale(path: Path, kind: str) -> None:
-    """Remove the temporary siblings that processes which are no more left of this target."""
-    pattern = re.compile(rf"{re.escape(f'.{path.name}.{kind}')}(\d+)(?:@(.+))?")
+    """Remove the temporary siblings that processes of this machine which are no more left of this target."""
+    here = re.escape(f"@{socket.gethostname()}")
+    pattern = re.compile(rf"{re.escape(f'.{path.name}.{kind}')}(\d+)(?:{here})?")
     for sibling in path.parent.iterdir():
-        match = pattern.fullmatch(sibling.name)
-        if not match:
-            continue
-        if match[2] in (None, socket.gethostname()):
-            is_abandoned = not psutil.pid_exists(int(match[1]))
-        else:
-            try:
-                is_abandoned = time.time() - sibling.stat().st_mtime > _ABANDONED_S
-            except FileNotFoundError:
-                continue
-        if is_abandoned:
+        if (match := pattern.fullmatch(sibling.name)) and not psutil.pid_exists(int(match[1])):
             remove(sibling)
 
 

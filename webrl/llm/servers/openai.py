@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from webrl.config import EngineConfig
-from webrl.config.redaction import SecretUrl, remember
+from webrl.config.redaction import remember
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
@@ -32,46 +32,34 @@ class OpenAIModel:
     token ids (vLLM, SGLang), prompts and answers are exact token ids. Otherwise only `chat` works.
     """
 
-    def __init__(
-        self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, takes_ids: bool, thinking: bool = False
-    ) -> None:
-        # A server that does not take the tokenizer's ids serves another model than the one named.
-        self.name = name if takes_ids else served_name
+    def __init__(self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, thinking: bool = False) -> None:
+        # A server that does not take a tokenizer's ids (None) serves another model than the one named.
+        self.name = served_name if tokenizer is None else name
         self.eyes = None
         self._tokenizer_name = name
         self.fingerprint = f"{served_name}@{','.join(pool.urls)}"
-        self.tokenizer = tokenizer if takes_ids else None
+        self.tokenizer = tokenizer
         self.served_name = served_name
         self._pool = pool
-        self._end_ids = end_token_ids(name, tokenizer) if self.tokenizer is not None else ()
+        self._end_ids = () if tokenizer is None else end_token_ids(name, tokenizer)
         self._thinking = thinking
         self._limit_key = "max_tokens"
 
     @classmethod
-    async def connect(
-        cls,
-        name: str,
-        engine: EngineConfig,
-        *,
-        urls: Sequence[str | SecretUrl] = (),
-        api_key: str | None = None,
-        thinking: bool = False,
-    ) -> OpenAIModel:
+    async def connect(cls, name: str, engine: EngineConfig, *, thinking: bool = False) -> OpenAIModel:
         """Find out what the servers serve and whether they take token ids.
 
         Args:
             name: folder or hub name of the model, for its tokenizer.
-            engine: deadlines, retries, model name, servers.
-            urls: used instead of `engine.urls`.
-            api_key: used instead of the environment variable `engine.api_key_env`.
+            engine: deadlines, retries, model name, servers, the environment variable that holds their key.
             thinking: whether chats are rendered with `enable_thinking`, where we render them.
 
         Raises:
             ModelError: no URL, no server answers, or none serves `engine.model_name`.
         """
-        key = api_key or os.environ.get(engine.api_key_env)
+        key = os.environ.get(engine.api_key_env)
         remember(key or "")
-        pool = HttpPool(urls or engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
+        pool = HttpPool(engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
         try:
             served_name = await _served_name(pool, engine)
             tokenizer = None
@@ -79,13 +67,14 @@ class OpenAIModel:
                 tokenizer = load_tokenizer(name)
             except ModelError as error:
                 logger.info("no tokenizer for %r: %s", name, error)
-            takes_ids = tokenizer is not None and await _takes_ids(pool, served_name)
+            if tokenizer is not None and not await _takes_ids(pool, served_name):
+                tokenizer = None
         except BaseException:
             await pool.close()
             raise
-        if not takes_ids:
+        if tokenizer is None:
             logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
-        return cls(name, pool, served_name, tokenizer, takes_ids, thinking)
+        return cls(name, pool, served_name, tokenizer, thinking)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""

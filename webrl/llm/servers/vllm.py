@@ -21,8 +21,7 @@ class VllmModel(OpenAIModel):
     """`LanguageModel` over a `Fleet`. After `load_weights`, check with `verify_logprobs`."""
 
     def __init__(self, name: str, fleet: Fleet, models: ModelsConfig) -> None:
-        tokenizer = load_tokenizer(name)
-        super().__init__(name, fleet.connect(), fleet.served_name, tokenizer, True, models.enable_thinking)
+        super().__init__(name, fleet.connect(), fleet.served_name, load_tokenizer(name), models.enable_thinking)
         self.fingerprint = model_fingerprint(name)
         self.fleet = fleet
         self._reviving = asyncio.Lock()

@@ -17,7 +17,7 @@ from webrl.llm.interface import Turn
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
 from webrl.types import Status, Step, Task, Trajectory
-from webrl_grpo.play import Episode, EpisodeLog, Player, RewardedEnv, check_room
+from webrl_grpo.play import Episode, Player, RewardedEnv, check_room
 from webrl_grpo.rows import make_rows
 from webrl_grpo.settings import load_settings
 
@@ -41,7 +41,7 @@ def settings(folder: Path, **values):
 
 def test_a_page_without_its_screenshot_ends_the_training(folder):
     async def play():
-        env = RewardedEnv(FixedPage(png(), None), settings(folder), EpisodeLog())
+        env = RewardedEnv(settings(folder), FixedPage(png(), None))
         await env.reset(miniwob("click-test", 3))
         await env.step("noop()")
 
@@ -60,7 +60,7 @@ def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was
             return await super().act(turn)
 
     page = FixedPage(png(size=(400, 200)), png(size=(400, 200), dot=99), png())
-    env = RewardedEnv(page, settings(folder, max_steps=2), EpisodeLog())
+    env = RewardedEnv(settings(folder, max_steps=2), page)
     policy = Watching("noop(0)")
     task = miniwob("click-test", 3)
 
@@ -88,7 +88,7 @@ def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_t
     chosen, eyes = settings(folder, observation="none"), Eyes(str(folder))
 
     def look(size):
-        env = RewardedEnv(FixedPage(png(size=size)), chosen, EpisodeLog())
+        env = RewardedEnv(chosen, FixedPage(png(size=size)))
         return asyncio.run(env.reset(miniwob("click-test", 3)))
 
     assert look((96, 64)).text == ""
@@ -142,7 +142,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     model = trainer._open_model()
 
     async def play(number: int) -> Episode:
-        policy = Player(chosen)._policy(model, EpisodeLog())
+        policy = Player(chosen)._policy(model, RewardedEnv(chosen))
         steps: list[Step] = []
         screenshots = []
         for index in range(number + 1):

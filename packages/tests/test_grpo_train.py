@@ -21,7 +21,7 @@ from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
 from webrl.types import Step
 from webrl_arena.world import running
-from webrl_grpo.play import EpisodeLog, Player, RewardedEnv, user_text
+from webrl_grpo.play import Player, RewardedEnv, user_text
 from webrl_grpo.settings import GrpoSettings, load_settings
 
 SMALL = [DEMO, "--model-id", TINY_ACTOR, "dataset_size=4", "num_generations=4", "per_device_train_batch_size=4"]
@@ -35,12 +35,12 @@ def settings(**values) -> GrpoSettings:
 
 def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     async def play():
-        env, seen = FixedPage(reward=0.5, goal=""), EpisodeLog()
-        rewarded = RewardedEnv(env, settings(fallback_action="scroll(0, 100)", default_goal="Do it."), seen)
+        env = FixedPage(reward=0.5, goal="")
+        rewarded = RewardedEnv(settings(fallback_action="scroll(0, 100)", default_goal="Do it."), env)
         first = await rewarded.reset(miniwob("click-test"))
         await rewarded.step("I would click")
         last = await rewarded.step("click('13')")
-        return env, seen, first, last
+        return env, rewarded, first, last
 
     env, seen, first, last = asyncio.run(play())
     assert env.acted == ["scroll(0, 100)", "click('13')"]
@@ -51,7 +51,7 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_ends_the_training(reward):
     async def play():
-        env = RewardedEnv(FixedPage(reward=reward), settings(), EpisodeLog())
+        env = RewardedEnv(settings(), FixedPage(reward=reward))
         await run_episode(
             env, Scripted("noop(0)"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
         )
@@ -66,7 +66,7 @@ def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_promp
     async def draw(**values) -> set[tuple[int, ...]]:
         chosen = settings(model_name=str(folder), max_seq_length=1024, max_completion_length=8, **values)
         async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            policy = Player(chosen)._policy(model, EpisodeLog())
+            policy = Player(chosen)._policy(model, RewardedEnv(chosen))
             turns = [Turn("Click OK.", (), "[13] button 'OK'", seed=seed) for seed in range(3)]
             return {(await policy.act(turn)).action_ids for turn in turns}
 
@@ -81,7 +81,9 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
         Step(1, "", "r", "noop()", error="no element\nwith bid '3'"),
     ]
     page = "RootWebArea 'x'\n\t[13] button 'Click Me!'\n\t[14] generic\n\tStaticText 'a'\n\t[a7] textbox ''"
-    text = user_text("Click it.", steps, page, EpisodeLog("http://p/", [0.0, 0.5]), 2)
+    env = RewardedEnv(settings())
+    env.url, env.rewards = "http://p/", [0.0, 0.5]
+    text = user_text("Click it.", steps, page, env, 2)
     assert text.splitlines()[:7] == [
         "Step: 3",
         "Goal: Click it.",

@@ -21,7 +21,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -82,38 +82,31 @@ class Episode:
         return f"Episode({self.trajectory.trajectory_id}: {self.trajectory.status}, {self.trajectory.message!r:.200})"
 
 
-@dataclass
-class EpisodeLog:
-    """State of an episode that its steps do not hold."""
-
-    url: str = ""
-    """Address of the page."""
-    rewards: list[float] = field(default_factory=list)
-    """Reward of each step."""
-    unreadable: list[int] = field(default_factory=list)
-    """Indices of the answers that were not an action."""
-    screenshots: list[bytes] = field(default_factory=list)
-    """Screenshot in the prompt of each step."""
-
-
 class RewardedEnv:
-    """An `Env` that logs rewards, and replaces unreadable actions by the fallback.
+    """An `Env` that logs rewards, and replaces unreadable actions by the fallback; for one episode on `env`.
 
     Raises:
         StageError: a reward that is not finite, or no screenshot for a model that sees.
     """
 
-    def __init__(self, env: Env, settings: GrpoSettings, log: EpisodeLog) -> None:
-        self._env = env
+    def __init__(self, settings: GrpoSettings, env: Env | None = None) -> None:
+        self.env: Env = env  # type: ignore[assignment]
+        self.url = ""
+        """Address of the page."""
+        self.rewards: list[float] = []
+        """Reward of each step."""
+        self.unreadable: list[int] = []
+        """Indices of the answers that were not an action."""
+        self.screenshots: list[bytes] = []
+        """Screenshot in the prompt of each step."""
         self._settings = settings
         self._dialect = settings.run_config.rollout.dialect
-        self._log = log
         self._name = ""
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode (`Env.reset`)."""
         self._name = task.task_id
-        observation = await self._env.reset(task)
+        observation = await self.env.reset(task)
         self._goal = observation.goal or self._settings.default_goal
         return self._shown(observation)
 
@@ -122,21 +115,21 @@ class RewardedEnv:
         try:
             text = read_answer(action_text, self._dialect).canonical
         except ActionError:
-            self._log.unreadable.append(len(self._log.rewards))
+            self.unreadable.append(len(self.rewards))
             text = self._settings.fallback_action
-        result = await self._env.step(text)
+        result = await self.env.step(text)
         if not math.isfinite(result.reward):
-            raise StageError(f"task {self._name!r}: the reward of step {len(self._log.rewards)} is {result.reward}")
-        self._log.rewards.append(result.reward)
+            raise StageError(f"task {self._name!r}: the reward of step {len(self.rewards)} is {result.reward}")
+        self.rewards.append(result.reward)
         is_over = result.done or result.agent_done
         return dataclasses.replace(result, observation=self._shown(result.observation, is_over))
 
     def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
         """Return the observation as the model is to see it."""
-        self._log.url = observation.url
+        self.url = observation.url
         if self._settings.sees and not is_over and observation.screenshot is None:
             raise StageError(
-                f"task {self._name!r}: no screenshot came with step {len(self._log.rewards)}, which "
+                f"task {self._name!r}: no screenshot came with step {len(self.rewards)}, which "
                 f"image_size={self._settings.image_size} asks for: the model would be trained blind"
             )
         text = "" if self._settings.observation == "none" else observation.text
@@ -144,11 +137,11 @@ class RewardedEnv:
 
     async def finish(self) -> Score:
         """Return the episode's score (`Env.finish`)."""
-        return await self._env.finish()
+        return await self.env.finish()
 
     async def close(self) -> None:
         """Close the environment."""
-        await self._env.close()
+        await self.env.close()
 
 
 class Player:
@@ -202,7 +195,7 @@ class Player:
     async def _check(self, task: Task) -> None:
         try:
             async with self._env(task) as lent:
-                env = RewardedEnv(lent, self._settings, EpisodeLog())
+                env = RewardedEnv(self._settings, lent)
                 observation = await env.reset(task)
                 await env.step(self._settings.fallback_action)
         except (BrowserError, DataError) as error:
@@ -247,11 +240,11 @@ class Player:
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
-        log = EpisodeLog()
+        played = RewardedEnv(self._settings)
 
         def keep(png: bytes, index: int) -> str:  # noqa: ARG001 - `SaveScreenshot`
             """Keep a screenshot; it is written once, however many attempts saw it."""
-            log.screenshots.append(png)
+            played.screenshots.append(png)
             assert self._out is not None
             path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
             if not path.exists():
@@ -261,12 +254,12 @@ class Player:
             return str(path.relative_to(self._out))
 
         async def play() -> Trajectory:
-            nonlocal log
-            log = EpisodeLog()
-            async with self._env(task) as env:
+            nonlocal played
+            played = RewardedEnv(self._settings)
+            async with self._env(task) as played.env:
                 return await run_episode(
-                    RewardedEnv(env, self._settings, log),
-                    self._policy(model, log),
+                    played,
+                    self._policy(model, played),
                     task,
                     self._config.rollout,
                     trajectory_id=name,
@@ -275,20 +268,20 @@ class Player:
                 )
 
         trajectory = await repeat_after_crash(play, self._config.rollout, name)
-        return Episode(trajectory, tuple(log.rewards), tuple(log.unreadable), tuple(log.screenshots))
+        return Episode(trajectory, tuple(played.rewards), tuple(played.unreadable), tuple(played.screenshots))
 
-    def _policy(self, model: LanguageModel, log: EpisodeLog) -> Policy:
+    def _policy(self, model: LanguageModel, env: RewardedEnv) -> Policy:
         if self._settings.prompt_format == "browsergym":
-            return GrpoPolicy(model, self._settings, log)
+            return GrpoPolicy(model, self._settings, env)
         return ModelPolicy(model, self._config, sampling=self._settings.sampling)
 
 
 class GrpoPolicy:
-    """Answers the pages of one episode; `RewardedEnv` keeps `log` up to date."""
+    """Answers the pages of one episode, which is played on `env`."""
 
-    def __init__(self, model: LanguageModel, settings: GrpoSettings, log: EpisodeLog) -> None:
+    def __init__(self, model: LanguageModel, settings: GrpoSettings, env: RewardedEnv) -> None:
         self.fingerprint = model.fingerprint
-        self._model, self._settings, self._log = model, settings, log
+        self._model, self._settings, self._env = model, settings, env
 
     async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`)."""
@@ -297,7 +290,7 @@ class GrpoPolicy:
         page = turn.observation[: settings.max_page_chars]
 
         def encode(start: int, shown: str) -> list[int]:
-            text = user_text(turn.instruction, past[start:], shown, self._log, len(turn.history))
+            text = user_text(turn.instruction, past[start:], shown, self._env, len(turn.history))
             messages = [Message("system", settings.system_prompt or SYSTEM_PROMPT), Message("user", text)]
             if settings.observation == "none" and not settings.system_prompt:
                 messages = by_coordinates(messages)
@@ -332,17 +325,17 @@ def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:
         )
 
 
-def user_text(instruction: str, past: Sequence[Step], page: str, log: EpisodeLog, num_steps: int) -> str:
+def user_text(instruction: str, past: Sequence[Step], page: str, env: RewardedEnv, num_steps: int) -> str:
     """Returns the user's message of the public scripts at one step.
 
     Args:
         past: the steps that are shown, oldest first.
         num_steps: steps of the episode so far.
     """
-    lines = [f"Step: {num_steps + 1}", f"Goal: {instruction}", f"Current URL: {log.url or 'unknown'}"]
+    lines = [f"Step: {num_steps + 1}", f"Goal: {instruction}", f"Current URL: {env.url or 'unknown'}"]
     lines.append("Previous steps:" if past else "Previous steps: none")
     for step in past:
-        reward = log.rewards[step.index] if step.index < len(log.rewards) else 0.0
+        reward = env.rewards[step.index] if step.index < len(env.rewards) else 0.0
         lines.append(f"{step.index + 1}. {step.action} -> reward {reward:+.2f}{' (error)' if step.error else ''}")
     error = past[-1].error if past else ""
     lines.append(f"Last action error: {' '.join(error.split())[:200] if error else 'no'}")

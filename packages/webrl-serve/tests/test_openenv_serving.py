@@ -394,6 +394,8 @@ def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
         (["--sessions", "0"], {}, "--sessions 0: expected 1 to 4096"),
         ([], {"MAX_CONCURRENT_ENVS": "0"}, "--sessions 0: expected 1 to 4096"),
         ([], {"BROWSERGYM_PORT": "first"}, "--port: invalid int value: 'first'"),
+        ([], {"BROWSERGYM_HEADLESS": "false"}, "BROWSERGYM_HEADLESS=false: browsers are always headless"),
+        ([], {"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena is not served: WebArena tasks"),
     ],
 )
 def test_a_bad_option_or_variable_ends_before_anything_starts(arguments, variables, says, monkeypatch, capsys):

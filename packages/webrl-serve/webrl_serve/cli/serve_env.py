@@ -10,6 +10,7 @@ import re
 import yaml
 
 from webrl.cli.options import add_config_arguments, resolve_config
+from webrl.errors import UsageError
 from webrl.net import ENV_TOKEN
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite
@@ -80,7 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     config = resolve_config(args, prefer_newest=False)
-    task, benchmark = (os.environ.get(f"BROWSERGYM_{name}") for name in ("TASK_NAME", "BENCHMARK"))
+    task, benchmark, headless = (
+        os.environ.get(f"BROWSERGYM_{name}") for name in ("TASK_NAME", "BENCHMARK", "HEADLESS")
+    )
+    if headless and headless.lower() != "true":
+        raise UsageError(f"BROWSERGYM_HEADLESS={headless}: browsers are always headless here; unset it")
+    if benchmark and (reason := find_suite(benchmark).not_served):
+        raise UsageError(f"BROWSERGYM_BENCHMARK={benchmark} is not served: {reason}")
     named = site_name(task, benchmark or "miniwob") if task else find_suite(config.tasks.suites[0]).first_task
     viewport = args.viewport if args.viewport is not None else config.rollout.viewport or _VIEWPORT
     told = ServerOptions(

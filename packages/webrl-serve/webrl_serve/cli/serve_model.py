@@ -10,7 +10,7 @@ import os
 from webrl.cli.options import add_section_help, count, split_settings
 from webrl.net import MODEL_TOKEN, check_address
 from webrl_serve.model.app import serve
-from webrl_serve.model.checkpoint import Checkpoint, check_context, find_checkpoint
+from webrl_serve.model.checkpoint import check_context, find_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +49,15 @@ def main(args: argparse.Namespace) -> int:
     token = os.environ.get(MODEL_TOKEN) or None
     check_address(args.host, args.port, token, MODEL_TOKEN)
     context = check_context(checkpoint)
+    models, rollout = checkpoint.config.models, checkpoint.config.rollout
+    prompt = f"{models.prompt_format}, {rollout.observation}, actions {rollout.dialect}"
+    length = f"up to {models.max_prompt_tokens} tokens of {context or 'any number of'}"
+    what = (
+        f"weights  {checkpoint.name}\nprompt   {prompt}, {length} ({checkpoint.source})\nengine   {rollout.engine.kind}"
+    )
     if args.dry_run:
-        print("\n".join([f"model    {checkpoint.alias}", *_describe(checkpoint, context)]))
+        print(f"model    {checkpoint.alias}\n{what}")
         return 0
-
-    def announce(url: str) -> None:
-        print("\n".join([f"serving {checkpoint.alias} on {url}/v1", *_describe(checkpoint, context)]), flush=True)
-
-    asyncio.run(serve(checkpoint, context, announce, host=args.host, port=args.port, token=token))
+    on_ready = lambda url: print(f"serving {checkpoint.alias} on {url}/v1\n{what}", flush=True)  # noqa: E731
+    asyncio.run(serve(checkpoint, context, on_ready, host=args.host, port=args.port, token=token))
     return 0
-
-
-def _describe(checkpoint: Checkpoint, context: int | None) -> list[str]:
-    config = checkpoint.config
-    prompt = f"{config.models.prompt_format}, {config.rollout.observation}, actions {config.rollout.dialect}"
-    length = f"up to {config.models.max_prompt_tokens} tokens of {context or 'any number of'}"
-    return [
-        f"weights  {checkpoint.name}",
-        f"prompt   {prompt}, {length} ({checkpoint.source})",
-        f"engine   {config.rollout.engine.kind}",
-    ]

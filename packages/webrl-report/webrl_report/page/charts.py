@@ -12,7 +12,7 @@ from typing import Any
 
 from webrl.config.redaction import redact
 from webrl.runs.spelling import visible
-from webrl_report.page.figures import COLOURS, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
+from webrl_report.page.figures import COLOURS, INK, MARKERS, SOFT, margins, new_figure, style
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
@@ -72,8 +72,6 @@ class Point:
     high: float
     text: str
     """What the table says of it."""
-    is_thin: bool = False
-    """Whether it stands for so few observations that no line is drawn through it."""
 
 
 Series = tuple[str, list[Point]]
@@ -114,11 +112,7 @@ def interval_chart(
             xs, ys = [point.x + shift for point in points], [point.y for point in points]
             bars = margins([(point.y, point.low, point.high) for point in points])
             axes.errorbar(xs, ys, yerr=bars, fmt="none", ecolor=look["color"], elinewidth=1.3)
-            through = [math.nan if point.is_thin else point.y for point in points]
-            axes.plot(xs, through, linewidth=2, markersize=6, label=name, **look)
-            thin = [(x, y) for x, y, point in zip(xs, ys, points, strict=True) if point.is_thin]
-            if thin:
-                axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
+            axes.plot(xs, ys, linewidth=2, markersize=6, label=name, **look)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if legend:

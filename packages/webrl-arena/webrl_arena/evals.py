@@ -182,16 +182,11 @@ def deleted(pk: str) -> Eval:
     return finds(query, f"{forum().num_posts - 1} 0")
 
 
-def approved(pk: str, decision: str = " AND approved", kept: int = 1) -> Eval:
-    """Require one post to wait no more, and to be shown."""
+def approved(pk: str, decision: str = " AND approved", kept: str = "1") -> Eval:
+    """Require one post to wait no more, and to be shown; with no decision and "0" kept, to be gone."""
     shown = f"SELECT count(*) FROM {_POST} WHERE id = {pk}{decision}"
     query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
     return finds(query, f"{forum().num_waiting - 1} {kept}")
-
-
-def disapproved(pk: str) -> Eval:
-    """Require one post to wait no more, and to be gone."""
-    return approved(pk, "", 0)
 
 
 def subscribed(login: str, subject: str) -> Eval:
@@ -277,7 +272,7 @@ _CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
         *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
-        *(shows, lists, made, stock_record, has_address, written, replied, deleted, approved, disapproved),
+        *(shows, lists, made, stock_record, has_address, written, replied, deleted, approved),
         *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
     )
 }

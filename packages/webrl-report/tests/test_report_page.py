@@ -22,7 +22,7 @@ from report_builders import build_run, evaluate, mark, task, trajectory
 from webrl import cli
 from webrl.config import validate_config
 from webrl.errors import UsageError
-from webrl.evaluate import paired_difference
+from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
 from webrl.runs.store import write_records
 from webrl.types import Label
@@ -35,7 +35,7 @@ from webrl_report.page.build import (
     verdicts,
     write_report,
 )
-from webrl_report.page.charts import Point, curve, interval_chart
+from webrl_report.page.charts import curve, interval_chart
 from webrl_report.page.facts import read_run
 from webrl_report.page.sections import funnel, judge, success
 
@@ -327,7 +327,7 @@ def test_reading_a_run_counts_every_byte_of_its_records(
 
 
 def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.WarningsRecorder):
-    points, name = [Point(0, 0.2, 0.1, 0.3, "")], f"https://ann:{SECRET}@shop.test/?token={SECRET} | {HOSTILE}"
+    points, name = [(0, rate_of(1, 5).to_json())], f"https://ann:{SECRET}@shop.test/?token={SECRET} | {HOSTILE}"
     figure = interval_chart(name, name, [(name, points), ("漢字 $x^2$ \x00", points)], x_label=name)
     drawn = base64.b64decode(figure.source.partition("base64,")[2]).decode()
     assert SECRET not in drawn

@@ -10,11 +10,11 @@ from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
 from webrl.phase import STAGES
-from webrl.reports.run import rate_text, standing_text
+from webrl.reports.run import rate_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl.suites import by_suite
-from webrl_report.page.charts import Figure, Point, Series, Table, curve, interval_chart, percent, plain
+from webrl_report.page.charts import Figure, Table, curve, interval_chart, percent, plain
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
 
 NUM_EXAMPLES = 5
@@ -91,7 +91,7 @@ def success(run: RunFacts) -> Section:
     if not found:
         section.lacks += "No phase has been evaluated to the end."
         return section
-    series = [success_series(name, rates) for name, rates in rates_by_name(found).items()]
+    series = [*rates_by_name(found).items()]
     note = "Points with 95 % Wilson intervals; phase 0 is the supervised start, differences from it are paired by task."
     section.figures.append(interval_chart("Success by phase", note, series))
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -115,15 +115,6 @@ def success(run: RunFacts) -> Section:
     head = ("task type", *(f"phase {number}" for number, _ in found))
     section.tables.append(("Success by task type", Table(head, rows, is_wide=len(head) > 5)))
     return section
-
-
-def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
-    """Make a line of (phase, or what was predicted; rate with interval)."""
-    return name, [
-        Point(float(x), rate["rate"], low, high, standing_text(rate))
-        for x, rate in rates
-        for low, high in [rate["ci95"]]
-    ]
 
 
 def curriculum(run: RunFacts) -> Section:
@@ -249,7 +240,7 @@ def judge(run: RunFacts) -> Section:
             )
             bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
             rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins]
-            line = success_series("trajectories", rates)
+            line = "trajectories", rates
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )

@@ -16,6 +16,7 @@ from pathlib import Path
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
+from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
 from webrl.llm.loading import config_of, model_folder
 from webrl.replay.demonstrations import check_demonstrations

@@ -107,14 +107,12 @@ def leads_to_mail(found: Conversation) -> Eval:
 
 
 def shows(url: str, locator: str, *must_include: str) -> Eval:
-    """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the last one."""
+    """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the `last` one.
+
+    Its title tells pages apart whose address is a part of another one's.
+    """
     target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
     return _eval("program_html", program_html=[target])
-
-
-def is_titled(*must_include: str) -> Eval:
-    """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
-    return shows("last", "document.title", *must_include)
 
 
 def lists(plan: tuple[str, str], planned: Sized) -> Eval:
@@ -184,16 +182,11 @@ def deleted(pk: str) -> Eval:
     return finds(query, f"{forum().num_posts - 1} 0")
 
 
-def approved(pk: str, decision: str = " AND approved", kept: int = 1) -> Eval:
-    """Require one post to wait no more, and to be shown."""
+def approved(pk: str, decision: str = " AND approved", kept: str = "1") -> Eval:
+    """Require one post to wait no more, and to be shown; with no decision and "0" kept, to be gone."""
     shown = f"SELECT count(*) FROM {_POST} WHERE id = {pk}{decision}"
     query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
     return finds(query, f"{forum().num_waiting - 1} {kept}")
-
-
-def disapproved(pk: str) -> Eval:
-    """Require one post to wait no more, and to be gone."""
-    return approved(pk, "", 0)
 
 
 def subscribed(login: str, subject: str) -> Eval:
@@ -279,7 +272,7 @@ _CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
         *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
-        *(shows, is_titled, lists, made, stock_record, has_address, written, replied, deleted, approved, disapproved),
+        *(shows, lists, made, stock_record, has_address, written, replied, deleted, approved),
         *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
     )
 }

@@ -22,7 +22,7 @@ from report_builders import build_run, evaluate, mark, task, trajectory
 from webrl import cli
 from webrl.config import validate_config
 from webrl.errors import UsageError
-from webrl.evaluate import paired_difference
+from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
 from webrl.runs.store import write_records
 from webrl.types import Label
@@ -35,8 +35,8 @@ from webrl_report.page.build import (
     verdicts,
     write_report,
 )
-from webrl_report.page.charts import Point, curve, interval_chart
-from webrl_report.page.facts import phase_names, read_run
+from webrl_report.page.charts import curve, interval_chart
+from webrl_report.page.facts import read_run
 from webrl_report.page.sections import funnel, judge, success
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -148,14 +148,14 @@ def test_what_a_run_lacks_is_named_once_for_all_its_phases(tmp_path: Path):
     (run.phase(3).path / "stages" / "train.json").write_text("{}")
     out = tmp_path / "report.html"
     assert write_report([run.path], out) == [
-        "run: phases 0–1, 3: not finished: accept",
+        "run: phases 0, 1, 3: not finished: accept",
         "run: phase 2: not finished: eval",
         "run: phase 2: left out: labels.jsonl:11: malformed JSON (unexpected end of data: line 1 column 24 (char 23)): "
         'b\'{"trajectory_id": "torn\'',
         f"run: left out: {run.phase(3).path}/stages/train.json: not what a finished stage writes; "
         "remove it, and the stage runs again",
     ]
-    assert "phases 0–1, 3: not finished: accept" in out.read_text()
+    assert "phases 0, 1, 3: not finished: accept" in out.read_text()
 
 
 def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path):
@@ -192,13 +192,13 @@ def test_the_page_begins_with_how_the_newest_actor_stands_against_the_start(tmp_
         assert list(verdicts(read_run(run.path))) == [(kind, text)]
 
 
-def test_no_line_goes_through_a_bin_of_three_labels(tmp_path: Path):
-    run = build_run(tmp_path / "run", num_phases=0, num_tasks=7)  # P(YES) 0.2 of three, 0.9 of four
-    (figure,) = judge(read_run(run.path)).figures
-    _, line, thin = (drawn for drawn in figure.plot.axes[0].lines if drawn.get_label() != "")
-    assert [bool(y == y) for y in line.get_ydata()] == [False, True]
-    assert list(thin.get_xdata()) == [pytest.approx(0.2)]
-    assert thin.get_linestyle() == "None"
+def test_the_outcome_model_is_held_against_the_truth(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=0, num_tasks=7)  # P(YES) 0.2 of two, 0.9 of five
+    section = judge(read_run(run.path))
+    (figure,) = section.figures
+    line = figure.plot.axes[0].lines[-1]
+    assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([0.2, 0.9, 0, 0.6])
+    assert section.tables[0][1].rows == [("judged solved", 3, 2), ("judged failed", 0, 2)]
 
 
 def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
@@ -309,8 +309,6 @@ def test_a_long_curve_is_averaged_over_stretches_and_keeps_its_mean():
 
 
 def test_small_things():
-    assert phase_names([3, 0, 1, 6, 6]) == "phases 0–1, 3, 6"
-    assert phase_names([2]) == "phase 2"
     assert (duration(12.34), duration(532), duration(7380)) == ("12.3 s", "8 min 52 s", "2 h 3 min")
     assert short("a" * (SHOWN_CHARS + 1)).endswith("a … [cut: 1,501 characters in all]")
 
@@ -322,14 +320,14 @@ def test_reading_a_run_counts_every_byte_of_its_records(
     monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
     with caplog.at_level(logging.INFO, "webrl"):
         read_run(run.path)
-    names = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    names = ("generated", "tasks", "dropped", "trajectories", "eval", "metrics")
     paths = [getattr(run.phase(k), name) for k in (0, 1) for name in names]
     size = sum(path.stat().st_size for path in paths if path.exists())
     assert caplog.messages[-1].split(",")[0] == f"read run: {size} of {size} bytes"
 
 
 def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.WarningsRecorder):
-    points, name = [Point(0, 0.2, 0.1, 0.3, "")], f"https://ann:{SECRET}@shop.test/?token={SECRET} | {HOSTILE}"
+    points, name = [(0, rate_of(1, 5).to_json())], f"https://ann:{SECRET}@shop.test/?token={SECRET} | {HOSTILE}"
     figure = interval_chart(name, name, [(name, points), ("漢字 $x^2$ \x00", points)], x_label=name)
     drawn = base64.b64decode(figure.source.partition("base64,")[2]).decode()
     assert SECRET not in drawn

@@ -137,7 +137,8 @@ def check_start(start: Cell, cell: Cell) -> None:
     """
     mine, theirs = (RunFolder(c.config.run_dir).phase(0) for c in (cell, start))
     for path, other in ((mine.tasks, theirs.tasks), (mine.trajectories, theirs.trajectories), (mine.eval, theirs.eval)):
-        if not (path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)):
+        there = path.is_file(), other.is_file()
+        if any(there) and not (all(there) and filecmp.cmp(path, other, shallow=False)):
             raise StageError(
                 f"{path} is not {other}: {cell.name} had another starting point and cannot be compared; remove "
                 f"{cell.config.run_dir}, and the same command runs it again"

@@ -25,7 +25,7 @@ from webrl_study.statistics import MIN_SEEDS, Comparison, compare, rate_by_phase
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
 Rows = Sequence[Sequence[str]]
-_BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
+_BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "min")
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
 """What a budget is made of."""
@@ -91,8 +91,7 @@ def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
         yield row | {
             "training_episodes": phase.episodes, "env_steps": phase.env_steps,
             "labelled_success": phase.labelled_success, "replayed": phase.replayed,
-            "critic_steps": phase.critic_steps, "actor_steps": phase.actor_steps,
-            "actor_active": round(phase.actor_active, 4), "actor_top_grad_norm": phase.grad_norm, "actor_kl": phase.kl,
+            "critic_steps": phase.critic_steps, "actor_steps": phase.actor_steps, "actor_kl": phase.kl,
             "seconds": phase.seconds,
         }  # fmt: skip
 
@@ -129,16 +128,12 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
     used = []
     for result in results:
         trained = result.phases[1:]
-        norms = [phase.grad_norm for phase in trained if phase.grad_norm is not None]
-        active = sum(phase.actor_active for phase in trained) / max(1, len(trained))
         totals = (
             sum(getattr(p, key) for p in trained) for key in ("episodes", "env_steps", "critic_steps", "actor_steps")
         )
-        used.append([
-            result.cell.name, result.state, *map(str, totals), f"{100 * active:.0f} %" if trained else "",
-            f"{max(norms):.3g}" if norms else "", f"{sum(p.seconds for p in trained) / 60:.1f}",
-        ])  # fmt: skip
-    parts += ["## What each cell used after phase 0, and its largest gradient norm", table(_BUDGET, used)]
+        minutes = f"{sum(phase.seconds for phase in trained) / 60:.1f}"
+        used.append([result.cell.name, result.state, *map(str, totals), minutes])
+    parts += ["## What each cell used after phase 0", table(_BUDGET, used)]
     ended = [result for result in results if result.is_finished]
     for name, text in _EQUAL.items():
         by_cell = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}

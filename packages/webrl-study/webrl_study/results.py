@@ -39,10 +39,6 @@ class PhaseResult:
     """Optimizer steps."""
     actor_steps: int
     """Optimizer steps; 0 in phase 0."""
-    actor_active: float
-    """Share of the actor's samples that have a loss."""
-    grad_norm: float | None
-    """Largest of the actor's, before clipping; None in phase 0."""
     kl: float | None
     """The actor's mean estimate of the divergence from π_ref, over the steps that were logged."""
     seconds: float
@@ -90,7 +86,6 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
         for folder in map(RunFolder(cell.config.run_dir).phase, range(num_finished(cell))):
             done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
             lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
-            lines = [data for _, data in read_lines(folder.metrics)] if folder.metrics.is_file() else []
             further = {f"{t:g}": folder.path / f"eval_t{t:g}.jsonl" for t in cell.config.evaluate.temperature[1:]}
             train: dict[str, Any] = done["train"]["counts"]
             result = PhaseResult(
@@ -103,8 +98,6 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
                 replayed=done["replay"]["counts"].get("num_replayed", 0),
                 critic_steps=train.get("critic_steps", 0),
                 actor_steps=train.get("actor_steps", 0),
-                actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
-                grad_norm=max((line["actor/grad_norm"] for line in lines if "actor/grad_norm" in line), default=None),
                 kl=train.get("actor_kl"),
                 seconds=round(sum(marker["seconds"] for marker in done.values()), 1),
             )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -112,27 +111,12 @@ class Arena:
     @contextlib.asynccontextmanager
     async def new(self, user: str | None = None) -> AsyncIterator[Session]:
         """`open` for the length of a block; a caller who is cancelled meanwhile leaves no session behind."""
-        made: list[Session] = []
-        given_up = threading.Event()
-
-        def make() -> None:
-            made.append(self.open(user))
-            if given_up.is_set():
-                self.drop(made[0])
-
+        making = asyncio.create_task(asyncio.to_thread(self.open, user))
         try:
-            await asyncio.to_thread(make)
-        except asyncio.CancelledError:
-            given_up.set()
-            if made:  # before the thread could know
-                with contextlib.suppress(ArenaError):
-                    self.drop(made[0])
-            raise
-        try:
-            yield made[0]
+            yield await asyncio.shield(making)
         finally:
-            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
-                await asyncio.to_thread(self.drop, made[0])
+            with contextlib.suppress(ArenaError, UsageError):  # it was not made, or has gone with the arena
+                await asyncio.to_thread(self.drop, await making)
 
     def _drop(self, name: str) -> int:
         answer = self._request("DELETE", f"/arena/sessions/{name}", {})

@@ -36,7 +36,6 @@ from webrl_report.page.sections import (
     resources,
     statuses,
     success,
-    success_series,
     tokens,
     training,
 )
@@ -88,7 +87,7 @@ def render(runs: Sequence[RunFacts]) -> str:
     comparison = None
     if len(runs) > 1:
         series = [
-            success_series(run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
+            (run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
             for run in runs
             for name, rates in rates_by_name(evaluated(run)).items()
             if name.endswith("held-out seeds")

@@ -6,13 +6,14 @@ import base64
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from webrl.config.redaction import redact
+from webrl.reports.run import standing_text
 from webrl.runs.text import visible
-from webrl_report.page.figures import COLOURS, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
+from webrl_report.page.figures import COLOURS, INK, MARKERS, SOFT, margins, new_figure, style
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
@@ -62,22 +63,8 @@ class Figure:
         return f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
-@dataclass(frozen=True)
-class Point:
-    """A proportion with its interval."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    text: str
-    """What the table says of it."""
-    is_thin: bool = False
-    """Whether it stands for so few observations that no line is drawn through it."""
-
-
-Series = tuple[str, list[Point]]
-"""A name, and the points that belong together."""
+Series = tuple[str, Sequence[tuple[float, Mapping[str, Any]]]]
+"""A name, and its points: a phase, or what was predicted; a rate with its interval, as `Rate.to_json` has it."""
 
 
 def interval_chart(
@@ -103,7 +90,7 @@ def interval_chart(
             axes.xaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set_xlim(-0.03, 1.03)
         else:
-            phases = [point.x for _, points in series for point in points]
+            phases = [phase for _, points in series for phase, _ in points]
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
             axes.set_xlim(min(phases) - 0.3, max(phases) + 0.3)
         for number, (name, (_, points)) in enumerate(zip(names, series, strict=True)):
@@ -111,22 +98,18 @@ def interval_chart(
             look = {
                 "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "clip_on": False,
             }  # fmt: skip
-            xs, ys = [point.x + shift for point in points], [point.y for point in points]
-            bars = margins([(point.y, point.low, point.high) for point in points])
+            xs, ys = [x + shift for x, _ in points], [rate["rate"] for _, rate in points]
+            bars = margins([(rate["rate"], rate["ci95"][0], rate["ci95"][1]) for _, rate in points])
             axes.errorbar(xs, ys, yerr=bars, fmt="none", ecolor=look["color"], elinewidth=1.3)
-            through = [math.nan if point.is_thin else point.y for point in points]
-            axes.plot(xs, through, linewidth=2, markersize=6, label=name, **look)
-            thin = [(x, y) for x, y, point in zip(xs, ys, points, strict=True) if point.is_thin]
-            if thin:
-                axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
+            axes.plot(xs, ys, linewidth=2, markersize=6, label=name, **look)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if legend:
             plot.legend(loc="upper left", ncols=columns, handlelength=1.2, borderaxespad=0.1)
     rows: list[tuple[object, ...]] = [
-        (name, percent(point.x) if diagonal else plain(point.x), point.text)
+        (name, percent(x) if diagonal else plain(x), standing_text(rate))
         for name, points in series
-        for point in points
+        for x, rate in points
     ]
     return Figure(title, note, plot, Table(("series", x_label, y_label), rows))
 

@@ -15,13 +15,12 @@ import yaml
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import WebRLError
 from webrl.phase import STAGES
-from webrl.replay.select import action_perplexity
 from webrl.reward.labels import read_labels
 from webrl.runs.folder import PhaseFolder, require_run
 from webrl.runs.progress import progress
 from webrl.runs.store import read_json, read_lines, read_records
 from webrl.tasks.filter import Dropped
-from webrl.types import Label, Record, StepRecord, Task, Trajectory
+from webrl.types import Label, Record, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -55,8 +54,6 @@ class PhaseFacts:
     attempts: list[Attempt] = field(default_factory=list)
     evaluated: list[Attempt] = field(default_factory=list)
     labels: dict[str, Label] = field(default_factory=dict)
-    perplexities: dict[str, list[float]] = field(default_factory=dict)
-    """Of the steps that were trained on, by source."""
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Lines of `metrics.jsonl` by trainer, in order."""
 
@@ -113,7 +110,7 @@ def read_run(path: Path) -> RunFacts:
         facts.note(f"{folder.config.name} is not a mapping: no configuration is shown")
         facts.config = {}
     phases = [folder.phase(number) for number in range(folder.last_phase() + 1)]
-    by_line = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    by_line = ("generated", "tasks", "dropped", "trajectories", "eval", "metrics")
     files = [path for phase in phases for name in by_line if (path := getattr(phase, name)).is_file()]
     with progress(sum(p.stat().st_size for p in files), f"read {facts.name}", "B", leave=False) as bar:
         for phase in phases:
@@ -144,12 +141,6 @@ def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any
     def records(path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
         return read(path, [], lambda note: [keep(record) for record in read_records(path, cls, note, on_bytes)])
 
-    ends: tuple[int, ...] = _try(run, partial(_end_tokens, folder.actor, run.option("models.actor")), ())
-
-    def perplexity(step: StepRecord) -> tuple[str, float | None]:
-        found = action_perplexity(step.ref_logprobs, step.action_ids, ends) if step.ref_logprobs else None
-        return step.source, found
-
     unfinished = []
     for spec in STAGES:
         if not folder.is_done(spec.name):
@@ -167,9 +158,6 @@ def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any
     facts.attempts = records(folder.trajectories, Trajectory, _reduce)
     facts.evaluated = records(folder.eval, Trajectory, _reduce)
     facts.labels = read(folder.labels, {}, partial(read_labels, folder.labels))
-    for source, value in records(folder.train_filter, StepRecord, perplexity):
-        if value is not None:
-            facts.perplexities.setdefault(source, []).append(value)
     lines: list[Any] = read(
         folder.metrics, [], lambda note: [line for _, line in read_lines(folder.metrics, note, on_bytes)]
     )
@@ -188,25 +176,9 @@ def _reduce(trajectory: Trajectory) -> Attempt:
 
 
 def phase_names(numbers: list[int]) -> str:
-    """Return `phase 3`, `phases 0–4, 6`."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts]
-    return f"phase{'s' if len(parts) > 1 or len(parts[0]) > 1 else ''} {', '.join(texts)}"
-
-
-def _end_tokens(*folders: Path | str | None) -> tuple[int, ...]:
-    """Ids that end an answer, by the first of these model folders that is there; none where none is."""
-    for folder in folders:
-        path = Path(folder or "") / "generation_config.json"
-        if path.is_file():
-            found = read_json(path).get("eos_token_id")
-            return tuple(found) if isinstance(found, list) else (found,) if isinstance(found, int) else ()
-    return ()
+    """Return `phase 3`, `phases 0, 1, 4`."""
+    found = sorted(set(numbers))
+    return f"phase{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
 
 
 def _try(run: RunFacts, read: Callable[[], T], otherwise: T) -> T:

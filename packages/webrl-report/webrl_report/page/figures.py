@@ -15,7 +15,7 @@ from webrl.runs.disk import atomic_path
 
 COLOURS = ("#1a66a8", "#bf4a12", "#0c7a66", "#86489a", "#8f6400", "#5c6670")
 """Of series, in their order."""
-INK, SOFT, GRID, PAPER = "#1c2126", "#59636e", "#e6e9ec", "#ffffff"
+INK, SOFT, GRID = "#1c2126", "#59636e", "#e6e9ec"
 MARKERS = "os^D"
 """Shapes of the points of series, in turn: they tell series apart as well as the colours do."""
 _STYLE: Any = {

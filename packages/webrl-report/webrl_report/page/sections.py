@@ -10,16 +10,14 @@ from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
 from webrl.phase import STAGES
-from webrl.reports.run import rate_text, standing_text
+from webrl.reports.run import rate_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl.suites import by_suite
-from webrl_report.page.charts import Figure, Point, Series, Table, curve, interval_chart, percent, plain
+from webrl_report.page.charts import Figure, Table, curve, interval_chart, percent, plain
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
 
 NUM_EXAMPLES = 5
-MIN_IN_BIN = 4
-"""Observations from which on a bin of a calibration chart is a point of its line."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def success(run: RunFacts) -> Section:
     if not found:
         section.lacks += "No phase has been evaluated to the end."
         return section
-    series = [success_series(name, rates) for name, rates in rates_by_name(found).items()]
+    series = [*rates_by_name(found).items()]
     note = "Points with 95 % Wilson intervals; phase 0 is the supervised start, differences from it are paired by task."
     section.figures.append(interval_chart("Success by phase", note, series))
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -117,16 +115,6 @@ def success(run: RunFacts) -> Section:
     head = ("task type", *(f"phase {number}" for number, _ in found))
     section.tables.append(("Success by task type", Table(head, rows, is_wide=len(head) > 5)))
     return section
-
-
-def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]], min_episodes: int = 0) -> Series:
-    """Make a line of (phase, or what was predicted; rate with interval); through points of a few goes no line."""
-    points = [
-        Point(float(x), rate["rate"], low, high, standing_text(rate), is_thin=rate["episodes"] < min_episodes)
-        for x, rate in rates
-        for low, high in [rate["ci95"]]
-    ]
-    return name, points
 
 
 def curriculum(run: RunFacts) -> Section:
@@ -213,41 +201,20 @@ def _examples(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def replay(run: RunFacts) -> Section:
-    """Show the perplexity of what is trained on, and the replay band."""
-    section = Section("replay", "Replay", "Own steps are trained on as they come.")
+    """Show what became of earlier steps."""
+    section = Section("replay", "Replay", "Own steps are trained on as they come; earlier successes may join them.")
     low, high = (run.option(f"replay.perplexity_{edge}") for edge in ("low", "high"))
     if isinstance(low, int | float) and isinstance(high, int | float):
-        span = f"from {plain(low)} to {plain(high)}"
-        section.text += (
-            f" Earlier successes join them at a perplexity {span} under the actor that the phase starts from."
-        )
-    names = {"current": "of this phase", "replay": "replayed", "demonstration": "demonstrations"}
-    rows: list[tuple[object, ...]] = [
-        (phase.phase, name, len(values), *_quartiles(values))
-        for phase in run.phases
-        for key, name in names.items()
-        if (values := phase.perplexities.get(key))
-    ]
-    if rows:
-        table = Table(("phase", "steps", "number", *_QUARTILES), rows, is_wide=True)
-        section.tables.append(("Perplexity of the steps that were trained on", table))
-    else:
-        section.lacks = "No training records with log-probabilities are in this folder."
+        section.text += f" Their perplexity must be from {plain(low)} to {plain(high)}, under the phase's first actor."
     reasons = [(phase, phase.counts("replay").get("history") or {}) for phase in run.phases]
     why = list(dict.fromkeys(name for _, counts in reasons for name in counts))
     if why:
-        rows = [(phase.phase, *(counts.get(name, 0) for name in why)) for phase, counts in reasons if counts]
+        rows: list[tuple[object, ...]] = [(p.phase, *(c.get(name, 0) for name in why)) for p, c in reasons if c]
         table = Table(("phase", *map(in_words, why)), rows, is_wide=len(why) > 5)
         section.tables.append(("Earlier steps by what became of them", table))
+    else:
+        section.lacks = "No phase has looked at earlier steps."
     return section
-
-
-_QUARTILES = ("lowest", "lower quarter", "median", "upper quarter", "highest")
-
-
-def _quartiles(values: Sequence[float]) -> list[str]:
-    ordered = sorted(values)
-    return [plain(ordered[round(share * (len(ordered) - 1))]) for share in (0, 0.25, 0.5, 0.75, 1)]
 
 
 def judge(run: RunFacts) -> Section:
@@ -269,11 +236,11 @@ def judge(run: RunFacts) -> Section:
         if scored:
             note = (
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
-                f"diagonal. Hollow: fewer than {MIN_IN_BIN} trajectories."
+                "diagonal."
             )
             bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
             rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins]
-            line = success_series("trajectories", rates, MIN_IN_BIN)
+            line = "trajectories", rates
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
@@ -308,7 +275,7 @@ def judge(run: RunFacts) -> Section:
 
 
 def training(run: RunFacts) -> Section:
-    """Show losses, distance from the reference, gradients and advantages."""
+    """Show losses, distance from the reference, gradients and mean advantages."""
     section = Section("training", "Training", "Faint: every optimizer step; bold: the mean of the phase.")
     for trainer, key, title, note in texts()["curves"]:
         parts = [
@@ -317,13 +284,6 @@ def training(run: RunFacts) -> Section:
         ]
         if figure := curve(title, note, parts):
             section.figures.append(figure)
-    rows: list[tuple[object, ...]] = []
-    for phase in run.phases:
-        listed = [v for line in phase.metrics.get("actor", ()) for v in line.get("actor/advantage_values") or ()]
-        if values := [v for v in listed if isinstance(v, int | float) and math.isfinite(v)]:
-            rows.append((phase.phase, len(values), *_quartiles(values)))
-    if rows:
-        section.tables.append(("Advantages", Table(("phase", "samples", *_QUARTILES), rows, is_wide=True)))
     if not section.figures:
         section.lacks = "No metrics.jsonl with training steps is in this folder."
     return section

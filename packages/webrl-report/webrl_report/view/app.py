@@ -48,15 +48,7 @@ from webrl.runs.store import dump_line
 from webrl.runs.text import visible
 from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe
-from webrl_report.view.index import (
-    HAND_LABELS,
-    FileChanged,
-    Index,
-    TrajectoryNotFound,
-    check_run,
-    find_files,
-    parse,
-)
+from webrl_report.view.index import HAND_LABELS, FileChanged, Index, TrajectoryNotFound, check_run, parse
 from webrl_report.view.query import CHOICES, ORDERS, PAGE_SIZE, Selection, options, same_task, select, totals
 
 _CHUNK_CHARS = 1 << 16
@@ -90,8 +82,7 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
         check_run(run)
     with listen(host, port) as listener:
         index, token = Index(runs), secrets.token_urlsafe(24)
-        paths = [run / name for run in runs for name in find_files(run)]
-        with progress(sum(path.stat().st_size for path in paths), "read", "B", leave=False) as bar:
+        with progress(None, "read", "B", leave=False) as bar:
             index.refresh(bar.update)
         guarded = guard(make_app(index, f"/{token}"), token)
 

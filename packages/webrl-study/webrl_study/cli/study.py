@@ -117,17 +117,7 @@ def _show_plan(study: Any) -> int:
     config = study.config
     print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
     for cell in study.jobs:
-        run = cell.config
-        done = f"{num_finished(cell)} of {run.num_phases + 1} phases done"
-        bound = "at most " if run.tasks.source == "curriculum" else ""
-        episodes = f"{bound}{run.max_phase_tasks * run.rollout.num_generations}"
-        if cell.model is not None:
-            print(f"{cell.name}: the start of the seed, trained on {', '.join(map(str, cell.demos))}")
-        elif run.num_phases:
-            steps = f"critic {run.critic.steps or 'by epochs'}, actor {run.actor.steps or 'by epochs'}"
-            print(f"{cell.name}: {done}; a phase: {episodes} episodes, steps: {steps}")
-        else:
-            print(f"{cell.name}: {done}; {run.tasks.num_seed_tasks} episodes, shared by the cells of the seed")
+        print(f"{cell.name}: {num_finished(cell)} of {cell.config.num_phases + 1} done")
         print(f"    webrl {shlex.join(map(redact_argument, cell.arguments))}")
     evaluated = study.cells[0].config.tasks
     print(f"# each phase evaluated on {evaluated.num_eval_tasks} held-out seeds, {evaluated.num_heldout_tasks} types")

@@ -124,10 +124,6 @@ class TasksConfig(Section):
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
-_ROUNDS_FROM = 2400
-"""Tokens that a prompt with rounds of other tasks may take at least: room for a page beside them."""
-
-
 class PromptLimit(Section):
     """How long a prompt may be."""
 
@@ -172,11 +168,8 @@ class ModelsConfig(PromptLimit):
             raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
         if self.prompt != "auto" and self.prompt_format == "webrl":
             raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
-        if self.prompt == "rounds" and self.max_prompt_tokens < _ROUNDS_FROM:
-            raise ValueError(
-                f"prompt=rounds takes about 900 tokens: set max_prompt_tokens to {_ROUNDS_FROM} at least, not "
-                f"{self.max_prompt_tokens}, or prompt=examples"
-            )
+        if self.prompt == "rounds" and self.max_prompt_tokens < 2400:
+            raise ValueError("prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400 at least")
         return self
 
 

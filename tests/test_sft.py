@@ -206,7 +206,7 @@ def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
     [
         (["--out", "."], "--out '.' has no name of its own"),
         (["--out", "base"], "--out base is the model that the training starts from"),
-        (["--data", "a.jsonl", "base/../a.jsonl"], "--data base/../a.jsonl is named twice, and would count twice"),
+        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count as often"),
     ],
 )
 def test_an_output_or_data_that_cannot_be_meant_are_refused(command, options, said, tmp_path, monkeypatch, capsys):

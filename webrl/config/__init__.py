@@ -124,10 +124,6 @@ class TasksConfig(Section):
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
-_ROUNDS_FROM = 2400
-"""Tokens that a prompt with rounds of other tasks may take at least: room for a page beside them."""
-
-
 class PromptLimit(Section):
     """How long a prompt may be."""
 
@@ -164,11 +160,8 @@ class ModelsConfig(PromptLimit):
     def _prompts_are_of_the_chat_formats(self) -> Self:
         if self.prompt != "auto" and self.prompt_format == "webrl":
             raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
-        if self.prompt == "rounds" and self.max_prompt_tokens < _ROUNDS_FROM:
-            raise ValueError(
-                f"prompt=rounds takes about 900 tokens: set max_prompt_tokens to {_ROUNDS_FROM} at least, not "
-                f"{self.max_prompt_tokens}, or prompt=examples"
-            )
+        if self.prompt == "rounds" and self.max_prompt_tokens < 2400:
+            raise ValueError("prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400 at least")
         return self
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,20 +84,14 @@ class TrainingPaths:
     """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
 
     def __post_init__(self) -> None:
-        """Refuse what would be trained on twice, and an output that is no new folder of its own.
-
-        Raises:
-            UsageError: names the option and the fix.
-        """
+        """Raise UsageError for an output that is no new folder, and for data that would count twice."""
         if self.out.name in ("", ".."):
             raise UsageError(f"--out {str(self.out)!r} has no name of its own; name a new folder for the model")
         if self.out.is_dir() and self.out.resolve() == Path(self.init).expanduser().resolve():
             raise UsageError(f"--out {self.out} is the model that the training starts from; name a new folder")
-        seen: set[Path] = set()
-        for path in self.data:
-            if path.resolve() in seen:
-                raise UsageError(f"--data {path} is named twice, and would count twice; name it once")
-            seen.add(path.resolve())
+        path, times = Counter(path.resolve() for path in self.data).most_common(1)[0]
+        if times > 1:
+            raise UsageError(f"--data {path} is named {times} times, and would count as often; name it once")
 
     @property
     def report(self) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import typing
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,9 @@ from webrl.config.resources import find_config
 from webrl.errors import UsageError
 from webrl_grpo.settings import ALIASES, GrpoSettings, load_settings
 
+logger = logging.getLogger(__name__)
+_VARIABLES = ("MODEL_ID", "BROWSERGYM_BASE_URL", "BROWSERGYM_TASK_NAME", "VLLM_ENDPOINT")
+"""Variables that the first of the public scripts read."""
 DEMO = "grpo_demo"
 """The config that is used if neither a config nor a model is given: the tiny actor."""
 
@@ -51,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Train; returns the exit code."""
+    if ignored := [name for name in _VARIABLES if os.environ.get(name)]:
+        logger.warning("%s in the environment: not read; give options instead (--help)", ", ".join(ignored))
     settings = resolve(args)
     from webrl.config.extras import require
     from webrl.llm.check import check_model

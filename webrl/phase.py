@@ -102,7 +102,7 @@ def next_phase(folder: RunFolder, spec: StageSpec) -> int:
     for phase in range(last + 2):
         target = folder.phase(phase)
         if spec.needs:
-            is_ready = target.is_done(spec.needs) or _is_evaluation_alone(spec, phase)
+            is_ready = target.is_done(spec.needs) or (spec.name == "eval" and phase == 0)
         else:
             is_ready = phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
         if is_ready and not target.is_done(spec.name):
@@ -154,17 +154,13 @@ def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     return summary
 
 
-def _is_evaluation_alone(spec: StageSpec, phase: int) -> bool:
-    """The start checkpoint can be evaluated before anything else has run: `webrl eval configs/webarena_lite.yaml`."""
-    return spec.name == "eval" and phase == 0
-
-
 def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     folder = context.folder
     if folder.is_done(spec.name):
         counts: dict[str, Any] = folder.read_stage(spec.name)["counts"]
         return counts
-    if _is_evaluation_alone(spec, context.phase):
+    # the start checkpoint can be evaluated before anything else has run: `webrl eval configs/webarena_lite.yaml`
+    if spec.name == "eval" and context.phase == 0:
         logger.info("phase 0 leaves the actor as it is: evaluating %s", context.actor)
     elif spec.needs:
         folder.require(spec.needs)

@@ -276,7 +276,12 @@ def policy_messages(
     for shown in rounds["shown"] if rounds else ():
         past, page = shown["history"].splitlines(), shown["page"].rstrip()
         messages += [ask(shown["goal"], past, page), Message("assistant", shown["answer"])]
-    return [*messages, ask(instruction, [_history_line(step) for step in history], observation)]
+    lines = []
+    for step in history:
+        shown = step.action or _one_line(without_thinking(step.response))
+        shown = f"{shown} # taken: {_one_line(step.note)}" if step.note else shown
+        lines.append(f"{shown} # error: {_one_line(step.error)}" if step.error else shown)
+    return [*messages, ask(instruction, lines, observation)]
 
 
 def released_parts(
@@ -355,12 +360,6 @@ def judge_text(intent: str, responses: Sequence[str], final_page: str) -> str:
     """The user message of the released ORM: one line per step, newlines inside a response joined with `; `."""
     lines = "".join("; ".join(response.split("\n")).strip() + "\n" for response in responses)
     return f"The User Intent:\n{intent.strip()}\n\nAction History:\n{lines}\nThe Current Screenshot:\n{final_page}"
-
-
-def _history_line(step: Step) -> str:
-    shown = step.action or _one_line(without_thinking(step.response))
-    shown = f"{shown} # taken: {_one_line(step.note)}" if step.note else shown
-    return f"{shown} # error: {_one_line(step.error)}" if step.error else shown
 
 
 def _one_line(text: str) -> str:

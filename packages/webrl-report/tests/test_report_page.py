@@ -216,7 +216,7 @@ def test_the_page_begins_with_how_the_newest_actor_stands_against_the_start(tmp_
 
 def test_no_line_goes_through_a_bin_of_three_labels(tmp_path: Path):
     run = build_run(tmp_path / "run", num_phases=0, num_tasks=7)  # P(YES) 0.2 of three, 0.9 of four
-    (figure, _) = judge(read_run(run.path)).figures
+    (figure,) = judge(read_run(run.path)).figures
     _, line, thin = (drawn for drawn in figure.plot.axes[0].lines if drawn.get_label() != "")
     assert [bool(y == y) for y in line.get_ydata()] == [False, True]
     assert list(thin.get_xdata()) == [pytest.approx(0.2)]

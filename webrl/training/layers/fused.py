@@ -51,11 +51,14 @@ def fuse(lm: nn.Module) -> None:
 def _norm(self: Any, hidden_states: Tensor) -> Tensor:
     """[..., D] in the precision of the input."""
     weight: Tensor = self.weight
+    out: Tensor
     if NORMS[type(self).__name__]:
-        return _by_one_kernel(_norm_of_one_plus, hidden_states, weight, self.eps)
-    if hidden_states.dtype != weight.dtype:
-        return type(self).forward(self, hidden_states)
-    return functional.rms_norm(hidden_states, weight.shape, weight, self.variance_epsilon)
+        out = _by_one_kernel(_norm_of_one_plus, hidden_states, weight, self.eps)
+    elif hidden_states.dtype != weight.dtype:
+        out = type(self).forward(self, hidden_states)
+    else:
+        out = functional.rms_norm(hidden_states, weight.shape, weight, self.variance_epsilon)
+    return out
 
 
 def _norm_of_one_plus(hidden_states: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -67,7 +70,8 @@ def _norm_of_one_plus(hidden_states: Tensor, weight: Tensor, eps: float) -> Tens
 def _gated_mlp(self: Any, x: Tensor) -> Tensor:
     """[..., D] -> [..., D]."""
     gate = _GATES[type(self.act_fn).__name__]
-    return self.down_proj(_by_one_kernel(gate, self.gate_proj(x), self.up_proj(x)))
+    out: Tensor = self.down_proj(_by_one_kernel(gate, self.gate_proj(x), self.up_proj(x)))
+    return out
 
 
 def _silu(gate: Tensor, up: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from webrl_report.page.charts import Figure, Table, curve, interval_chart, perce
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
 
 NUM_EXAMPLES = 5
+_FEWEST_LABELS = 4
+"""In a bin of the calibration chart: a share of one to three says nothing."""
 
 
 @dataclass(frozen=True)
@@ -233,13 +235,13 @@ def judge(run: RunFacts) -> Section:
             "(instructions that a model wrote have none). Training never sees that reward."
         )
         scored = [(truth, label.p_yes) for label, truth in with_truth if label.p_yes is not None]
-        if scored:
+        bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
+        rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins if num >= _FEWEST_LABELS]
+        if rates:
             note = (
                 "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
-                "diagonal."
+                f"diagonal. Bins of fewer than {_FEWEST_LABELS} trajectories are left out."
             )
-            bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
-            rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins]
             line = "trajectories", rates
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)

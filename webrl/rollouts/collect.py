@@ -100,7 +100,8 @@ async def collect(
     done: set[str] = set()
     if out.exists():
         store.cut_torn_line(out)
-        if max_failed is not None and (num_failed := _num_failed(out)) > allowed:
+        num_failed = sum(not t.status.finished for t in store.read_records(out, Trajectory))
+        if max_failed is not None and num_failed > allowed:
             logger.warning("%s: %d failed episodes are played again", out, num_failed)
             store.write_records(out, (t for t in store.read_records(out, Trajectory) if t.status.finished))
         for trajectory in store.read_records(out, Trajectory):
@@ -161,10 +162,6 @@ async def collect(
                         worker.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
     return summary
-
-
-def _num_failed(path: Path) -> int:
-    return sum(not trajectory.status.finished for trajectory in store.read_records(path, Trajectory))
 
 
 def without_secrets(trajectory: Trajectory) -> Trajectory:

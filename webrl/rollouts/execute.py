@@ -25,7 +25,7 @@ from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Scrip
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Frame, Locator, Page
+    from playwright.async_api import BrowserContext, Locator, Page
 
     from webrl.rollouts.devtools import Tab
 
@@ -159,7 +159,8 @@ async def locate(page: Page, bid: str) -> Locator:
             # Playwright's `content_frame` knows none in an `object` or `embed`; `child_frames` keeps those of earlier
             # documents.
             present = [child for child in scope.child_frames if not child.is_detached()]
-            inner = [child for child in present if await _bid_of(child) == bid[:end]]
+            bids = [await (await child.frame_element()).get_attribute("bid") for child in present]
+            inner = [child for child, own in zip(present, bids, strict=True) if own == bid[:end]]
             if not inner:
                 raise ValueError(f'Could not find element with bid "{bid}"')
             scope = inner[0]
@@ -167,10 +168,6 @@ async def locate(page: Page, bid: str) -> Locator:
     if not await element.count():
         raise ValueError(f'Could not find element with bid "{bid}"')
     return element
-
-
-async def _bid_of(frame: Frame) -> str | None:
-    return await (await frame.frame_element()).get_attribute("bid")
 
 
 async def attempt(

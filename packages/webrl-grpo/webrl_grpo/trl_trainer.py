@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from trl import GRPOTrainer
 
 from webrl.errors import StageError, TrainingError
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import LanguageModel
 from webrl.types import Task
 from webrl_grpo.collector import Collector
 from webrl_grpo.play import Attempt, Episode, Player
@@ -194,7 +194,9 @@ class EpisodeTrainer(GRPOTrainer):
         attempts = self._attempts(self._batch)
         self.model.eval()
         try:
-            return self._player.play(attempts, lambda: closing(self._open_model()))
+            module = self.accelerator.unwrap_model(self.model)
+            sampler = partial(open_sampler, self._settings, module, self._eyes, self._fingerprint)
+            return self._player.play(attempts, lambda: closing(sampler()))
         finally:
             self.model.train()
 
@@ -207,11 +209,6 @@ class EpisodeTrainer(GRPOTrainer):
     @property
     def _fingerprint(self) -> str:
         return f"{self._settings.model_name}@step-{self.state.global_step}"
-
-    def _open_model(self) -> LanguageModel:
-        """Return the policy with the current weights."""
-        module = self.accelerator.unwrap_model(self.model)
-        return open_sampler(self._settings, module, self._eyes, self._fingerprint)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train like TRL; a loss that is not finite ends the training.

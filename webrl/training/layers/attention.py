@@ -112,9 +112,11 @@ def packed_attention(
     window = sliding_window if sliding_window and sliding_window < max(lens) else None
     attend = _one_sequence
     if query.is_cuda and query.dtype != torch.float32:
+        # the head sizes, and for windows the torch versions, that the variable-length kernel covers
+        fits = query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and (not window or _varlen_options()["window_size"])
         if query_lens == lens and min(lens) >= LONG_TOKENS and window is None:
             attend = _long_sequence
-        elif (query_lens != lens or len(lens) > 1 or window) and _fits_varlen(query, window):
+        elif (query_lens != lens or len(lens) > 1 or window) and fits:
             return _varlen(query, key, value, layout, query_lens, scaling, window), None
     parts = [
         attend(q, k, v, scaling, window).transpose(1, 2)
@@ -149,11 +151,6 @@ def _long_sequence(query: Tensor, key: Tensor, value: Tensor, scale: float | Non
         query, key, value = (functional.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
     with sdpa_kernel(_KERNELS, set_priority=True):
         return _one_sequence(query, key, value, scale, window)[:, :, :length]
-
-
-def _fits_varlen(query: Tensor, window: int | None) -> bool:
-    """True if this torch's variable-length kernel covers the head size and the window."""
-    return query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and (window is None or _varlen_options()["window_size"])
 
 
 def _varlen(

@@ -74,19 +74,12 @@ def _gated_mlp(self: Any, x: Tensor) -> Tensor:
     return out
 
 
-def _silu(gate: Tensor, up: Tensor) -> Tensor:
-    return functional.silu(gate) * up
-
-
-def _gelu(gate: Tensor, up: Tensor) -> Tensor:
-    return functional.gelu(gate) * up
-
-
-def _gelu_tanh(gate: Tensor, up: Tensor) -> Tensor:
-    return functional.gelu(gate, approximate="tanh") * up
-
-
-_GATES = {"SiLUActivation": _silu, "SiLU": _silu, "GELUTanh": _gelu_tanh, "GELUActivation": _gelu}
+_GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "SiLUActivation": lambda gate, up: functional.silu(gate) * up,
+    "SiLU": lambda gate, up: functional.silu(gate) * up,
+    "GELUTanh": lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
+    "GELUActivation": lambda gate, up: functional.gelu(gate) * up,
+}
 """Functions of gate and up by the class of an MLP's activation."""
 
 

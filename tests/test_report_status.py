@@ -111,7 +111,9 @@ def test_what_is_no_run_or_of_another_version_is_refused(tmp_path: Path, capsys:
     assert cli.main(["status", str(tmp_path)]) == 2
     assert "is no run folder" in capsys.readouterr().err
     assert cli.main(["status", str(build_run(tmp_path / "run", num_phases=2, no_such_section={"a": 1}).path)]) == 2
-    assert "unknown key 'no_such_section'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "unknown key 'no_such_section'" in said
+    assert "another version of webrl may have written it" in said
 
 
 def test_a_line_of_progress_has_count_rate_time_left_and_success():

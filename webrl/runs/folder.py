@@ -215,7 +215,13 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
         data = _moved(data, str(Path(str(runs_dir)) / str(name)), str(folder.path))
         path = folder.path.absolute() if folder.path.name in ("", "..") else folder.path
         data |= {"runs_dir": str(path.parent), "name": path.name}
-    return validate_config(apply_overrides(data, overrides), str(folder.config), overrides)
+    try:
+        return validate_config(apply_overrides(data, overrides), str(folder.config), overrides)
+    except UsageError as error:
+        if str(folder.config) not in str(error):
+            raise
+        hint = "another version of webrl may have written it: use that version, or start a new run with name=NAME"
+        raise UsageError(f"{error}\n{hint}") from None
 
 
 def _moved(value: Any, old: str, new: str) -> Any:

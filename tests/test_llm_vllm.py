@@ -54,10 +54,10 @@ def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path):
         choices = await model.choice_logprobs([5, 6, 7], [8, 9])
         assert choices == pytest.approx([score(first, [5, 6, 7], [t])[0] for t in (8, 9)], abs=1e-3)
 
-        (base,) = model.fleet.urls
+        (server,) = model.fleet.servers
         async with httpx.AsyncClient(trust_env=False) as stranger:
             for path in ("/collective_rpc", "/reset_prefix_cache", "/v1/completions", "/tokenize"):
-                answer = await stranger.post(base.removesuffix("/v1") + path, json={"method": "reload_weights"})
+                answer = await stranger.post(server.base_url + path, json={"method": "reload_weights"})
                 assert answer.status_code == 401, path
 
         pid, fingerprint = leader(model), model.fingerprint

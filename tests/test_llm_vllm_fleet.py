@@ -177,6 +177,24 @@ def test_servers_are_started_again_once_after_one_died(vllm, models):
     assert vllm.seen().count("start") == 2
 
 
+def test_where_one_of_several_servers_died_none_stays_awake_and_all_are_started_again(vllm, models, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+    async def work():
+        async with open_model(str(models[0]), vllm.engine(), ModelsConfig()) as model:
+            for sleeps in (False, True):
+                os.killpg(model.fleet.servers[0]._process.pid, signal.SIGKILL)
+                await asyncio.sleep(0.2)
+                if sleeps:
+                    async with model.asleep():
+                        assert model.fleet.servers == []
+                assert (await model.generate([5, 6], Sampling())).ids == (3,)
+                assert model.fleet.alive
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    assert vllm.seen().count("start") == 6
+
+
 def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models):
     (vllm.folder / "say").write_text("ValueError: No available memory for the cache blocks.\n")
     with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85"):

@@ -49,6 +49,8 @@ class VllmModel(OpenAIModel):
         """
         pool = self._pool
         try:
+            if not (self.fleet.alive or self._is_closed):  # of several, the others would answer
+                raise PolicyError("a vLLM server died")
             return await super().ask(path, body, parse)
         except PolicyError:
             async with self._reviving:  # until the servers are back, where another request has seen to it

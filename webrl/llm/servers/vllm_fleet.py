@@ -248,9 +248,9 @@ class Fleet:
 
     async def sleep(self) -> None:
         """Leave the GPUs to others until `wake`; call it when no answer is open."""
-        if self._is_asleep or not self.alive or not self._groups[0]:
+        if self._is_asleep or not self._groups[0]:
             return
-        if NO_SLEEP in self.engine.extra_args:
+        if NO_SLEEP in self.engine.extra_args or not self.alive:  # those that did not die with one would stay awake
             await self.stop()
             return
         with spent_on("server sleep"):

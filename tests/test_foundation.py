@@ -180,6 +180,19 @@ def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> No
     assert config.tasks.train_sites == ("c",)
 
 
+def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "rollout:\n  engine: &ours\n    <<: {timeout_s: 7, max_retries: 1}\n    max_retries: 2\n"
+        "engine: {<<: *ours, timeout_s: 9}\nbase: top.yaml\n"
+    )
+    (tmp_path / "top.yaml").write_text("seed: 3\n")
+    config = load_config(tmp_path / "own.yaml")
+    assert [(e.timeout_s, e.max_retries) for e in (config.rollout.engine, config.label.engine)] == [(7, 2), (9, 2)]
+    (tmp_path / "top.yaml").write_text("actor: {lr: 0.5, epochs: 2,\n  lr: 0.25}\n")
+    with pytest.raises(UsageError, match=r"top\.yaml: .*line 2, column 3: key 'lr' is given twice; keep only one"):
+        load_config(tmp_path / "own.yaml")
+
+
 @pytest.mark.parametrize("base", ["nowhere.yaml", "[a, b]", "x" * 5000])
 def test_a_base_that_does_not_exist_is_named(tmp_path: Path, base: str) -> None:
     (tmp_path / "own.yaml").write_text(f"base: {base}\n")

@@ -59,12 +59,13 @@ def parse_yaml(text: str, source: str) -> Any:
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As PyYAML."""
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """As PyYAML; before `<<` puts a mapping's keys among those of another."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 problem = f"key {key.value!r} is given twice; keep only one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node

@@ -13,7 +13,7 @@ _NODES = "bash run_multinode.sh --dry-run"
 ARGUMENTS = (
     # the command itself
     BadInput("webrl", 2, "which command", "webrl", "`webrl --help` lists them"),
-    BadInput("webrl rum", 2, "'rum'", "command", "choose from"),
+    BadInput("webrl rum", 2, "'rum'", "command", "did you mean `webrl run`"),
     BadInput("webrl run --see 3", 2, "--see", "webrl", "`webrl run --help`"),
     BadInput("webrl --see run", 2, "--see", "webrl", "`webrl --help`"),
     BadInput("webrl run --dry-run=maybe", 2, "'maybe'", "--dry-run", "ignored"),
@@ -63,7 +63,7 @@ ARGUMENTS = (
     BadInput("webrl arena status --port 3", 2, "--port", "arena status", "belongs to `webrl arena up`"),
     BadInput("webrl arena down --user staff", 2, "--user", "arena down", "belongs to `webrl arena open`"),
     BadInput("webrl arena open --folder nowhere", 1, "/nowhere'", "no arena runs", "webrl arena up"),
-    BadInput("webrl init-site 'http://[::1'", 2, "'http://[::1'", "start page", "http://host:port/path"),
+    BadInput("webrl init-site 'http://[::1'", 2, "'http://[::1'", "start_urls", "http://host:port/path"),
     BadInput("webrl init-site ftp://h", 2, "'ftp://h'", "start_urls", "http://host:port/path"),
     BadInput("webrl init-site http://h --pages 0", 2, "0", "explore_pages", "greater than or equal to 1"),
     BadInput("webrl init-site http://h --user bob --password-env NO_SUCH", 2, "'NO_SUCH'", "--user bob", "export it"),

@@ -60,6 +60,8 @@ def test_an_absent_text_ends_labelling_before_it_starts_and_names_the_command(tm
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith(f"webrl: label.system_prompt: {tmp_path / 'none.txt'}: No such file or directory; ")
         assert "`system` in build_rm_data" in said
+    assert cli.main(["run", *arguments[1:], "--dry-run"]) == 0
+    assert f"# missing on this machine: label.system_prompt={tmp_path / 'none.txt'}\n" in capsys.readouterr().out
     assert not runs.exists()
 
 

@@ -50,6 +50,8 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
+    if stage in (None, "label") and (text := config.label.system_prompt) and not text.is_file():
+        print(f"# missing on this machine: label.system_prompt={text}")
     print("# resolved config")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     return 0

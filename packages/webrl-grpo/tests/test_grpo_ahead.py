@@ -215,8 +215,11 @@ def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
 @pytest.mark.grpo
 def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
     options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_python=/no/such/python"]
-    assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options]) == 2
-    assert "vllm_python '/no/such/python' is no executable" in capsys.readouterr().err
+    for given, is_told in (([], False), (["vllm_server_url=http://h:1"], True), (["--vllm-mode", "server"], True)):
+        assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options, *given]) == 2
+        said = capsys.readouterr().err
+        assert "vllm_python '/no/such/python' is no executable" in said
+        assert ("vllm_mode and vllm_server_url change nothing" in said) is is_told
     assert not (tmp_path / "out").exists()
 
 

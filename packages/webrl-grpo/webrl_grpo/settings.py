@@ -261,11 +261,7 @@ class GrpoSettings(Section):
         format_ = "chat" if self.prompt_format == "browsergym" else self.prompt_format
         data = {
             "seed": self.seed,
-            "models": {
-                "actor": self.model_name,
-                "prompt_format": format_,
-                "max_prompt_tokens": self.max_prompt_tokens,
-            },
+            "models": {"actor": self.model_name, "prompt_format": format_, "max_prompt_tokens": self.max_prompt_tokens},
             "rollout": {
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,

@@ -89,10 +89,10 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
+    if settings.vllm_server_url or (settings.use_vllm and settings.vllm_mode != "own"):
+        logger.warning("vllm_mode and vllm_server_url change nothing: with use_vllm, servers are started here")
     if settings.vllm_python and shutil.which(settings.vllm_python) is None:
         raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
-    if settings.use_vllm and settings.vllm_mode != "own":
-        logger.warning("vllm_mode=%s: the vLLM that answers is started here all the same", settings.vllm_mode)
     if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -396,6 +396,8 @@ def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
         ([], {"BROWSERGYM_PORT": "first"}, "--port: invalid int value: 'first'"),
         ([], {"BROWSERGYM_HEADLESS": "false"}, "BROWSERGYM_HEADLESS=false: browsers are always headless"),
         ([], {"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena is not served: WebArena tasks"),
+        ([], {"BROWSERGYM_BENCHMARK": "arcade"}, "BROWSERGYM_BENCHMARK=arcade is not served: "),
+        (["--sessions", "0"], {"BROWSERGYM_COLOUR": "red"}, "not read: BROWSERGYM_COLOUR (read: BROWSERGYM_ with PORT"),
     ],
 )
 def test_a_bad_option_or_variable_ends_before_anything_starts(arguments, variables, says, monkeypatch, capsys):

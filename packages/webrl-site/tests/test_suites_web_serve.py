@@ -248,24 +248,25 @@ def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(conf
     await_end(port)
 
 
-def test_a_killed_process_leaves_no_server(config_file):
+def test_a_killed_process_leaves_neither_server_nor_folder(config_file):
     script = (
         "import asyncio, os, signal, sys\n"
         "from webrl.config import load_config\n"
         "from webrl_site.hooks import EpisodeServer\n"
         "async def work():\n"
         "    server = await EpisodeServer.start(load_config(sys.argv[1]).rollout.web)\n"
-        "    print(server.port, server._process.pid, flush=True)\n"
+        "    print(server.port, server._process.pid, server.folder, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(work())\n"
     )
     command = [sys.executable, "-c", script, str(config_file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
-    port, guard = map(int, done.stdout.split())
-    await_end(port)
-    while living([psutil.Process(guard)] if psutil.pid_exists(guard) else []):
+    port, guard, folder = done.stdout.split()
+    await_end(int(port))
+    while living([psutil.Process(int(guard))] if psutil.pid_exists(int(guard)) else []):
         time.sleep(0.05)
+    assert not Path(folder).exists()
 
 
 def test_a_start_that_is_cancelled_leaves_nothing(config_file, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 // Hands what a person does to the recorder instead of to the page: the page learns of it only when the recorder carries
 // it out as an action. So the observation that an action was taken in is of the page before it, always.
-// (`hand.py` reads; typing and choosing show at once, and are taken back before they are handed over.)
+// (`by_hand.py` reads; typing and choosing show at once, and are taken back before they are handed over.)
 (() => {
   const api = window.__webrl;
   if (api.hand) return;

@@ -3,8 +3,8 @@
 API: `await run_command(command, timeout_s, what)`, `await reset_site(config)`, `await take_turn(config)`; `server =
 await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 
-The guard ends an episode's server with webrl, no matter how that ends. Of two servers that get the same port the second
-exits, and is started again.
+The guard ends an episode's server with webrl, no matter how that ends, and removes its folder. Of two servers that get
+the same port the second exits, and is started again.
 """
 
 from __future__ import annotations
@@ -145,10 +145,11 @@ class EpisodeServer:
         fill = {"{port}": str(self.port), "{python}": sys.executable, "{folder}": self.folder}
         command = [filled(part, fill) for part in config.serve.command]
         try:
-            # The guard ends the server's whole process group with this process.
+            # With this process the guard ends the server's whole process group, and removes its folder.
             self._process = subprocess.Popen(
                 [sys.executable, guard.__file__, *command], cwd=config.serve.folder, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT,
+                env={**os.environ, "WEBRL_GUARD_FOLDER": self.folder},
             )  # fmt: skip
         except (OSError, ValueError) as error:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -204,9 +205,7 @@ class EpisodeServer:
         """End it and what it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._process.wait)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        await asyncio.to_thread(self._process.communicate)
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

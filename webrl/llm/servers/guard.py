@@ -1,12 +1,14 @@
 """Run a command and end its whole process group with it, or when its starter is gone.
 
 `python guard.py COMMAND ARG…`, started with a pipe on standard input and as the leader of a new session. The pipe
-closes when the starter dies, by any signal: a server and its workers never outlive it. Standard library only.
+closes when the starter dies, by any signal: a server and its workers never outlive it, nor does the folder that
+`WEBRL_GUARD_FOLDER` names. Standard library only.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ def main(command: list[str]) -> None:
     child.wait()
     os.killpg(0, signal.SIGTERM)
     time.sleep(_GROUP_GRACE_S)
+    shutil.rmtree(os.environ.get("WEBRL_GUARD_FOLDER", ""), ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

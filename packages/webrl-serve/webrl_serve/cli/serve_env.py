@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import re
 
@@ -18,7 +19,11 @@ from webrl_serve.openenv.messages import MAX_SIDE, MIN_SIDE
 from webrl_serve.openenv.server import check_options, serve
 from webrl_serve.openenv.session import ServerOptions
 
+logger = logging.getLogger(__name__)
+
 _DEFAULTS = ServerOptions()
+_PREFIX, _READ = "BROWSERGYM_", ("PORT", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "TASK_NAME", "BENCHMARK", "HEADLESS")
+"""Variables that OpenEnv's own server reads."""
 _VIEWPORT = (1280, 720)
 """OpenEnv's own."""
 
@@ -26,9 +31,7 @@ _VIEWPORT = (1280, 720)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_config_arguments(parser, prefer_newest=False, sections=("rollout",))
-    port, width, height = (
-        os.environ.get(f"BROWSERGYM_{name}") for name in ("PORT", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT")
-    )
+    port, width, height = (os.environ.get(_PREFIX + name) for name in _READ[:3])
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
     parser.add_argument(
         "--port", type=int, default=port or _DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})"
@@ -81,12 +84,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     config = resolve_config(args, prefer_newest=False)
-    task, benchmark, headless = (
-        os.environ.get(f"BROWSERGYM_{name}") for name in ("TASK_NAME", "BENCHMARK", "HEADLESS")
-    )
+    task, benchmark, headless = (os.environ.get(_PREFIX + name) for name in _READ[3:])
+    if unread := sorted(n for n in os.environ if n.startswith(_PREFIX) and n.removeprefix(_PREFIX) not in _READ):
+        logger.warning("not read: %s (read: %s with %s)", ", ".join(unread), _PREFIX, ", ".join(_READ))
     if headless and headless.lower() != "true":
         raise UsageError(f"BROWSERGYM_HEADLESS={headless}: browsers are always headless here; unset it")
-    if benchmark and (reason := find_suite(benchmark).not_served):
+    try:
+        reason = find_suite(benchmark or "miniwob").not_served
+    except UsageError as error:
+        reason = str(error)
+    if reason:
         raise UsageError(f"BROWSERGYM_BENCHMARK={benchmark} is not served: {reason}")
     named = site_name(task, benchmark or "miniwob") if task else find_suite(config.tasks.suites[0]).first_task
     viewport = args.viewport if args.viewport is not None else config.rollout.viewport or _VIEWPORT

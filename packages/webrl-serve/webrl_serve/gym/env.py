@@ -380,10 +380,7 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             self.chat.add_message(cast("Any", role), text)
             self._is_infeasible |= role == "infeasible"
         waited = re.match(r"TimeoutError: .*?(\d+)ms exceeded", result.error)
-        info = {
-            **seen.info,
-            "action_exec_timeout": float(waited[1]) / 1000 if waited else 0,
-        }
+        info = {**seen.info, "action_exec_timeout": float(waited[1]) / 1000 if waited else 0}
         terminated = result.done or (self._terminates and self._is_infeasible)
         return self._describe(seen, action, result.error), result.reward, terminated, False, info
 

@@ -49,7 +49,7 @@ EPISODE_OVER = "the episode is over: nothing was done and no reward given; reset
 """`error` of a step after the last one."""
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.5
 _MAX_SEED = 2**31
 
 

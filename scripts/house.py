@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 27_000,
+    "core: lines": 27_020,
     "core: files": 154,
-    "lines": 44_770,
+    "lines": 44_800,
     "files": 273,
     "names per 1000 lines": 63.6,
     "options": 180,

@@ -19,6 +19,7 @@ from webrl.rollouts.interface import Observation
 from webrl.types import Status, Step, Task, Trajectory
 from webrl_grpo.play import Episode, Player, RewardedEnv, check_room
 from webrl_grpo.rows import make_rows
+from webrl_grpo.sampler import open_sampler
 from webrl_grpo.settings import load_settings
 
 PAGE = "[13] button 'Go'"
@@ -139,7 +140,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     )
     eyes = Eyes(str(folder))
     trainer = _make_trainer(chosen, None, [miniwob("click-test", i) for i in range(100)], None, tmp_path, eyes)
-    model = trainer._open_model()
+    model = open_sampler(chosen, trainer.accelerator.unwrap_model(trainer.model), eyes, trainer._fingerprint)
 
     async def play(number: int) -> Episode:
         policy = Player(chosen)._policy(model, RewardedEnv(chosen))

@@ -188,18 +188,15 @@ class HttpPool:
             else:
                 client = self._free.pop()
             try:
-                response = await client.request("GET" if body is None else "POST", url, json=body)
+                return await client.request("GET" if body is None else "POST", url, json=body)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 self._clients.remove(client)
                 await client.aclose()
                 if is_fresh:
                     raise
-            except BaseException:
-                self._free.append(client)
-                raise
-            else:
-                self._free.append(client)
-                return response
+            finally:
+                if not client.is_closed:
+                    self._free.append(client)
 
 
 class _Retry(Exception):

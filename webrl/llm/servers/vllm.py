@@ -103,7 +103,8 @@ class VllmModel(OpenAIModel):
             self._revival = None
 
     async def _end_revival(self) -> None:
-        """Leave none behind of requests that were given up."""
+        """Leave none behind of requests that were given up, nor servers that are half-way up."""
         if self._revival is not None:
             self._revival.cancel()
             await asyncio.gather(self._revival, return_exceptions=True)
+            await self.fleet.stop()

@@ -6,8 +6,6 @@ API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> Collec
 With `max_failed` it stops when too many episodes fail for reasons that are not the agent's, before hours go into
 useless data: as soon as the share is certain to be exceeded. The failed episodes stay in the file, so that you can see
 why they failed; the next call finds the share exceeded, removes them, and plays them again.
-
-`initial_pages(tasks, config)` looks at the first page of each task without acting.
 """
 
 from __future__ import annotations

@@ -166,8 +166,7 @@ class HttpPool:
         """One request and its whole answer.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
-        server: a client that has been used is then thrown away, and the next one takes its place, at the latest a
-        fresh one.
+        server: a client that has been used is then thrown away, and another takes its place, in the end a fresh one.
 
         Each client has one request at a time: one for all would look at every connection before and after every
         request (httpcore 1.0), at 64 requests at once most of this process's work. How much runs at once is for the
@@ -188,18 +187,15 @@ class HttpPool:
             else:
                 client = self._free.pop()
             try:
-                response = await client.request("GET" if body is None else "POST", url, json=body)
+                return await client.request("GET" if body is None else "POST", url, json=body)
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 self._clients.remove(client)
                 await client.aclose()
                 if is_fresh:
                     raise
-            except BaseException:
-                self._free.append(client)
-                raise
-            else:
-                self._free.append(client)
-                return response
+            finally:
+                if not client.is_closed:
+                    self._free.append(client)
 
 
 class _Retry(Exception):

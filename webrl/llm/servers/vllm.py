@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class VllmModel(OpenAIModel):
         super().__init__(name, fleet.connect(), fleet.served_name, load_tokenizer(name), models.enable_thinking)
         self.fingerprint = model_fingerprint(name)
         self.fleet = fleet
-        self._reviving = asyncio.Lock()
+        self._revival: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @classmethod
@@ -53,12 +53,12 @@ class VllmModel(OpenAIModel):
                 raise PolicyError("a vLLM server died")
             return await super().ask(path, body, parse)
         except PolicyError:
-            async with self._reviving:  # until the servers are back, where another request has seen to it
-                if self._is_closed or (pool is self._pool and self.fleet.alive):
+            if self._revival is None and pool is self._pool:
+                if self.fleet.alive or self._is_closed:
                     raise
-                if pool is self._pool:
-                    await self.fleet.revive()
-                    await self._connect()
+                self._revival = asyncio.create_task(self._connect(self.fleet.revive()))
+            if self._revival is not None:
+                await asyncio.shield(self._revival)  # where this request is given up, others wait for it
         return await super().ask(path, body | {"model": self.served_name}, parse)
 
     async def load_weights(self, folder: Path) -> None:
@@ -68,13 +68,14 @@ class VllmModel(OpenAIModel):
             ModelError: the servers do not, even after a restart.
         """
         new, fingerprint = Weights.of(str(folder)), model_fingerprint(str(folder))
-        await self.fleet.change_weights(new)
+        await self._end_revival()
+        await self._connect(self.fleet.change_weights(new))
         self.name, self.fingerprint = str(folder), fingerprint
-        await self._connect()
 
     async def close(self) -> None:
         """Stop the servers, or return them to `keep_servers`."""
         self._is_closed = True
+        await self._end_revival()
         await super().close()
         await give_back(self.fleet)
 
@@ -85,14 +86,25 @@ class VllmModel(OpenAIModel):
         Raises:
             ModelError: the servers do not come back.
         """
+        await self._end_revival()
         await self.fleet.sleep()
         try:
             yield
         finally:
             free_gpu_cache()
-            await self.fleet.wake()
-            await self._connect()
+            await self._connect(self.fleet.wake())
 
-    async def _connect(self) -> None:
-        await self._pool.close()
-        self._pool, self.served_name = self.fleet.connect(), self.fleet.served_name
+    async def _connect(self, change: Coroutine[Any, Any, None]) -> None:
+        try:
+            await change
+            await self._pool.close()
+            self._pool, self.served_name = self.fleet.connect(), self.fleet.served_name
+        finally:
+            self._revival = None
+
+    async def _end_revival(self) -> None:
+        """Leave none behind of requests that were given up, nor servers that are half-way up."""
+        if self._revival is not None:
+            self._revival.cancel()
+            await asyncio.gather(self._revival, return_exceptions=True)
+            await self.fleet.stop()

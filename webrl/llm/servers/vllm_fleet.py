@@ -132,9 +132,8 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """Stop the command with all that it started: its guard terminates them, then kills what is left."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            await asyncio.to_thread(self._process.wait)
+        if self._process is not None:
+            await asyncio.to_thread(self._process.communicate)  # closes its input
         self.kill()
 
     def kill(self) -> None:
@@ -145,9 +144,7 @@ class ServerProcess:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        process.communicate()
 
     def log_tail(self) -> str:
         """The errors in the log and its end, with its path."""
@@ -369,11 +366,8 @@ def keep_servers() -> Iterator[None]:
         _idle.reset(token)
         if idle:
             logger.info("stopping vLLM")
-
-            async def stop() -> None:
-                await asyncio.gather(*[fleet.stop() for fleet in idle])
-
-            asyncio.run(stop())
+        for fleet in idle:
+            asyncio.run(fleet.stop())
 
 
 async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet:

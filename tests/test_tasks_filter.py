@@ -254,7 +254,7 @@ def test_named_things_must_be_on_the_page_as_whole_words(site, instruction, miss
         ("YES", True),
         ("no.", False),
         ("**Yes**, it is", True),
-        ("<think>maybe no</think>\nYES", True),
+        ("<Thinking>maybe no</Thinking>\nYES", True),
         ("Not sure", None),
         ("", None),
         ("Yesterday", None),

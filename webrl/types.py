@@ -227,7 +227,7 @@ class Label(Record):
     trajectory_id: str
     """Which trajectory."""
     p_yes: float | None
-    """P(YES) / (P(YES) + P(NO)) at the first answer token, after calibration; None if there was no answer."""
+    """P(YES) / (P(YES) + P(NO)) at the first answer token; None if there was no answer."""
     reward: int | None
     """1 if judged successful, 0 if not, None if unjudged (never counted as failed)."""
     judge: str = ""

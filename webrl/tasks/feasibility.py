@@ -21,8 +21,8 @@ from webrl.config.resources import configs_dir
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
-from webrl.llm.tokens import without_thinking
 from webrl.tasks.answers import Question, ask_all
+from webrl.tasks.parsing import THINKING
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
 
@@ -132,7 +132,7 @@ async def check_feasibility(
 
 def read_verdict(answer: str) -> bool | None:
     """Return True for an answer that starts with YES, False for NO, None for anything else."""
-    match = _FIRST_WORD.match(without_thinking(answer))
+    match = _FIRST_WORD.match(THINKING.sub("", answer))
     return match.group(1).lower() == "yes" if match else None
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import orjson
 
-from webrl.llm.tokens import without_thinking
 from webrl.tasks.prompts import MAX_INSTRUCTION_CHARS
 
 MAX_ANSWER_CHARS = 2_000_000
 """An answer beyond this is cut before it is parsed."""
 _KEYS = ("instruction", "task", "intent", "goal", "text", "question")
 _LIST_KEYS = ("instructions", "tasks", "intents", "new_instructions", "goals")
+THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"```[\w-]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 _MARKER = re.compile(r"^(?:>\s*)?(?:[-*•–—+]\s+|\(?\d{1,5}[.):]\s*|#{1,6}\s+|\[\s?\]\s+)+")
 _LEAD_IN = re.compile(
@@ -64,7 +64,7 @@ def parse_instructions(
         what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
     """
     counts: Counter[str] = Counter()
-    text = without_thinking(answer[:MAX_ANSWER_CHARS])
+    text = THINKING.sub("", answer[:MAX_ANSWER_CHARS])
     items: list[str] = []
     for block in [block for block in _FENCE.findall(text) if block.strip()] or [text]:
         values = list(_from_json(block))

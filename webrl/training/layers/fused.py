@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from webrl.training.layers.kernels import Activation
 
 NORMS = {
-    "GemmaRMSNorm": 1.0, "Gemma2RMSNorm": 1.0, "Gemma3RMSNorm": 1.0, "GraniteRMSNorm": 0.0, "LlamaRMSNorm": 0.0,
+    "GemmaRMSNorm": 1.0, "Gemma3RMSNorm": 1.0, "GraniteRMSNorm": 0.0, "LlamaRMSNorm": 0.0,
     "MistralRMSNorm": 0.0, "MixtralRMSNorm": 0.0, "Olmo3RMSNorm": 0.0, "Phi3RMSNorm": 0.0, "Qwen2MoeRMSNorm": 0.0,
     "Qwen2RMSNorm": 0.0, "Qwen3MoeRMSNorm": 0.0, "Qwen3RMSNorm": 0.0, "SmolLM3RMSNorm": 0.0,
 }  # fmt: skip
 """Root-mean-square norms, and what they add to their weight."""
 MLPS = frozenset((
-    "Gemma2MLP", "Gemma3MLP", "GemmaMLP", "GraniteMLP", "LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "SmolLM3MLP",
+    "Gemma3MLP", "GemmaMLP", "GraniteMLP", "LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "SmolLM3MLP",
 ))  # fmt: skip
 """MLPs that compute down(activation(gate) up)."""
 ROTARY = frozenset((
-    "gemma", "gemma2", "gemma3", "granite", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "gemma", "gemma3", "granite", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
 ))  # fmt: skip
 """Modules of transformers whose `apply_rotary_pos_emb` rotates by halves."""
 _ACTIVATIONS: dict[str, Activation] = {

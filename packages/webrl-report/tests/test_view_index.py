@@ -1,6 +1,8 @@
 """The viewer's index: selections, growth and replacement of files, bad lines, details of a step."""
 
+import dataclasses
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -228,6 +230,10 @@ def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
     set_label(run, b, None)
     index.refresh()
     assert ids(index, hand="any") == []
+    many = [dataclasses.replace(a, trajectory_id=f"p00-{number}") for number in range(40)]
+    with ThreadPoolExecutor(4) as viewers:
+        list(viewers.map(lambda each: set_label(run, each, 1), many))
+    assert len(judged()) == 41, "several viewers lose none of each other's labels"
 
 
 def test_what_is_no_attempt_gets_no_label_by_hand(run):

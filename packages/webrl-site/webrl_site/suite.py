@@ -136,11 +136,7 @@ class OwnSite(Suite):
         return {key: value for key, value in extra.items() if key != own_site.CHECKS}
 
     def summarize(
-        self,
-        config: RunConfig,
-        trajectories: Sequence[Trajectory],
-        folder: Path,
-        labels: Mapping[str, Label],
+        self, config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label]
     ) -> dict[str, Any]:
         """The headline is by checks; where no instruction has one it is the outcome model's (`web.by` says which).
 

@@ -23,12 +23,13 @@ def main(command: list[str]) -> None:
     """Run the command until it ends or standard input closes, then end the group, this process included."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # the group gets it; this process stays to clean up
+    folder = os.environ.pop("WEBRL_GUARD_FOLDER", "")  # not for guards that the command starts
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     threading.Thread(target=_end_with_starter, args=(child,), daemon=True).start()
     child.wait()
     os.killpg(0, signal.SIGTERM)
     time.sleep(_GROUP_GRACE_S)
-    shutil.rmtree(os.environ.get("WEBRL_GUARD_FOLDER", ""), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

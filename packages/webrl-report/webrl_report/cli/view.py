@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=_PORT, help=f"0: a free one (default: {_PORT})")
     parser.epilog = (
         "The address that it prints contains a token; anyone with it can see the runs and set labels by hand. These\n"
-        "go to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is written.\n"
+        "go to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run is written but its lock.\n"
         f"From another machine: ssh -L {_PORT}:127.0.0.1:{_PORT} HOST."
     )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from filelock import FileLock
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -54,6 +55,7 @@ from webrl_report.view.query import CHOICES, ORDERS, PAGE_SIZE, Selection, optio
 _CHUNK_CHARS = 1 << 16
 _MAX_FORM_BYTES = 16 << 10
 _MAX_REQUESTS = 64
+_LOCK_TIMEOUT_S = 5.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -303,7 +305,7 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
 
     Raises:
         DataError: the trajectory is no whole attempt.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, or another viewer holds the file.
     """
     if success is not None and not trajectory.status.finished:
         raise DataError(
@@ -312,14 +314,15 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
         )
     path = run / HAND_LABELS
     kept: list[bytes] = []
-    for line in path.read_bytes().removesuffix(b"\n").split(b"\n") if path.is_file() else ():
-        try:
-            is_own = parse(JudgedExample, line).trajectory_id == trajectory.trajectory_id
-        except ValueError:  # no example: it stays
-            is_own = False
-        if not is_own and (line or kept):
-            kept.append(line + b"\n")
-    if success is not None:
-        kept.append(dump_line(judged(trajectory, success).example))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(b"".join(kept))
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=_LOCK_TIMEOUT_S):  # of another viewer
+        for line in path.read_bytes().removesuffix(b"\n").split(b"\n") if path.is_file() else ():
+            try:
+                is_own = parse(JudgedExample, line).trajectory_id == trajectory.trajectory_id
+            except ValueError:  # no example: it stays
+                is_own = False
+            if not is_own and (line or kept):
+                kept.append(line + b"\n")
+        if success is not None:
+            kept.append(dump_line(judged(trajectory, success).example))
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(b"".join(kept))

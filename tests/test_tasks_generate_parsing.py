@@ -20,6 +20,7 @@ TWO = ("Open the cart", "Sort the mice by price")
         '{"instructions": [{"task": "Open the cart"}, {"task": "Sort the mice by price"}]}',
         '{"task": "Open the cart", "web": "shopping"}\n{"task": "Sort the mice by price", "web": "shopping"}',
         "<think>The user wants\n1. something</think>\nOpen the cart\r\nSort the mice by price\r\n",
+        "<thinking>The user wants\n1. something</thinking>\nOpen the cart\nSort the mice by price",
         "Sure!\n`Open the cart`\n`Open the cart`\n`Sort the mice by price`",
     ],
 )

@@ -59,7 +59,7 @@ def parse_yaml(text: str, source: str) -> Any:
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[str] = set()

@@ -64,7 +64,7 @@ def parse_instructions(
         what was wrong: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`.
     """
     counts: Counter[str] = Counter()
-    text = without_thinking(answer[:MAX_ANSWER_CHARS])
+    text = without_thinking(answer[:MAX_ANSWER_CHARS].replace("thinking>", "think>"))  # some say <thinking>
     items: list[str] = []
     for block in [block for block in _FENCE.findall(text) if block.strip()] or [text]:
         values = list(_from_json(block))

@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
+_STOP_GRACE_S = 15.0
 _LOG_TAIL_CHARS = 1500
 _NUM_ERROR_LINES = 8
 _ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
@@ -134,6 +135,11 @@ class ServerProcess:
         """Stop the command with all that it started: its guard terminates them, then kills what is left."""
         if self._process is not None:
             await asyncio.to_thread(self._process.communicate)  # closes its input
+            deadline = time.monotonic() + _STOP_GRACE_S
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                while time.monotonic() < deadline:  # what is killed gives its memory back a moment later
+                    os.killpg(self._process.pid, 0)
+                    await asyncio.sleep(0.1)
         self.kill()
 
     def kill(self) -> None:

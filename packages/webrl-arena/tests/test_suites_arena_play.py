@@ -165,7 +165,7 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_fac
         run(work())
         quick = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_retries": 0})})
         out = tmp_path / "t.jsonl"
-        policy = ExpertPolicy(task.site, 0.0, 0)
+        policy = ExpertPolicy(task.site)
         run(collect([task], quick, policy, out, phase=0, prefix="t"))
         (played,) = read_records(out, Trajectory)
         assert (played.status, played.env_reward) == (Status.ENV_ERROR, None)

@@ -185,9 +185,7 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
 
         async def play(pool, task):
             async with pool.env() as env:
-                played = await run_episode(
-                    env, ExpertPolicy(task.site), task, rollout, trajectory_id=task.task_id
-                )
+                played = await run_episode(env, ExpertPolicy(task.site), task, rollout, trajectory_id=task.task_id)
                 return await suite_of(task).finish(env, played)
 
         async def look(pool):

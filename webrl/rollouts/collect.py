@@ -98,8 +98,10 @@ async def collect(
     done: set[str] = set()
     if out.exists():
         store.cut_torn_line(out)
-        num_failed = sum(not t.status.finished for t in store.read_records(out, Trajectory))
-        if max_failed is not None and num_failed > allowed:
+        num_failed = 0
+        if max_failed is not None:
+            num_failed = sum(not t.status.finished for t in store.read_records(out, Trajectory))
+        if num_failed > allowed:
             logger.warning("%s: %d failed episodes are played again", out, num_failed)
             store.write_records(out, (t for t in store.read_records(out, Trajectory) if t.status.finished))
         for trajectory in store.read_records(out, Trajectory):

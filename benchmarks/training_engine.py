@@ -108,6 +108,7 @@ SHAPES = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "webrl": {"precision": "bf16"},
     "plain layers": {"precision": "bf16"},
+    "liger layers": {"precision": "bf16"},
     "compiled": {"precision": "bf16", "compile": True},
     "bf16 weights": {"precision": "fp32"},
     "bf16 weights compiled": {"precision": "fp32", "compile": True},
@@ -196,8 +197,12 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
          "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
-    if variant == "plain layers":
+    if variant in ("plain layers", "liger layers"):
         restore_layers(model)
+    if variant == "liger layers":
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model.lm, cross_entropy=False, fused_linear_cross_entropy=False)
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)

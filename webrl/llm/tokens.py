@@ -33,6 +33,7 @@ _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
 _TEMPLATE_DATE = datetime.date(2024, 7, 26)
 """Date for templates that write today's (Llama 3.1's own default), so that prompts do not change overnight."""
+_TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)\s*\)""")
 _MARK = "webrl question"
 _STRUCTURAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?(think|thinking|tool_\w+)>|\[/?[A-Z_]+\]")
 """Added tokens of this form are control tokens, even where neither tokenizer nor template says so."""
@@ -96,6 +97,7 @@ def render_chat(
         without_system = [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
     for attempt in (list(chat), without_system):
         try:
+            template = tokenizer.get_chat_template()
             text = str(
                 tokenizer.apply_chat_template(
                     in_blocks(attempt, with_picture) if with_picture or controls(tokenizer).reads_blocks else attempt,
@@ -103,6 +105,8 @@ def render_chat(
                     add_generation_prompt=add_generation_prompt,
                     enable_thinking=thinking,
                     date_string=_TEMPLATE_DATE.strftime("%d %b %Y"),
+                    # transformers 5.24 hands templates no function
+                    chat_template=_TODAY.sub(lambda call: repr(_TEMPLATE_DATE.strftime(call["format"])), template),
                     strftime_now=_TEMPLATE_DATE.strftime,
                 )
             )

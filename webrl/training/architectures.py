@@ -142,7 +142,8 @@ def apply_memory_policy(model: Any, config: OptimConfig) -> None:
         options: dict[str, Any] = {"use_reentrant": False}
         if config.checkpointing == "selective":
             options["context_fn"] = _selective_contexts
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        # the first name is transformers 5.24's, which warns about the second
+        getattr(lm, "activation_checkpointing_enable", lm.gradient_checkpointing_enable)(options)
     if config.compile:
         compile_layers(lm)
 

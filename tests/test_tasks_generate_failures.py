@@ -113,7 +113,7 @@ def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_p
     assert "nothing failed; the 2 attempted tasks are used as seeds" in caplog.text
 
 
-def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_numbers(tmp_path):
+def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_numbers(tmp_path, caplog):
     path = tmp_path / "failures.jsonl"
     lines = [
         orjson.dumps({"task": "Open the cart", "web": "shopping"}),
@@ -131,8 +131,8 @@ def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_num
         ("shopping", "Open the cart", 0),
         ("shopping", "Open it", 3),
     ]
-    assert [problem.split(":")[1] for problem in found.problems] == ["3", "4", "5", "6", "7", "8"]
-    assert "duplicate task_id 'x'" in found.problems[4]
+    assert [record.message.split(":")[1] for record in caplog.records] == ["3", "4", "5", "6", "7", "8"]
+    assert "duplicate task_id 'x'" in caplog.records[4].message
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b'{"web": "shopping"}\n'])

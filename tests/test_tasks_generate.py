@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ ONE_BY_ONE = CONFIG.model_copy(update={"engine": EngineConfig(max_batch=1)})
 def plan(failures=None, config=CONFIG, per_page=True, seed=0):
     """Requests, those on a page with one."""
     requests = plan_requests(failures or build_failures(), config, random.Random(seed), per_page=lambda _: per_page)
-    return [r if r.target else r.at(build_task(None, r.site, 100 + i), PAGE) for i, r in enumerate(requests)]
+    return [
+        r if r.target else replace(r, target=build_task(None, r.site, 100 + i), page=PAGE)
+        for i, r in enumerate(requests)
+    ]
 
 
 def generate(server, requests, cache, config=CONFIG, seed=0):
@@ -172,7 +176,7 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
 
     folder = save_tiny_model(tmp_path / "model", positions=2048)
     config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))
-    requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
+    requests = [replace(r, page=PAGE * 200) for r in plan(config=config)]
 
     async def work(cache: Path):
         async with open_model(str(folder), EngineConfig(), ModelsConfig(dtype="float32", device="cpu")) as model:

@@ -90,7 +90,7 @@ def propose(
             shows_page = not request.page and suite_at(request.site).shows_pages
             ready.append(replace(request, page=request.failures[0].page) if shows_page else request)
         elif (page := pages[i]) is not None:
-            ready.append(request.at(targets[i], page.text))
+            ready.append(replace(request, target=targets[i], page=page.text))
     counts = write_answers(config, ready, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
 

@@ -124,7 +124,7 @@ async def generate_tasks(
     """
     for request in requests:
         if request.target is None:
-            raise ValueError(f"request on {request.site!r} has no initial state; give it a `target`")
+            raise ValueError(f"request on {request.site!r} has no initial state; set its `target`")
     base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
     rules = load_rules(config.filter.rules)
     prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]

@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import names_run, resolve_config
@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
         logging.getLogger(package).setLevel(logging.DEBUG if args.verbose else logging.INFO)
     summary = process(plan, config)
     print("\n".join(_report(summary)))
-    if summary.problems:
+    if summary["problems"]:
         print(f"                  listed with file and line in {plan.problem_list}")
     return 0
 
@@ -137,15 +137,14 @@ def _plan(config: RunConfig, args: argparse.Namespace) -> ProcessPlan:
     )
 
 
-def _report(summary: object) -> list[str]:
+def _report(summary: dict[str, Any]) -> list[str]:
     rows = [
         ("judge", "labels"), ("trajectories", "trajectories"), ("current steps", "num_current"),
         ("history steps", "history"), ("scored steps", "scored"), ("problems", "problems"),
     ]  # fmt: skip
     lines = []
     for title, name in rows:
-        value = getattr(summary, name)
-        if value:
+        if value := summary.get(name):
             text = ", ".join(f"{n} {k}" for k, n in value.items()) if isinstance(value, dict) else str(value)
             lines.append(f"{title:<17} {text}")
     return lines

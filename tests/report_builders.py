@@ -107,7 +107,7 @@ def _write_curriculum(folder: PhaseFolder, tasks: list[Task], kept: list[Task]) 
     lines = [{"task": t.to_json(), "reason": "infeasible", "detail": "answer 'NO'"} for t in lost]
     folder.dropped.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     sieve = {"name": "feasibility", "num_in": len(tasks), "num_kept": len(kept), "dropped_examples": ["Do it. (no)"]}
-    write_json(folder.path / "filter_report.json", {"stages": [sieve], "value_histogram": [0, 3, 5, 2] * 5})
+    write_json(folder.path / "filter_report.json", {"stages": [sieve]})
 
 
 def _record(tried: Trajectory, outcome: int) -> StepRecord:

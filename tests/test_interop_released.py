@@ -30,18 +30,12 @@ def make_items(num_steps=3, reward=1, task="Find it"):
         "".join(text for text, _ in released_parts(task, steps[:i], steps[min(i, num_steps - 1)].observation))
         for i in range(num_steps + 1)
     ]
+    outcome = {"task": task, "reward": reward, "trajectory_reward": reward}
     return [
-        {
-            "observation": prompts[i],
-            "next_observation": prompts[i + 1],
-            "task": task,
-            "reward": reward,
-            "done": i == num_steps - 1,
-            "action": steps[i].response,
-            "trajectory_reward": reward,
-        }
+        {"observation": prompts[i], "next_observation": prompts[i + 1], "action": steps[i].response,
+         "done": i == num_steps - 1, **outcome}
         for i in range(num_steps)
-    ]
+    ]  # fmt: skip
 
 
 class Evil:

@@ -93,12 +93,6 @@ def test_missing_action_file_and_negative_score_are_reported_and_never_scored(tm
     assert f"{tmp_path / 'actions' / '2.json'}: score -1" in listed
 
 
-@pytest.mark.parametrize("score", ["x", 2, True, []])
-def test_a_score_that_is_none_is_reported(tmp_path, score):
-    write_trace(tmp_path, score=score)
-    assert read(tmp_path)[1] == {"bad_action_file": 1}
-
-
 def test_a_broken_line_leaves_its_trace_out_and_no_other(tmp_path):
     good = [json.dumps(row).encode() + b"\n" for row in make_rows()]
     write_trace(tmp_path, "1", lines=[good[0], good[1][:-9]])
@@ -188,24 +182,20 @@ def test_the_released_codes_own_scores_are_read(tmp_path):
     assert "fixed_traces/12.jsonl:2: score 0, its action file says 1" in listed
     write_fixed(tmp_path, 1)
     assert read(tmp_path)[1] == {}
-
-
-def test_fixed_traces_alone_are_enough(tmp_path):
-    write_trace(tmp_path)
-    write_fixed(tmp_path, 1)
     for name in ("traces", "actions"):
         shutil.rmtree(tmp_path / name)
-    for folder in (tmp_path, tmp_path / "fixed_traces"):
+    for folder in (tmp_path, tmp_path / "fixed_traces"):  # alone they are enough
         (trajectory,), problems, _ = read(folder)
-        assert score_label(trajectory).reward == 1
-        assert problems == {}
+        assert (score_label(trajectory).reward, problems) == (1, {})
 
 
 @pytest.mark.parametrize(
     ("score", "kind"),
-    [(-1, "negative_score"), (7, "bad_fixed_trace"), ("1", "bad_fixed_trace"), (True, "bad_fixed_trace")],
+    [(-1, "negative_score"), *((score, "bad_fixed_trace") for score in (7, "1", True, []))],
 )
-def test_a_bad_score_in_a_fixed_trace_is_listed_and_not_replaced_by_another(tmp_path, score, kind):
+def test_a_bad_score_is_listed_and_a_fixed_trace_s_is_not_replaced_by_another(tmp_path, score, kind):
+    write_trace(tmp_path, score=score)
+    assert read(tmp_path)[1] == {kind.replace("fixed_trace", "action_file"): 1}
     write_trace(tmp_path, score=1.0)
     write_fixed(tmp_path, score)
     (trajectory,), problems, _ = read(tmp_path)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -104,16 +105,12 @@ def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path)
     assert problems == {}
 
 
-def test_without_labels_no_reward_is_added_and_nothing_is_left_out(tmp_path):
-    write_records(tmp_path / "trajectories.jsonl", [make_trajectory("a")])
-    steps, _, _ = read_all(find_source(tmp_path))
-    assert [step.outcome for step in steps] == [None, None]
-
-
-def test_the_environments_reward_never_reaches_a_training_record(tmp_path):
-    write_phase(tmp_path, [replace(make_trajectory("a"), env_reward=0.987654)], [0])
-    steps, _, _ = read_all(find_source(tmp_path), outcomes={"a": 0})
-    assert all(b"0.987654" not in dump_line(step) and step.outcome == 0 for step in steps)
+def test_without_labels_no_reward_is_added_and_the_environments_never_reaches_a_training_record(tmp_path):
+    write_records(tmp_path / "trajectories.jsonl", [replace(make_trajectory("a"), env_reward=0.987654)])
+    for outcomes, expected in ((None, None), ({"a": 0}, 0)):
+        steps, _, _ = read_all(find_source(tmp_path), outcomes=outcomes)
+        assert [step.outcome for step in steps] == [expected] * 2
+        assert all(b"0.987654" not in dump_line(step) for step in steps)
 
 
 def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_path, actor):
@@ -170,8 +167,7 @@ def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its
     assert numbers == [2, 3, 5, 6, 7, 8, 9, 10]
     assert "duplicate_id" in listed[0]
     assert "missing field 'steps' in Trajectory" in listed[3]
-    assert "field 'status': Input should be 'page_ended'" in listed[4]
-    assert "found 'exploded'" in listed[4]
+    assert re.search("field 'status': Input should be 'page_ended'.*found 'exploded'", listed[4])
     assert problems.counts == {"duplicate_id": 1, "broken_line": 3, "bad_trajectory": 4}
 
 
@@ -179,18 +175,18 @@ def test_a_source_is_recognised_by_what_it_holds(tmp_path):
     write_trace(tmp_path / "vab")
     phase = write_phase(tmp_path / "phase_00", [make_trajectory("a")])
     write_records(phase / "train.jsonl", read_all(find_source(phase))[0])
-    assert find_source(tmp_path / "vab").kind == "vab"
-    assert find_source(tmp_path / "vab" / "traces").kind == "vab"
-    assert find_source(phase).path == phase / "trajectories.jsonl"
-    assert find_source(phase, prefer_records=True) == Source(phase / "train.jsonl", "records")
-    assert find_source(tmp_path / "phase_00" / "train.jsonl").kind == "records"
+    assert {find_source(tmp_path / name).kind for name in ("vab", "vab/traces")} == {"vab"}
+    assert find_source(phase) == Source(phase / "trajectories.jsonl", "trajectories")
+    experience = Source(phase / "train.jsonl", "records")
+    assert find_source(phase, prefer_records=True) == find_source(phase / "train.jsonl") == experience
     (tmp_path / "other.jsonl").write_text('{"x": 1}\n')
-    with pytest.raises(DataError, match=r"other\.jsonl:1: neither a trajectory nor a training record"):
-        find_source(tmp_path / "other.jsonl")
-    with pytest.raises(DataError, match="no such file or folder"):
-        find_source(tmp_path / "none")
-    with pytest.raises(DataError, match="neither a traces folder"):
-        find_source(tmp_path)
+    for name, said in (
+        ("other.jsonl", r"other\.jsonl:1: neither a trajectory nor a training record"),
+        ("none", "no such file or folder"),
+        ("", "neither a traces folder"),
+    ):
+        with pytest.raises(DataError, match=said):
+            find_source(tmp_path / name)
 
 
 def mixed(folder, num_current, config=None, *, seed=0, end=(3,), problems=None):
@@ -321,26 +317,18 @@ def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_pat
     assert again["scored"] == {"computed": 0, "cached": 16}
 
 
-def test_the_replay_stage_replaces_log_probs_of_an_older_actor(tmp_path, actor):
+def test_the_replay_stage_replaces_log_probs_of_an_older_actor_and_drops_another_tokenizers_experience(tmp_path, actor):
     config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
     phase = RunFolder(config.run_dir).phase(1)
     write_phase(phase.path, [make_trajectory("a")])
-    write_records(tmp_path / "history.jsonl", [replace(r, tokenizer="") for r in make_history(2)])
-    mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
-    replayed = [r for r in read_records(phase.train_filter, StepRecord) if r.source == "replay"]
-    assert len(replayed) == 2
-    assert replayed[0].ref_logprobs == pytest.approx(
-        score(actor, replayed[0].prompt_ids, replayed[0].action_ids), abs=1e-4
-    )
-
-
-def test_the_replay_stage_drops_experience_of_another_tokenizer(tmp_path, actor):
-    config = make_config(tmp_path, actor)
-    phase = RunFolder(config.run_dir).phase(1)
-    write_phase(phase.path, [make_trajectory("a")])
-    write_records(tmp_path / "history.jsonl", [replace(r, tokenizer="another") for r in make_history(2)])
+    known, foreign = make_history(2), [replace(r, tokenizer="another", site="other") for r in make_history(2)]
+    write_records(tmp_path / "history.jsonl", [*known, *foreign])
     counts = mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
-    assert counts["history"] == {"failed": 2, "other_tokenizer": 2, "kept": 0}
+    assert counts["history"] == {"failed": 4, "other_tokenizer": 2, "kept": 2}
+    replayed = [r for r in read_records(phase.train_filter, StepRecord) if r.source == "replay"]
+    assert [r.site for r in replayed] == ["site"] * 2
+    expected = score(actor, replayed[0].prompt_ids, replayed[0].action_ids)
+    assert replayed[0].ref_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -384,10 +372,10 @@ def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_dat
         output=tmp_path / "out" / "train.jsonl",
     )  # fmt: skip
     summary = process(plan, config)
-    assert summary.problems == {"no_action_file": 1, "negative_score": 1, "empty": 1, "broken_line": 1}
-    assert summary.trajectories == {"trajectories": 2, "steps": 4, "unfinished": 2}
-    assert summary.labels["judged"] == 2
-    assert summary.history == {"kept": 8, "over_ratio": 4}
+    assert summary["problems"] == {"no_action_file": 1, "negative_score": 1, "empty": 1, "broken_line": 1}
+    assert summary["trajectories"] == {"trajectories": 2, "steps": 4, "unfinished": 2}
+    assert summary["labels"]["judged"] == 2
+    assert summary["history"] == {"kept": 8, "over_ratio": 4}
     assert len(plan.problem_list.read_text().splitlines()) == 4
     current = list(read_records(plan.output, StepRecord))
     tokenizer = load_tokenizer(str(actor))
@@ -399,15 +387,8 @@ def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_dat
         assert len(rows) == num
         assert rows.features["ref_logprobs"].feature.dtype == "float64"
     again = process(plan, config)
-    assert again.scored == {"computed": 0, "cached": 16}
-    assert again.labels == {"unfinished": 2, "skipped": 2}
-
-
-def test_recorded_scores_count_without_add_reward(tmp_path, actor):
-    config = make_config(tmp_path, actor)
-    plan = make_plan(config, stages=(1,), rollout=make_vab_mess(tmp_path / "vab"), output=tmp_path / "train.jsonl")
-    process(plan, config)
-    assert [r.outcome for r in read_records(plan.output, StepRecord)] == [1, 1, 0, 0]
+    assert again["scored"] == {"computed": 0, "cached": 16}
+    assert again["labels"] == {"unfinished": 2, "skipped": 2}
 
 
 def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, actor):
@@ -441,7 +422,7 @@ def test_stages_are_one_and_two():
             process_data.parse_stages(bad)
 
 
-def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, monkeypatch, capsys):
+def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, script):
     write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
     write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])
     make_vab_mess(tmp_path / "vab")
@@ -450,26 +431,27 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor,
         "--stage", "1", "2", "--add_reward", "--rollout_path", "vab", "--experience_paths", "one,", "two",
         "--orm_path", str(actor), "--actor_path", str(actor), "--output_path", "train.jsonl", "--setting", "c.yaml",
     ]  # fmt: skip
-    dry = run_script(*arguments, "--dry-run", cwd=tmp_path)
+    dry = script(*arguments, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "with history      train_filter.jsonl" in dry.stdout
     assert "judge's prompt    chat, at most " in dry.stdout
     assert not (tmp_path / "train.jsonl").exists()
-    monkeypatch.chdir(tmp_path)
-    assert process_data.main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in said
-    assert "listed with file and line in train_problems.txt" in said
+    said = run_script(*arguments, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in said.stdout
+    assert "listed with file and line in train_problems.txt" in said.stdout
     sources = Counter(r.source for r in read_records(tmp_path / "train_filter.jsonl", StepRecord))
     assert sources == {"current": 4, "replay": 8}
 
 
-def test_the_folder_that_one_stands_in_can_be_named_by_a_dot(tmp_path, actor, monkeypatch, capsys):
+def test_the_folder_that_one_stands_in_can_be_named_by_a_dot_and_recorded_scores_count(
+    tmp_path, actor, script, monkeypatch
+):
     make_vab_mess(tmp_path / "vab")
     monkeypatch.chdir(tmp_path / "vab")
-    assert process_data.main(["--stage", "1", "--rollout_path", ".", "--actor_path", str(actor)]) == 0
-    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in capsys.readouterr().out
-    assert len((tmp_path / "vab_train.jsonl").read_text().splitlines()) == 4
+    done = script("--stage", "1", "--rollout_path", ".", "--actor_path", actor)
+    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in done.stdout
+    assert [r.outcome for r in read_records(tmp_path / "vab_train.jsonl", StepRecord)] == [1, 1, 0, 0]
 
 
 @pytest.mark.slow
@@ -561,5 +543,5 @@ def test_the_sample_traces_that_ship_are_readable(actor, monkeypatch, tmp_path):
     assert plan.rollout == Path("data/samples/vab")
     assert plan.output == config.runs_dir / "samples" / "train.jsonl"
     summary = process(plan, config)
-    assert summary.num_current >= 4
-    assert summary.history["kept"] >= 2
+    assert summary["num_current"] >= 4
+    assert summary["history"]["kept"] >= 2

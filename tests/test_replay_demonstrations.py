@@ -173,7 +173,7 @@ def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
     plan = make_plan(config, **paths)
     assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe(config)
     # People did h1 and h3 in two steps each, and failed at h0 and h2; the past did all four in one, on other pages.
-    assert process(plan, config).history == {"kept": 8, "failed": 4}
+    assert process(plan, config)["history"] == {"kept": 8, "failed": 4}
     written = [r.instruction for r in read_records(plan.output_filter, StepRecord) if r.source == "replay"]
     assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h1", "do h2", "do h3"]
     with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):

@@ -10,6 +10,7 @@ import pytest
 from replay_builders import select_replay
 
 from webrl.config import ReplayConfig
+from webrl.errors import ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.replay.select import action_perplexity, draw, in_band, need_of
 from webrl.replay.sources import Source, Tools
@@ -41,29 +42,23 @@ def choose(history, num_current=100, seed=0, tokenizer="", **config):
     return select_replay(history, num_current, ReplayConfig(**config), random.Random(seed), {END}, tokenizer)
 
 
-def test_perplexity_is_the_inverse_geometric_mean_probability():
-    # sqrt(0.5 * 0.125) = 0.25, so the perplexity is 4.
-    assert action_perplexity([math.log(0.5), math.log(0.125)], [1, 2], {END}) == pytest.approx(4.0)
+LIKELY, LESS = math.log(0.5), math.log(0.125)
 
 
-def test_perplexity_leaves_the_end_token_out():
-    with_end = action_perplexity([math.log(0.5), math.log(0.5), math.log(1e-6)], [1, 2, END], {END})
-    assert with_end == pytest.approx(2.0)
-
-
-def test_perplexity_counts_an_end_token_id_inside_the_action():
-    value = action_perplexity([math.log(0.5), math.log(0.125), 0.0], [END, 2, END], {END})
-    assert value == pytest.approx(4.0)
-
-
-def test_perplexity_of_no_action_tokens_is_none():
-    assert action_perplexity([-0.1], [END], {END}) is None
-    assert action_perplexity([], [], {END}) is None
-
-
-def test_perplexity_does_not_underflow_on_long_unlikely_actions():
-    assert action_perplexity([-2.0] * 5000, [1] * 5000, {END}) == pytest.approx(math.exp(2.0))
-    assert action_perplexity([-1e6], [1], {END}) == math.inf
+@pytest.mark.parametrize(
+    ("logprobs", "ids", "perplexity"),
+    [
+        ([LIKELY, LESS], [1, 2], 4.0),  # sqrt(0.5 * 0.125) = 0.25
+        ([LIKELY, LIKELY, math.log(1e-6)], [1, 2, END], 2.0),  # the end token is left out
+        ([LIKELY, LESS, 0.0], [END, 2, END], 4.0),  # but not inside of the action
+        ([-2.0] * 5000, [1] * 5000, math.exp(2.0)),
+        ([-1e6], [1], math.inf),
+        ([-0.1], [END], None),
+        ([], [], None),
+    ],
+)
+def test_perplexity_is_the_inverse_geometric_mean_probability_of_the_action_s_tokens(logprobs, ids, perplexity):
+    assert action_perplexity(logprobs, ids, {END}) == pytest.approx(perplexity)
 
 
 def test_perplexity_refuses_lengths_that_differ():
@@ -79,12 +74,11 @@ def test_band_keeps_token_probability_above_one_half_up_to_095(p, kept):
     assert in_band(value, 1 / 0.95, 2.0) is kept
 
 
-def test_band_edges_in_perplexity_are_closed_below_and_open_above():
-    assert in_band(1.5, 1.5, 2.0)
-    assert not in_band(2.0, 1.5, 2.0)
-    assert in_band(1.999999, 1.5, 2.0)
-    assert not in_band(math.nan, 1.5, 2.0)
-    assert not in_band(math.inf, 1.5, 2.0)
+@pytest.mark.parametrize(
+    ("perplexity", "kept"), [(1.5, True), (2.0, False), (1.999999, True), (math.nan, False), (math.inf, False)]
+)
+def test_band_edges_in_perplexity_are_closed_below_and_open_above(perplexity, kept):
+    assert in_band(perplexity, 1.5, 2.0) is kept
 
 
 def test_only_successes_are_replayed_and_unjudged_ones_are_counted_apart():
@@ -152,10 +146,7 @@ def test_the_band_is_applied_to_each_step_and_counted_on_both_sides():
 
 
 def test_unscored_steps_and_empty_actions_are_counted_not_kept():
-    history = [
-        make_step("a", ref_logprobs=None),
-        make_step("b", action_ids=(END,), ref_logprobs=(-0.1,)),
-    ]
+    history = [make_step("a", ref_logprobs=None), make_step("b", action_ids=(END,), ref_logprobs=(-0.1,))]
     assert choose(history).counts == {"kept": 0, "unscored": 1, "empty_action": 1}
 
 
@@ -166,22 +157,11 @@ def test_steps_of_another_tokenizer_are_dropped():
     assert selection.counts["other_tokenizer"] == 1
 
 
-def test_at_most_twice_the_current_steps_are_replayed():
+def test_at_most_twice_the_current_steps_are_replayed_and_a_fraction_rounds_down():
     history = [make_step(f"t{i}") for i in range(50)]
-    selection = choose(history, num_current=10)
-    assert len(selection.records) == 20
-    assert selection.counts == {"kept": 20, "over_ratio": 30}
-    assert len(choose(history, num_current=0).records) == 0
-    assert len(choose(history, num_current=25).records) == 50
-
-
-def test_the_ratio_may_be_a_fraction_and_rounds_down():
-    def num_drawn(num_admitted, num_current, max_ratio):
-        sites, config = ["a"] * num_admitted, ReplayConfig(max_ratio=max_ratio)
-        return len(draw(sites, {"a": 1.0}, num_current, config, random.Random(0)))
-
-    assert num_drawn(10, 5, 0.5) == 2
-    assert num_drawn(100, 10, 2.9) == 29
+    assert choose(history, num_current=10).counts == {"kept": 20, "over_ratio": 30}
+    for num_current, max_ratio, kept in ((10, 2.0, 20), (0, 2.0, 0), (25, 2.0, 50), (5, 0.5, 2), (10, 2.9, 29)):
+        assert len(choose(history, num_current, max_ratio=max_ratio).records) == kept
 
 
 def drawn(sizes, need, limit, seed=0):
@@ -255,8 +235,6 @@ def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):
 
 
 def test_a_sampler_that_disagrees_with_the_trainer_stops_the_stage():
-    from webrl.errors import ModelError
-
     refuse_other_weights("runs/a/actor", {"tokens": 3, "mean": 0.1, "max": 0.5}, 0.1)
     for mean in (1.93, float("nan")):
         with pytest.raises(ModelError, match=r"runs/a/actor.*replay\.sampler_tolerance=0\.1"):

@@ -27,6 +27,7 @@ from webrl.reward.data import (
     split_heldout,
     training_examples,
 )
+from webrl.reward.data import judged as as_judged
 from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, refresh, train_orm
@@ -48,28 +49,17 @@ def make_trajectory(index, success, num_steps=3, *, status=Status.PAGE_ENDED, si
 
 
 def judged(index, success, **options):
-    trajectory = make_trajectory(index, success, **options)
-    example = JudgedExample(
-        trajectory.instruction, tuple(s.response for s in trajectory.steps), trajectory.final_observation, success,
-        trajectory.trajectory_id, trajectory.task.site,
-    )  # fmt: skip
-    pages = tuple(s.observation for s in trajectory.steps)
-    return JudgedTrajectory(example, pages, trajectory.status is Status.AGENT_DONE)
+    return as_judged(make_trajectory(index, success, **options), success)
 
 
 def test_finished_trajectories_with_an_environment_reward_are_data(tmp_path):
-    write_records(
-        tmp_path / "trajectories.jsonl",
-        [
-            make_trajectory(0, 1),
-            make_trajectory(1, 0),
-            make_trajectory(2, None),
-            make_trajectory(3, 1, status=Status.ENV_ERROR),
-        ],
-    )
-    items = list(read_judged(tmp_path, ProblemLog()))
-    assert [i.example.success for i in items] == [1, 0]
-    assert items[0] == judged(0, 1)
+    played = [make_trajectory(0, 1), make_trajectory(1, 0), make_trajectory(2, None)]
+    write_records(tmp_path / "trajectories.jsonl", [*played, make_trajectory(3, 1, status=Status.ENV_ERROR)])
+    first, second = read_judged(tmp_path, ProblemLog())
+    responses = ("click('0')", "click('1')", "click('2')")
+    example = JudgedExample("do 0", responses, "x done", 1, "t0", "site")
+    assert first == JudgedTrajectory(example, ("page 0", "page 1", "page 2"), ends_by_message=False)
+    assert second.example.success == 0
 
 
 def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_path):
@@ -128,12 +118,8 @@ def test_a_success_cut_short_ends_on_the_page_before_the_first_missing_action():
 
 
 def test_a_closing_message_is_not_what_makes_a_success():
-    lengths = {
-        len(n.responses)
-        for seed in range(40)
-        for n in cut_short([judged(0, 1, status=Status.AGENT_DONE)], random.Random(seed))
-    }
-    assert lengths == {0, 1}
+    played = judged(0, 1, status=Status.AGENT_DONE)
+    assert {len(n.responses) for seed in range(40) for n in cut_short([played], random.Random(seed))} == {0, 1}
     assert cut_short([judged(0, 1, num_steps=1, status=Status.AGENT_DONE)], random.Random(0)) == []
 
 
@@ -155,13 +141,8 @@ def test_classes_are_balanced_and_counted_by_kind():
     again, _ = training_examples(items, config, random.Random(0))
     assert again == examples
     many, counts = training_examples(items, OrmConfig(hard_negatives=0.3, max_class_ratio=100), random.Random(0))
-    assert counts == {
-        "cut_short_failure": 3,
-        "judged_failure": 50,
-        "judged_success": 10,
-        "other_instruction_failure": 3,
-        "planted_claim_failure": 3,
-    }
+    hard = {f"{kind}_failure": 3 for kind in ("cut_short", "other_instruction", "planted_claim")}
+    assert counts == hard | {"judged_failure": 50, "judged_success": 10}
     assert len(many) == 69
 
 
@@ -182,30 +163,23 @@ def test_an_example_is_the_judges_prompt_and_its_answer_with_an_end_token(tmp_pa
 def test_report_counts_and_figures_by_hand():
     # 3 successes (0.9, 0.6, 0.2), 2 failures (0.7, 0.1): TP 2, FN 1, FP 1, TN 1.
     report = judge_report([1, 1, 1, 0, 0], [0.9, 0.6, 0.2, 0.7, 0.1], num_unjudged=4)
-    counts = ("true_positive", "false_negative", "false_positive", "true_negative")
-    assert [report[name] for name in counts] == [2, 1, 1, 1]
-    assert report["accuracy"]["value"] == 0.6
-    assert tuple(report["accuracy"]["ci95"]) == wilson_interval(3, 5)
-    assert report["balanced_accuracy"]["value"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert (report["precision"]["value"], report["precision"]["num"]) == (pytest.approx(2 / 3), 3)
-    assert (report["recall"]["value"], report["recall"]["num"]) == (pytest.approx(2 / 3), 3)
+    counts = ("true_positive", "false_negative", "false_positive", "true_negative", "num_unjudged")
+    assert [report[name] for name in counts] == [2, 1, 1, 1, 4]
+    figures = ("accuracy", "precision", "recall", "balanced_accuracy", "auc")
     # Pairs: 0.9 beats both, 0.6 and 0.2 beat 0.1 only: 4 of 6.
-    assert report["auc"]["value"] == pytest.approx(4 / 6)
-    assert report["num_unjudged"] == 4
+    expected = [3 / 5, 2 / 3, 2 / 3, (2 / 3 + 1 / 2) / 2, 4 / 6]
+    assert [report[name]["value"] for name in figures] == pytest.approx(expected)
+    assert [report[name]["num"] for name in figures] == [5, 3, 3, 5, 5]
+    assert tuple(report["accuracy"]["ci95"]) == wilson_interval(3, 5)
     assert judge_report([1, 0], [0.5, 0.5])["recall"]["value"] == 0
-
-
-def test_figures_that_are_not_defined_are_none():
     report = judge_report([0, 0], [0.1, 0.2])
-    assert [report[name]["value"] for name in ("recall", "precision", "auc", "balanced_accuracy")] == [None] * 4
+    assert [report[name]["value"] for name in figures] == [1.0, None, None, None, None]
     assert judge_report([], [])["accuracy"]["value"] is None
 
 
 def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
-    trajectories = [
-        make_trajectory(i, s, site=site)
-        for i, (s, site) in enumerate([(1, "a"), (0, "a"), (1, "b"), (None, "b"), (1, "b")])
-    ]
+    played = [(1, "a"), (0, "a"), (1, "b"), (None, "b"), (1, "b")]
+    trajectories = [make_trajectory(i, s, site=site) for i, (s, site) in enumerate(played)]
     write_records(tmp_path / "t.jsonl", trajectories)
     rewards = [1, 1, 1, 1, None]
     labels = [Label(t.trajectory_id, None if r is None else 0.9, r) for t, r in zip(trajectories, rewards, strict=True)]

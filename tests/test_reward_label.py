@@ -75,20 +75,23 @@ def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
     return Trajectory(f"t{index}", Task(f"task{index}", "site"), "press ok", 0, (step,), page, status, "", env_reward)
 
 
-def label(trajectories, out, judge=None, **config):
-    return asyncio.run(label_trajectories(trajectories, judge or RuleJudge(), LabelConfig(**config), out))
+def label(trajectories, out, model=None, **config):
+    return asyncio.run(label_trajectories(trajectories, model or RuleJudge(), LabelConfig(**config), out))
 
 
-def test_yes_probability_is_the_softmax_of_the_two_answers():
-    assert yes_probability(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
-    assert yes_probability(0.0, 0.0) == 0.5
-
-
-def test_yes_probability_is_stable_far_out():
-    assert yes_probability(2000.0, -2000.0) == 1.0
-    assert 0 <= yes_probability(-2000.0, 2000.0) < 1e-300
-    assert yes_probability(-3.0, -math.inf) == 1.0
-    assert yes_probability(-math.inf, -3.0) == 0.0
+@pytest.mark.parametrize(
+    ("yes", "no", "p"),
+    [
+        (math.log(0.3), math.log(0.1), 0.75),
+        (0.0, 0.0, 0.5),
+        (2000.0, -2000.0, 1.0),
+        (-2000.0, 2000.0, 0.0),
+        (-3.0, -math.inf, 1.0),
+        (-math.inf, -3.0, 0.0),
+    ],
+)
+def test_yes_probability_is_the_softmax_of_the_two_answers_and_stable_far_out(yes, no, p):
+    assert yes_probability(yes, no) == pytest.approx(p, rel=1e-12, abs=1e-300)
 
 
 @pytest.mark.parametrize("pair", [(math.nan, -1.0), (-math.inf, -math.inf)])
@@ -143,13 +146,6 @@ def test_labels_follow_the_threshold_in_the_order_of_the_trajectories(tmp_path):
     assert [x.reward for x in read_labels(tmp_path / "strict.jsonl").values()] == [0, 0, 0]
 
 
-def test_unfinished_trajectories_are_not_asked_about(tmp_path):
-    judge = RuleJudge()
-    counts = label([make_trajectory(0, "p=0.9", Status.ENV_ERROR)], tmp_path / "labels.jsonl", judge)
-    assert counts == {"unfinished": 1}
-    assert judge.calls == 0
-
-
 def test_a_failing_judge_leaves_the_trajectory_unjudged_and_is_asked_again_next_time(tmp_path):
     out = tmp_path / "labels.jsonl"
     counts = label([make_trajectory(0, "down"), make_trajectory(1, "p=0.9")], out)
@@ -163,25 +159,19 @@ def test_a_failing_judge_leaves_the_trajectory_unjudged_and_is_asked_again_next_
     assert read_labels(out)["t0"].reward == 1
 
 
-def test_at_most_a_batch_is_in_flight(tmp_path):
+def test_at_most_a_batch_is_in_flight_and_unfinished_trajectories_are_not_asked_about(tmp_path):
     judge = RuleJudge()
-    label(
-        [make_trajectory(i, "p=0.9") for i in range(20)],
-        tmp_path / "labels.jsonl",
-        judge,
-        engine=EngineConfig(max_batch=4),
-    )
+    trajectories = [make_trajectory(i, "p=0.9", Status.ENV_ERROR if i == 5 else Status.AGENT_DONE) for i in range(20)]
+    counts = label(trajectories, tmp_path / "labels.jsonl", judge, engine=EngineConfig(max_batch=4))
+    assert counts == {"judged": 19, "success": 19, "unfinished": 1}
+    assert judge.calls == 19
     assert 2 <= judge.most_running <= 4
 
 
 def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_path):
     out = tmp_path / "labels.jsonl"
-    pages = ("p=0.25", "p=0.75", "p=0.5", "p=0.6")
-    config = LabelConfig(judge="llm")
-    counts = asyncio.run(
-        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], RuleJudge(), config, out)
-    )
-    assert counts == {"judged": 2, "success": 1, "unjudged": 2}
+    trajectories = [make_trajectory(i, page) for i, page in enumerate(("p=0.25", "p=0.75", "p=0.5", "p=0.6"))]
+    assert label(trajectories, out, judge="llm") == {"judged": 2, "success": 1, "unjudged": 2}
     labels = read_labels(out)
     assert [labels[f"t{i}"].reward for i in range(4)] == [0, 1, None, None]
     assert "'I cannot say'; expected YES or NO" in labels["t3"].error
@@ -214,13 +204,7 @@ def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_pat
 @pytest.mark.parametrize(("reward", "word"), [(0.0, "failures"), (1.0, "successes")])
 def test_labels_that_are_all_alike_are_warned_of(tmp_path, caplog, reward, word):
     file = tmp_path / "trajectories.jsonl"
-    write_records(
-        file,
-        [
-            Trajectory(f"t{n}", Task(f"t{n}", "x"), "Go.", 0, (), "", Status.PAGE_ENDED, env_reward=reward)
-            for n in range(20)
-        ],
-    )
+    write_records(file, [make_trajectory(n, "", env_reward=reward) for n in range(20)])
     config = RunConfig(label=LabelConfig(judge="environment"), tasks=TasksConfig(source="fixed"))
     label_file(config, file, tmp_path / "labels.jsonl")
     assert f"all 20 trajectories are labelled {word}" in caplog.text

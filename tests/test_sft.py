@@ -66,10 +66,9 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
 
 def test_what_is_no_demonstration_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"no demonstrations; expected trajectories\.jsonl"):
-        read(tmp_path / "empty")
-    with pytest.raises(DataError, match="no such file or folder"):
-        read(tmp_path / "absent.jsonl")
+    for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "no such file or")):
+        with pytest.raises(DataError, match=said):
+            read(tmp_path / name)
 
 
 def show(index: int, instruction: str, *actions: str, site: str = "site") -> Trajectory:

@@ -9,14 +9,8 @@ from curriculum_builders import PAGE, ChatServer, build_task
 
 from webrl.config import EngineConfig, FilterConfig, GenerateConfig, RunConfig
 from webrl.errors import UsageError
-from webrl.tasks.feasibility import (
-    check_feasibility,
-    load_rules,
-    missing_from_page,
-    read_verdict,
-    rules_for,
-)
-from webrl.tasks.filter import filter_tasks, leaks, outside_band
+from webrl.tasks.feasibility import check_feasibility, load_rules, missing_from_page, read_verdict, rules_for
+from webrl.tasks.filter import filter_tasks, leaks
 from webrl.types import Task
 
 CONFIG = FilterConfig()
@@ -43,8 +37,6 @@ def named(*instructions, site="shopping", **fields):
     ],
 )
 def test_both_edges_of_the_critic_s_band_are_kept(value, reason):
-    verdict = outside_band(value, 0.05, 0.75)
-    assert (verdict[0] if verdict else None) == reason
     report = run(named("Open the cart"), values=lambda left: [value])
     assert report.counts == ({reason: 1} if reason else {})
 
@@ -71,12 +63,8 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         seen.append([task.instruction for task in left])
         return [("infeasible", "answer 'NO'") if t.instruction == "Compare two phones" else None for t in left], ""
 
-    values = {
-        "Sort the mice by price": 0.01,
-        "Show the newest reviews": 0.9,
-        "List all shoes": 0.5,
-        "Find a red hat": 0.75,
-    }
+    values = {"Sort the mice by price": 0.01, "Show the newest reviews": 0.9, "List all shoes": 0.5}
+    values["Find a red hat"] = 0.75
     report = run(
         tasks,
         known=named("Open the cart!", seed=7),
@@ -86,25 +74,10 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         values=lambda left: [values[task.instruction] for task in left],
     )
     assert [task.instruction for task in report.kept] == ["Find a red hat"]
-    assert report.counts == {
-        "malformed": 1,
-        "exact_duplicate": 2,
-        "near_duplicate": 1,
-        "leakage": 1,
-        "infeasible": 1,
-        "value_low": 1,
-        "value_high": 1,
-        "budget": 1,
-    }
-    assert [stage["name"] for stage in report.stages] == [
-        "malformed",
-        "duplicate",
-        "leakage",
-        "feasibility",
-        "critic",
-        "budget",
-    ]
-    assert [stage["num_kept"] for stage in report.stages] == [9, 6, 5, 4, 2, 1]
+    reasons = ("malformed", "near_duplicate", "leakage", "infeasible", "value_low", "value_high", "budget")
+    assert report.counts == dict.fromkeys(reasons, 1) | {"exact_duplicate": 2}
+    kept = {"malformed": 9, "duplicate": 6, "leakage": 5, "feasibility": 4, "critic": 2, "budget": 1}
+    assert [(stage["name"], stage["num_kept"]) for stage in report.stages] == list(kept.items())
     assert seen == [
         ["Sort the mice by price", "Show the newest reviews", "Compare two phones", "List all shoes", "Find a red hat"]
     ]
@@ -112,21 +85,11 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
     details = {drop.task.instruction: drop.detail for drop in report.dropped}
     assert details["Sort the mice by price"] == "value 0.01 < 0.05"
     assert details["Please open the cart"].endswith("Open the cart!")
-    assert report.values[tasks[-1].task_id] == 0.75
-    histogram = report.histogram()
-    assert (histogram[0], histogram[10], histogram[15], histogram[18], sum(histogram)) == (1, 1, 1, 1, 4)
 
 
 def test_filters_that_cannot_run_are_skipped_and_say_why():
     report = run(named("Open the cart"))
-    notes = {stage["name"]: stage["note"] for stage in report.stages}
-    assert notes == {
-        "malformed": "",
-        "duplicate": "",
-        "leakage": "",
-        "feasibility": "no model to judge with",
-        "critic": "no critic",
-    }
+    assert [stage["note"] for stage in report.stages] == ["", "", "", "no model to judge with", "no critic"]
     off = CONFIG.model_copy(update={"feasibility": False, "critic_band": False})
     report = run(named("Open the cart"), config=off, values=lambda left: [0.0])
     assert [stage["note"] for stage in report.stages[3:]] == ["off by config"] * 2
@@ -192,8 +155,6 @@ def test_tasks_whose_initial_page_is_not_known_pass_the_band_and_are_counted():
     report = run(tasks, values=lambda left: [None, 0.9, 0.5])
     assert [task.instruction for task in report.kept] == ["Open the cart", "Find a hat"]
     assert report.stages[-1]["note"] == "not applied to 1 tasks: initial page unknown"
-    assert report.values == {tasks[1].task_id: 0.9, tasks[2].task_id: 0.5}
-    assert sum(report.histogram()) == 2
 
 
 def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
@@ -201,9 +162,8 @@ def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
     path.write_text("shopping:\n  - We sell no shoes.\nall:\n  - Be brief.\n", encoding="utf-8")
     shipped, extended = load_rules(), load_rules(path)
     assert rules_for(extended, "shopping")[-1] == "We sell no shoes."
-    assert set(rules_for(extended, "shopping+map")) > set(rules_for(shipped, "shopping")) | set(
-        rules_for(shipped, "map")
-    )
+    of_both = {*rules_for(shipped, "shopping"), *rules_for(shipped, "map")}
+    assert set(rules_for(extended, "shopping+map")) > of_both
     assert rules_for(extended, "unknown") == [*rules_for(shipped, "unknown"), "Be brief."]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.tasks.prompts import in_breadth_prompt
+from webrl.types import Lineage
 
 CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, engine=EngineConfig(max_batch=2))
 WHOLE = RunConfig(generate=CONFIG)
@@ -24,15 +26,17 @@ ONE_BY_ONE = CONFIG.model_copy(update={"engine": EngineConfig(max_batch=1)})
 def plan(failures=None, config=CONFIG, per_page=True, seed=0):
     """Requests, those on a page with one."""
     requests = plan_requests(failures or build_failures(), config, random.Random(seed), per_page=lambda _: per_page)
-    return [r if r.target else r.at(build_task(None, r.site, 100 + i), PAGE) for i, r in enumerate(requests)]
+    return [
+        r if r.target else replace(r, target=build_task(None, r.site, 100 + i), page=PAGE)
+        for i, r in enumerate(requests)
+    ]
 
 
-def generate(server, requests, cache, config=CONFIG, seed=0):
+def generate(server, requests, cache, config=CONFIG):
     async def work():
         async with server.running(), server.model() as model:
-            return await generate_tasks(
-                requests, model, RunConfig(generate=config), phase=2, rng=random.Random(seed), cache=cache
-            )
+            whole, rng = RunConfig(generate=config), random.Random(0)
+            return await generate_tasks(requests, model, whole, phase=2, rng=rng, cache=cache)
 
     return asyncio.run(work())
 
@@ -85,29 +89,31 @@ def test_tasks_carry_their_lineage_and_the_initial_state_they_were_written_for(t
     assert len(tasks) == counts["num_requests"] == 6
     assert [task.seed for task in tasks] == [100, 101, 102, 103, 104, 105]
     assert len({task.task_id for task in tasks}) == 6
-    first = tasks[0]
-    assert re.fullmatch(r'Click on the "new\d" button\.', first.instruction)
-    assert first.lineage.strategy == "in_breadth"
-    assert first.lineage.phase == 2
-    assert first.lineage.parent_ids == tuple(f.task.task_id for f in requests[0].failures)
-    assert first.lineage.prompt_hash == requests[0].prompt(rules_for(load_rules(), "miniwob.click-button")).digest
+    assert re.fullmatch(r'Click on the "new\d" button\.', tasks[0].instruction)
+    parents = tuple(f.task.task_id for f in requests[0].failures)
+    digest = requests[0].prompt(rules_for(load_rules(), "miniwob.click-button")).digest
+    assert tasks[0].lineage == Lineage("in_breadth", parents, "writer", digest, phase=2)
     assert counts["prompt_tokens"] == 0, "a server that takes text tells no tokens"
 
 
-def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
-    server = ChatServer(lambda user, number: f"Do thing {number}")
+def test_a_second_call_asks_nothing_and_gives_the_same_tasks_but_for_a_torn_last_line_of_the_cache(tmp_path):
+    server, cache = ChatServer(lambda user, number: f"Do thing {number}"), tmp_path / "answers.jsonl"
 
     async def work():
         async with server.running(), server.model() as model:
-            cache = tmp_path / "answers.jsonl"
-            one = await generate_tasks(plan(), model, WHOLE, phase=2, rng=random.Random(0), cache=cache)
-            two = await generate_tasks(plan(), model, WHOLE, phase=2, rng=random.Random(0), cache=cache)
-            return one, two
 
-    (tasks, first), (same, second) = asyncio.run(work())
-    assert len(server.prompts) == 6
+            async def once():
+                return await generate_tasks(plan(), model, WHOLE, phase=2, rng=random.Random(0), cache=cache)
+
+            first, second = await once(), await once()
+            cache.write_bytes(cache.read_bytes()[:-20])
+            return first, second, await once()
+
+    (tasks, first), (same, second), (_, third) = asyncio.run(work())
+    assert len(server.prompts) == 7
     assert tasks == same
-    assert (first["num_cached"], second["num_cached"]) == (0, 6)
+    assert [counts["num_cached"] for counts in (first, second, third)] == [0, 6, 5]
+    assert len(cache.read_bytes().splitlines()) == 6
 
 
 def test_an_endpoint_that_goes_down_midway_ends_the_stage_and_the_next_call_asks_only_the_rest(tmp_path):
@@ -145,21 +151,6 @@ def test_bad_answers_are_counted_and_never_become_more_tasks_than_asked(tmp_path
     assert [task.instruction for task in tasks] == ["Do 0", "Fine, do it", "x", "y z"]
 
 
-def test_a_torn_last_line_of_the_cache_is_asked_again(tmp_path):
-    cache = tmp_path / "answers.jsonl"
-    server = ChatServer(lambda user, number: "Do a thing")
-
-    async def work():
-        async with server.running(), server.model() as model:
-            await generate_tasks(plan(), model, WHOLE, phase=1, rng=random.Random(0), cache=cache)
-            cache.write_bytes(cache.read_bytes()[:-20])
-            return await generate_tasks(plan(), model, WHOLE, phase=1, rng=random.Random(0), cache=cache)
-
-    _, counts = asyncio.run(work())
-    assert counts["num_cached"] == 5
-    assert len(cache.read_bytes().splitlines()) == 6
-
-
 def test_a_request_without_an_initial_state_is_refused(tmp_path):
     request = plan_requests(build_failures(), CONFIG, random.Random(0), per_page=lambda _: True)[0]
     server = ChatServer(lambda user, number: "Do a thing")
@@ -172,7 +163,7 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
 
     folder = save_tiny_model(tmp_path / "model", positions=2048)
     config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))
-    requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
+    requests = [replace(r, page=PAGE * 200) for r in plan(config=config)]
 
     async def work(cache: Path):
         async with open_model(str(folder), EngineConfig(), ModelsConfig(dtype="float32", device="cpu")) as model:

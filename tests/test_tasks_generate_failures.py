@@ -15,25 +15,14 @@ def trajectory(name, status=Status.PAGE_ENDED):
     """One click on a page; `site/name` is on another site than click-button."""
     step = Step(index=0, observation="[13] button 'ok'", response="click('13')", action="click('13')")
     site = name.split("/")[0] if "/" in name else "click-button"
-    task = Task(task_id=name, site=f"miniwob.{site}", seed=4)
-    return Trajectory(
-        trajectory_id=f"p00-{name}",
-        task=task,
-        instruction='Click on the "no" button.',
-        phase=0,
-        steps=(step,),
-        final_observation="after",
-        status=status,
-        env_reward=1.0,
-    )
+    task, asked = Task(task_id=name, site=f"miniwob.{site}", seed=4), 'Click on the "no" button.'
+    return Trajectory(f"p00-{name}", task, asked, 0, (step,), "after", status, env_reward=1.0)
 
 
 def write_phase(folder, rewards, **statuses):
     """A phase folder with one trajectory a reward."""
-    write_records(
-        folder / "trajectories.jsonl",
-        [trajectory(name, statuses.get(name, Status.PAGE_ENDED)) for name in rewards],
-    )
+    played = (trajectory(name, statuses.get(name, Status.PAGE_ENDED)) for name in rewards)
+    write_records(folder / "trajectories.jsonl", played)
     labels = [Label(trajectory_id=f"p00-{name}", p_yes=0.5, reward=reward) for name, reward in rewards.items()]
     write_records(folder / "labels.jsonl", labels)
 
@@ -82,11 +71,8 @@ def test_fresh_pages_go_to_sites_without_a_failure_too(tmp_path):
     found = load_failures(tmp_path)
     assert found.shares() == {"miniwob.tab": (2 + 2) / 6}, "new instructions are written from failures"
     assert found.shares(every_site=True) == {"miniwob.tab": 4 / 6, "miniwob.list": 2 / 6}
-
-
-def test_by_learnability_sites_that_all_always_fail_share_evenly(tmp_path):
     write_phase(tmp_path, {"tab/a": 0, "tab/b": 0, "list/a": 0})
-    assert load_failures(tmp_path).shares("learnability") == {"miniwob.tab": 1.0, "miniwob.list": 1.0}
+    assert load_failures(tmp_path).shares("learnability") == {"miniwob.tab": 1.0, "miniwob.list": 1.0}, "all fail"
 
 
 def test_attempts_at_one_task_weigh_as_one_task(tmp_path):
@@ -94,12 +80,10 @@ def test_attempts_at_one_task_weigh_as_one_task(tmp_path):
     write_phase(tmp_path, {"tab/a": 0, "list/a": 0, "list/b": 1})
     once = load_failures(tmp_path).shares()
     names = [f"p00-tab/a-r{n}" for n in range(1, 8)]
-    with Appender(tmp_path / "trajectories.jsonl") as file:
+    with Appender(tmp_path / "trajectories.jsonl") as played, Appender(tmp_path / "labels.jsonl") as labels:
         for name in names:
-            file.append(replace(trajectory("tab/a", Status.PAGE_ENDED), trajectory_id=name))
-    with Appender(tmp_path / "labels.jsonl") as file:
-        for name in names:
-            file.append(Label(trajectory_id=name, p_yes=0.5, reward=0))
+            played.append(replace(trajectory("tab/a"), trajectory_id=name))
+            labels.append(Label(trajectory_id=name, p_yes=0.5, reward=0))
     found = load_failures(tmp_path)
     assert len(found.failures) == 9
     assert found.shares() == once
@@ -113,7 +97,7 @@ def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_p
     assert "nothing failed; the 2 attempted tasks are used as seeds" in caplog.text
 
 
-def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_numbers(tmp_path):
+def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_numbers(tmp_path, caplog):
     path = tmp_path / "failures.jsonl"
     lines = [
         orjson.dumps({"task": "Open the cart", "web": "shopping"}),
@@ -127,12 +111,10 @@ def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_num
     ]
     path.write_bytes(b"\n".join(lines))
     found = load_failures(path)
-    assert [(f.task.site, f.task.instruction, f.task.seed) for f in found.failures] == [
-        ("shopping", "Open the cart", 0),
-        ("shopping", "Open it", 3),
-    ]
-    assert [problem.split(":")[1] for problem in found.problems] == ["3", "4", "5", "6", "7", "8"]
-    assert "duplicate task_id 'x'" in found.problems[4]
+    tasks = [(f.task.site, f.task.instruction, f.task.seed) for f in found.failures]
+    assert tasks == [("shopping", "Open the cart", 0), ("shopping", "Open it", 3)]
+    assert [record.message.split(":")[1] for record in caplog.records] == ["3", "4", "5", "6", "7", "8"]
+    assert "duplicate task_id 'x'" in caplog.records[4].message
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b'{"web": "shopping"}\n'])

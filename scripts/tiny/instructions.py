@@ -23,14 +23,13 @@ from webrl.suites.miniwob.experts import (
     EVERYTHING,
     EXCEPT,
     Action,
-    ContactIntent,
     Expert,
     Goal,
     Intent,
     Page,
     Slots,
     detail_of,
-    expert_for,
+    experts,
     holds,
     read_action,
     read_actions,
@@ -89,7 +88,7 @@ def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
     tasks = []
     for trajectory in recorded:
         rng = random.Random(f"{seed}:{trajectory.task.task_id}")
-        instruction = propose(expert_for(trajectory.task.site), trajectory.steps[0].observation, rng)
+        instruction = propose(experts()[trajectory.task.site], trajectory.steps[0].observation, rng)
         if instruction:
             task_id = f"{trajectory.task.task_id}.proposed"
             tasks.append(replace(trajectory.task, task_id=task_id, instruction=instruction))
@@ -103,7 +102,7 @@ def is_valid(expert: Expert, instruction: str, observation: str) -> bool:
 
 
 def _is_feasible(intent: Intent, slots: Slots, page: Page) -> bool:
-    if isinstance(intent, ContactIntent):  # only the contact shown first is known to exist; others are on later pages
+    if intent.goal is None:  # a contact: only the contact shown first is known to exist; others are on later pages
         return slots["attribute"] in ATTRIBUTES and ("name" not in slots or bool(page.named(slots["name"], "heading")))
     return intent.goal(slots, page) is not None
 
@@ -127,7 +126,7 @@ def accomplished(
         kept = [(a, p) for a, p in kept if not p.named("Cancel", "button")]
     (intent, slots), final = found, read_page(final_observation)
     done, pages = [a for a, _ in kept], [p for _, p in kept]
-    if isinstance(intent, ContactIntent):
+    if intent.goal is None:
         return _reached_contact(slots, pages, done)
     goal = intent.goal(slots, pages[0] if pages else final)
     return goal is not None and _reached(goal, pages, done, final)

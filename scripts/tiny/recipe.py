@@ -25,7 +25,7 @@ from tiny.slips import slip_action
 from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
 from webrl.runs.store import read_records, write_json
-from webrl.suites.miniwob.experts import expert_for
+from webrl.suites.miniwob.experts import experts
 from webrl.training import train_sft
 from webrl.types import Trajectory
 
@@ -181,7 +181,7 @@ def truth(trajectory: Trajectory) -> bool:
         return trajectory.env_reward > 0
     steps = trajectory.steps
     return accomplished(
-        expert_for(trajectory.task.site),
+        experts()[trajectory.task.site],
         trajectory.instruction,
         [step.action for step in steps],
         [step.observation for step in steps],
@@ -214,7 +214,7 @@ def _generation_stream(demos: Sequence[Trajectory]) -> PairStream:
         while True:
             site = rng.choice(sites)
             page = rng.choice(by_site[site]).steps[0].observation
-            goal = propose(expert_for(site), page, rng, own_share=OWN_WORDING_SHARE)
+            goal = propose(experts()[site], page, rng, own_share=OWN_WORDING_SHARE)
             if goal is None:
                 continue
             failed = [t.instruction for t in rng.choices(by_site[site], k=rng.randint(1, 3))]
@@ -237,10 +237,10 @@ def _feasibility_stream(demos: Sequence[Trajectory]) -> PairStream:
             other = (site, page) if draw < 0.5 else rng.choice(pages)
             if 0.5 <= draw < 0.8:
                 other = (site, rng.choice(by_site[site]))
-            goal = propose(expert_for(other[0]), other[1], rng)
+            goal = propose(experts()[other[0]], other[1], rng)
             if goal is None:
                 continue
-            feasible = is_valid(expert_for(site), goal, page)
+            feasible = is_valid(experts()[site], goal, page)
             if feasible and draw >= 0.5:
                 continue
             yield corpus.feasibility_pair(site, goal, page, feasible)

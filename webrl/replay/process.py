@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
@@ -97,24 +98,6 @@ class ProcessPlan:
             text, limit = label.system_prompt or "ours", f"at most {label.max_prompt_tokens} tokens"
             lines.append(f"judge's prompt    {label.prompt_format}, {limit}, system text {text}")
         return lines
-
-
-@dataclass
-class ProcessSummary:
-    """Counts of what was kept and dropped."""
-
-    num_current: int = 0
-    """Current steps written."""
-    trajectories: dict[str, int] = field(default_factory=dict)
-    """How the rollouts were used (`webrl.replay.sources.Tools.counts`)."""
-    labels: dict[str, int] = field(default_factory=dict)
-    """What the judge did in this call."""
-    history: dict[str, int] = field(default_factory=dict)
-    """History steps by reason; `kept` are in the output."""
-    scored: dict[str, int] = field(default_factory=dict)
-    """Steps computed and cached."""
-    problems: dict[str, int] = field(default_factory=dict)
-    """Problems by kind, all listed in `ProcessPlan.problem_list`."""
 
 
 def make_plan(
@@ -206,27 +189,21 @@ def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: S
     if find_source(rollout).kind in ("vab", "released"):
         settings += ["models.prompt_format=webrl", "rollout.dialect=webrl", "label.prompt_format=webrl"]
     for section, model in (("models", actor), ("label", orm)):
-        context = context_of(model) if model else None
-        if context is not None:
-            limit = max(16, min(_PUBLISHED_TOKENS, context - _REPLY_TOKENS))
+        if not model or model_folder(model) is None:
+            continue
+        if positions := getattr(config_of(model).get_text_config(), "max_position_embeddings", None):
+            limit = max(16, min(_PUBLISHED_TOKENS, int(positions) - _REPLY_TOKENS))
             settings.append(f"{section}.max_prompt_tokens={limit}")
     return load_config(None, [*settings, *overrides])
 
 
-def context_of(model: str) -> int | None:
-    """Positions that a model folder's config states; None if it states none, or for a hub name.
-
-    Raises:
-        ModelError: a path that does not exist, or a config that cannot be read.
-    """
-    if model_folder(model) is None:
-        return None
-    positions = getattr(config_of(model).get_text_config(), "max_position_embeddings", None)
-    return int(positions) if positions else None
-
-
-def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
+def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
     """Carry out a plan.
+
+    Returns:
+        `labels`: what the judge did in this call; `trajectories`: how the rollouts were used (`Tools.counts`);
+        `num_current` steps written; `history`: its steps by reason, `kept` are in the output; `scored`: steps computed
+        and cached; `problems` by kind, all listed in `ProcessPlan.problem_list`. What did not happen is absent.
 
     Raises:
         DataError: an input that is not there, or nothing usable in it.
@@ -265,7 +242,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
                 raise UsageError(
                     f"--output_path {plan.output}: it would replace {path}, which is read; name another file"
                 )
-    summary = ProcessSummary()
+    summary: dict[str, Any] = {}
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
         problems = stack.enter_context(ProblemLog(plan.problem_list))
@@ -274,30 +251,29 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
             tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
             if plan.orm:
-                summary.labels = _judge(rollouts, plan.orm, plan.labels, config)
+                summary["labels"] = _judge(rollouts, plan.orm, plan.labels, config)
                 outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
             own = tools.judged(outcomes)
             steps = read_steps(rollouts, own)
-            summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
-            summary.trajectories = dict(own.counts)
-            if not summary.num_current:
+            num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
+            summary |= {"trajectories": dict(own.counts), "num_current": num_current}
+            if not num_current:
                 hint = "; steps without token ids need --actor_path" if own.counts["no_token_ids"] else ""
-                counts = f"{summary.trajectories}, {dict(problems.counts)}"
+                counts = f"{dict(own.counts)}, {dict(problems.counts)}"
                 raise DataError(f"{plan.rollout}: no usable step: {counts}{hint}")
         if 2 in plan.stages:
             if not plan.output.is_file():
                 raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
             rng = random.Random(f"{config.seed}:process_data")
-            num_current = summary.num_current or count_lines(plan.output)
-            summary.history, _ = add_history(
+            num_current = summary.get("num_current") or count_lines(plan.output)
+            summary["history"], _ = add_history(
                 plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
             )
         if tools.scorer:
-            summary.scored = tools.scorer.counts
-        summary.problems = dict(problems.counts)
-    return summary
+            summary["scored"] = tools.scorer.counts
+        return summary | {"problems": dict(problems.counts)}
 
 
 def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[str, int]:

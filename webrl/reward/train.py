@@ -23,7 +23,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.tokens import closing_ids
-from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
+from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report
 from webrl.runs.progress import progress
@@ -84,11 +84,14 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         "problems": problem_counts,
         "losses": losses,
     }
-    report |= _evaluate(config, paths.out, paths.report, heldout)
-    if compare and heldout:
-        examples = [item.example for item in heldout]
-        scores = score_examples(config, paths.init, examples)
-        report["start"] = judge_report([e.success for e in examples], scores)
+    if held := [item.example for item in heldout]:
+        truth, p_yes = [e.success for e in held], score_examples(config, str(paths.out), held)
+        by_site = count_sites([e.site for e in held], truth, [int(p > 0.5) for p in p_yes])
+        if plot_reliability := plugins.hook("reliability-figure"):
+            plot_reliability(truth, {"as trained": p_yes}, paths.report / "reliability.png")
+        report["heldout"] = judge_report(truth, p_yes) | {"by_site": by_site}
+        if compare:
+            report["start"] = judge_report(truth, score_examples(config, paths.init, held))
     write_json(paths.report / "report.json", report)
     return report
 
@@ -125,19 +128,6 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
 
     with progress(len(examples), "judge held-out", "trajectories", leave=False) as bar:
         return asyncio.run(work(bar))
-
-
-def _evaluate(
-    config: RunConfig, model: Path, folder: Path, heldout: Sequence[JudgedTrajectory]
-) -> dict[str, dict[str, Any]]:
-    if not heldout:
-        return {}
-    examples = [item.example for item in heldout]
-    truth, p_yes = [e.success for e in examples], score_examples(config, str(model), examples)
-    by_site = count_sites([e.site for e in examples], truth, [int(p > 0.5) for p in p_yes])
-    if plot_reliability := plugins.hook("reliability-figure"):
-        plot_reliability(truth, {"as trained": p_yes}, folder / "reliability.png")
-    return {"heldout": judge_report(truth, p_yes) | {"by_site": by_site}}
 
 
 def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Path, *, seed: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from webrl.errors import ModelError, PolicyError
@@ -123,11 +123,11 @@ async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
     prompt = question.prompt
     if model.tokenizer is None:
         room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
-        completion = await model.chat(prompt.with_page(prompt.page[: max(0, room)]).messages, question.sampling)
+        completion = await model.chat(replace(prompt, page=prompt.page[: max(0, room)]).messages, question.sampling)
         return Answer(key, without_thinking(completion.text), completion.finish_reason)
 
     def encode(_: int, page: str) -> list[int]:
-        return encode_chat(model.tokenizer, prompt.with_page(page).messages)
+        return encode_chat(model.tokenizer, replace(prompt, page=page).messages)
 
     fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
     completion = await model.generate(fitted.ids, question.sampling)

@@ -90,7 +90,7 @@ def propose(
             shows_page = not request.page and suite_at(request.site).shows_pages
             ready.append(replace(request, page=request.failures[0].page) if shows_page else request)
         elif (page := pages[i]) is not None:
-            ready.append(request.at(targets[i], page.text))
+            ready.append(replace(request, target=targets[i], page=page.text))
     counts = write_answers(config, ready, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
 
@@ -140,7 +140,7 @@ def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], cri
 
     Returns:
         Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
-        did not apply to some. Examples and the histogram of values go to `filter_report.json` next to them.
+        did not apply to some. Examples go to `filter_report.json` next to them.
 
     Raises:
         DataError: every task was dropped.
@@ -170,7 +170,7 @@ def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], cri
     notes = {stage["name"]: stage["note"] for stage in report.stages if stage["note"]}
     for name, note in notes.items():
         logger.info("filter %s: %s", name, note)
-    write_json(folder.path / "filter_report.json", {"stages": report.stages, "value_histogram": report.histogram()})
+    write_json(folder.path / "filter_report.json", {"stages": report.stages})
     survivors = {stage["name"]: stage["num_kept"] for stage in report.stages}
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 

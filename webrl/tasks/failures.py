@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webrl.errors import DataError
-from webrl.reward.labels import count_failures, failure_rates
+from webrl.reward.labels import count_failures, failure_rates, read_outcomes
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
-from webrl.types import Label, Record, Task, Trajectory
+from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 _OF_TASK = ("task_id", "seed", "start_url", "lineage")
@@ -47,8 +47,6 @@ class FailureSet:
     """In file order; the attempted tasks themselves if nothing failed (`from_seeds`)."""
     from_seeds: bool = False
     """True if nothing failed, so that the attempted tasks are used instead."""
-    problems: tuple[str, ...] = field(default=())
-    """Unusable lines, "path:line: reason"."""
     tried: Mapping[str, int] = field(default_factory=dict)
     """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
     failed: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +107,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
                 f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
             )
         for folder in judged:
-            rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
+            rewards = read_outcomes(folder / "labels.jsonl", problems.append)
             now = [
                 (
                     Failure(replace(t.task, instruction=t.instruction), t.steps[0].observation),
@@ -133,7 +131,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         raise DataError(f"{source}: no attempted task to generate from{first}")
     if not failed:
         logger.warning("%s: nothing failed; the %d attempted tasks are used as seeds", source, len(attempted))
-    return FailureSet(tuple(failed or attempted), not failed, tuple(problems), tried if failed else {}, lost)
+    return FailureSet(tuple(failed or attempted), not failed, tried if failed else {}, lost)
 
 
 def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:

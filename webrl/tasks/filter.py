@@ -19,8 +19,6 @@ from webrl.tasks.feasibility import Drop
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
 
-NUM_BINS = 20
-"""Bins of the difficulty histogram over [0, 1]."""
 NUM_EXAMPLES = 5
 """Dropped examples of each filter that go into the report."""
 
@@ -52,20 +50,11 @@ class FilterReport:
     stages: list[dict[str, Any]] = field(default_factory=list)
     """Of each filter, in order: `name`, `num_in` and `num_kept` tasks, `dropped_examples` (instructions with details),
     and in `note` why it was skipped, or ""."""
-    values: dict[str, float] = field(default_factory=dict)
-    """Critic value by task id, of all tasks that reached the critic and have one."""
 
     @property
     def counts(self) -> dict[str, int]:
         """Dropped tasks by reason."""
         return dict(Counter(drop.reason for drop in self.dropped))
-
-    def histogram(self) -> list[int]:
-        """Count tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
-        bins = [0] * NUM_BINS
-        for value in self.values.values():
-            bins[min(NUM_BINS - 1, max(0, int(value * NUM_BINS)))] += 1
-        return bins
 
     def apply(self, name: str, drops: Sequence[Drop], note: str = "") -> None:
         """Take a filter's drops, one a task that is kept so far."""
@@ -123,7 +112,6 @@ async def filter_tasks(
         run.apply("critic", [None] * len(run.kept), "off by config" if not config.critic_band else "no critic")
     else:
         numbers = values(run.kept)
-        run.values = {task.task_id: n for task, n in zip(run.kept, numbers, strict=True) if n is not None}
         drops = [outside_band(n, config.value_low, config.value_high) for n in numbers]
         unknown = numbers.count(None)
         run.apply("critic", drops, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")

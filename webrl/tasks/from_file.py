@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
     # At the initial states of their first seeds, and conditioned on pages if the file has any.
     has_pages = any(failure.page for failure in failures.failures)
     planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
-    requests = [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
+    requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
         tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)

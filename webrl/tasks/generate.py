@@ -1,7 +1,7 @@
 """The generation stage: failed instructions in, new instructions with their lineage out (arXiv 2411.02337 §3.1).
 
 `plan_requests` decides what to ask (site, seeds), the caller gives each planned request that needs one an initial state
-(`GenerationRequest.at`), and `generate_tasks` asks the model. The paper's strategy is `in_breadth`: new and more varied
+(`target`, `page`), and `generate_tasks` asks the model. The paper's strategy is `in_breadth`: new and more varied
 instructions of the same domain as some failed ones.
 
 Where seeds make pages (MiniWoB), each prompt requests one instruction for the page that it shows; elsewhere
@@ -54,10 +54,6 @@ class GenerationRequest:
     """Initial page at the target, or "" (not conditioned on a page)."""
     num_tasks: int = 1
     """Number of instructions to request."""
-
-    def at(self, target: Task, page: str) -> GenerationRequest:
-        """Return the same request at an initial state."""
-        return replace(self, target=target, page=page)
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
         """Return the prompt for the model; `rules` are the site's."""
@@ -128,7 +124,7 @@ async def generate_tasks(
     """
     for request in requests:
         if request.target is None:
-            raise ValueError(f"request on {request.site!r} has no initial state; set one with `at(task, page)`")
+            raise ValueError(f"request on {request.site!r} has no initial state; set its `target`")
     base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
     rules = load_rules(config.filter.rules)
     prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]

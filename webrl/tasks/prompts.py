@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from webrl.llm.interface import Message
 
@@ -64,10 +64,6 @@ class ChatPrompt:
     def digest(self) -> str:
         """SHA-256 of both messages, first 16 hex digits (`Lineage.prompt_hash`)."""
         return hashlib.sha256(f"{self.system}\x00{self.user}".encode()).hexdigest()[:16]
-
-    def with_page(self, page: str) -> ChatPrompt:
-        """Return the same prompt with another (cut) page."""
-        return replace(self, page=page)
 
 
 def in_breadth_prompt(

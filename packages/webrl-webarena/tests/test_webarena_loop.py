@@ -80,7 +80,6 @@ def test_a_phase_runs_end_to_end_and_keeps_evaluation_apart(world: World, tmp_pa
     assert phase["num_rollouts"] == phase["num_kept"]
     assert phase["eval"]["webarena"]["headline"]["episodes"] == 5
     folder = run_folder / "phase_01"
-    assert sum(read_json(folder / "filter_report.json")["value_histogram"]) == phase["num_kept"]
     assert phase["filter_notes"] == {}
     tasks = list(read_records(folder / "tasks.jsonl", Task))
     assert {task.start_url for task in tasks} <= {f"__{site.upper()}__" for site in SEEDS}

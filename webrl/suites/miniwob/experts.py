@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ast
 import datetime
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,6 @@ from typing import TypeVar
 
 import yaml
 
-from webrl.errors import UsageError
 from webrl.rollouts.actions import ActionError, parse_call
 
 T = TypeVar("T")
@@ -235,22 +233,8 @@ class Intent:
     name: str
     templates: tuple[str, ...]
     """Wordings, the usual one first; slots are `{name}`."""
-    goal: Callable[[Slots, Page], Goal | None] = lambda _slots, _page: None
-    """Its goal on this page; None if it is infeasible there."""
-
-    def match(self, instruction: str) -> Slots | None:
-        """Slots of an instruction in one of the wordings (case of the fixed words and the last dot are free)."""
-        text = " ".join(instruction.split()).removesuffix(".")
-        for template in self.templates:
-            found = template_pattern(template).fullmatch(text)
-            if found:
-                return found.groupdict()
-        return None
-
-    def next_action(self, slots: Slots, page: Page, history: Sequence[str]) -> str | None:
-        """The expert's next action; None if the instruction cannot be done here."""
-        goal = self.goal(slots, page)
-        return None if goal is None else goal.next_action(page, history)
+    goal: Callable[[Slots, Page], Goal | None] | None
+    """Gives its goal on a page, None if it is infeasible there; None itself for contacts, which lie on later pages."""
 
 
 @cache
@@ -461,23 +445,17 @@ def detail_of(page: Page, attribute: str) -> str:
     return next((link.bid for link in page.all("link") if page.label_of(link.bid) == label), "")
 
 
-@dataclass(frozen=True)
-class ContactIntent(Intent):
-    """Find a contact by name, or go a number of contacts on, and click on a detail."""
-
-    def next_action(self, slots: Slots, page: Page, history: Sequence[str]) -> str | None:  # noqa: ARG002
-        """Leaf on to the contact, then click; None for an unknown detail or past the last contact."""
-        here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
-        bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
-        return f"click({bid!r})" if bid else None
+def _leaf_on(slots: Slots, page: Page) -> str | None:
+    """Go to the named contact, or one further, then click the detail; None for an unknown one or past the last one."""
+    here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
+    bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
+    return f"click({bid!r})" if bid else None
 
 
 @dataclass(frozen=True)
 class Expert:
     """What one MiniWoB page can be asked to do, and how to do it."""
 
-    site: str
-    """BrowserGym name, `miniwob.click-button`."""
     intents: tuple[Intent, ...]
     """The page's own intent first, then what else it can be used for."""
     popup: bool = False
@@ -495,14 +473,19 @@ class Expert:
         cancel = page.named("Cancel", "button") if self.popup else []
         if cancel:
             return f"click({cancel[0].bid!r})"
-        return found[0].next_action(found[1], page, history)
+        intent, slots = found
+        if intent.goal is None:
+            return _leaf_on(slots, page)
+        goal = intent.goal(slots, page)
+        return None if goal is None else goal.next_action(page, history)
 
     def match(self, instruction: str) -> tuple[Intent, Slots] | None:
-        """The intent whose wording an instruction has, with its slots."""
+        """The intent whose wording an instruction has, with its slots; case of its words and the last dot are free."""
+        text = " ".join(instruction.split()).removesuffix(".")
         for intent in self.intents:
-            slots = intent.match(instruction)
-            if slots is not None:
-                return intent, slots
+            for template in intent.templates:
+                if found := template_pattern(template).fullmatch(text):
+                    return intent, found.groupdict()
         return None
 
 
@@ -512,25 +495,12 @@ def experts() -> dict[str, Expert]:
     data = yaml.safe_load(Path(__file__).with_name("intents.yaml").read_text(encoding="utf-8"))
     known: dict[str, Intent] = {}
     for name, entry in data["intents"].items():
-        wordings = tuple(entry["wordings"])
+        goal = None
         if "goal" in entry:
             ((function, options),) = entry["goal"].items()
-            known[name] = Intent(name, wordings, partial(GOALS[function], **options))
-        else:
-            known[name] = ContactIntent(name, wordings)
+            goal = partial(GOALS[function], **options)
+        known[name] = Intent(name, tuple(entry["wordings"]), goal)
     return {
-        f"miniwob.{page}": Expert(f"miniwob.{page}", tuple(known[name] for name in names), page == "login-user-popup")
+        f"miniwob.{page}": Expert(tuple(known[name] for name in names), page == "login-user-popup")
         for page, names in data["pages"].items()
     }
-
-
-def expert_for(site: str) -> Expert:
-    """The expert of a page (`miniwob.click-button`).
-
-    Raises:
-        UsageError: no expert knows this page; the nearest is named.
-    """
-    if site not in experts():
-        nearest = difflib.get_close_matches(site, experts(), n=1, cutoff=0)
-        raise UsageError(f"no scripted expert for {site!r}; the nearest is {nearest[0]!r}")
-    return experts()[site]

@@ -366,7 +366,7 @@ def evaluate(context: Context) -> Counts:
     play(
         config,
         tasks,
-        str(folder.actor) if folder.actor.is_dir() else context.actor,
+        str(folder.actor) if context.phase or folder.actor.is_dir() else context.actor,
         folder.eval,
         phase=context.phase,
         prefix=f"e{context.phase:02d}",

@@ -11,18 +11,12 @@ import pytest
 import yaml
 
 from webrl import cli
-from webrl.cli.options import COMMON, describe_sections, section_names
+from webrl.cli.options import COMMON
 from webrl.config import RunConfig, describe_options, plugins
 from webrl.runs.store import write_text
 
 ROOT = Path(__file__).parent.parent
 SUBCOMMANDS = cli.command_names()
-
-
-def dry_run(*arguments, capsys):
-    """The config that `--dry-run` shows."""
-    assert cli.main([*arguments, "--dry-run"]) == 0
-    return yaml.safe_load(capsys.readouterr().out.partition("# resolved config")[2])
 
 
 def write_config(folder: Path, **values: object) -> Path:
@@ -32,6 +26,15 @@ def write_config(folder: Path, **values: object) -> Path:
     return path
 
 
+def test_help_names_every_subcommand(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    for name in SUBCOMMANDS:
+        assert f" {name}" in shown
+
+
 def shown_help(*arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments])
@@ -39,19 +42,18 @@ def shown_help(*arguments, capsys):
     return capsys.readouterr().out
 
 
-def test_the_commands_help_is_one_screen_in_groups_that_names_them_all(capsys):
-    shown = shown_help("--help", capsys=capsys)
-    assert all(f" {name}" in shown for name in SUBCOMMANDS)
-    lines = shown.splitlines()
+def test_the_commands_help_is_one_screen_in_groups(capsys):
+    lines = shown_help("--help", capsys=capsys).splitlines()
     assert len(lines) <= 48
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [name for name in ("options:", "run:", "look:", "serve:", "make:") if name in headings]
     assert len(headings) == 5 or not plugins.names(plugins.COMMANDS), "without companions a group may have no command"
 
 
-def test_the_sections_help_lists_every_option_with_default_and_description():
-    shown = "".join(describe_sections((name,)) for name in section_names())
+def test_help_all_lists_every_option_of_run_with_default_and_description(capsys):
+    shown = shown_help("run", "--help-all", capsys=capsys)
     for option in describe_options():
+        assert f"  {option.keys[0]}=" in shown
         assert " ".join(option.description.split()) in " ".join(shown.split())
         assert all(f"{key}=" in shown for key in option.keys)
     assert "critic.lr=1e-06" in shown
@@ -66,6 +68,10 @@ def test_help_lists_what_people_change_and_a_sections_options_when_asked(capsys)
     section = shown_help("rollout", "--help", "accept", capsys=capsys)
     assert "  accept.alpha=0.1" in section
     assert "  actor." not in section
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "--help", "acept"])
+    assert ended.value.code == 2
+    assert "--help 'acept': a SECTION is one of tasks, models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["rollout", "--help"]])
@@ -78,6 +84,13 @@ def test_help_imports_neither_torch_nor_playwright(arguments):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_command_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 2
+    assert "which command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -123,11 +136,9 @@ def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
         (["status", "a", "b"], "unrecognized arguments: b; `webrl status --help` lists"),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version? `webrl --help` lists"),
         (["doctor", "--xyz"], "unrecognized arguments: --xyz; `webrl doctor --help` lists the known ones"),
-        ([], "which command? `webrl --help` lists them"),
-        (["run", "--help", "acept"], "--help 'acept': a SECTION is one of tasks, models"),
     ],
 )
-def test_arguments_that_are_not_understood_are_refused_with_what_was_meant(arguments, said, capsys):
+def test_an_unknown_option_is_refused_with_the_nearest_known_one(arguments, said, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
@@ -154,16 +165,12 @@ def test_the_published_scripts_name_the_nearest_option_too(script, option, near)
     assert f"unrecognized arguments: {option}; did you mean {near}?" in done.stderr
 
 
-def test_settings_may_stand_on_both_sides_of_an_option_and_a_run_folder_be_called_by_a_number(
-    tmp_path, monkeypatch, capsys
-):
-    path = str(write_config(tmp_path, num_phases=2))
+def test_settings_may_stand_on_both_sides_of_an_option(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path, num_phases=2)
     monkeypatch.chdir(tmp_path)
-    shown = dry_run(
-        "run", path, "--seed", "7", "actor.lr=2e-5", "--run", "2024/7", "tasks.num_eval_tasks=3", capsys=capsys
-    )
-    assert (shown["seed"], shown["actor"]["lr"], shown["tasks"]["num_eval_tasks"]) == (7, 2e-5, 3)
-    assert (shown["runs_dir"], shown["name"], shown["num_phases"]) == ("2024", "7", 2)
+    assert cli.main(["run", str(path), "--seed", "7", "actor.lr=2e-5", "--dry-run", "name=other"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out.partition("# resolved config")[2])
+    assert (shown["seed"], shown["actor"]["lr"], shown["name"], shown["num_phases"]) == (7, 2e-5, "other", 2)
 
 
 def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -174,6 +181,14 @@ def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, m
     assert first == "# plan of runs/run"
     assert len(plan) == 2 * len(cli.STAGES.keys() - {"run"})
     assert [p.name for p in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def test_run_names_the_folder_even_if_it_looks_like_a_number(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", str(path), "--run", "2024/7", "--dry-run"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out.partition("# resolved config")[2])
+    assert (shown["runs_dir"], shown["name"]) == ("2024", "7")
 
 
 def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatch, capsys):
@@ -229,27 +244,31 @@ def test_a_read_only_run_folder_is_one_message(tmp_path, monkeypatch, capsys):
     assert "cannot write run folder" in capsys.readouterr().err
 
 
-RESUMES = "; the same command resumes from"
+def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
+    def interrupted(_args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run_stages", interrupted)
+    assert cli.main(["run", "--dry-run"]) == 130
+    assert capsys.readouterr().err == "webrl: interrupted; the same command resumes from here\n"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("run", f"{RESUMES} here"),
-        ("doctor", ""),
-        ("record-demos", f"{RESUMES} here"),
-        ("sft", f"{RESUMES} the last training state that sft.save_every wrote, or starts again"),
+        ("doctor", "interrupted"),
+        ("record-demos", "interrupted; the same command resumes from here"),
+        ("sft", "interrupted; the same command resumes from the last training state that sft.save_every wrote, or"
+         " starts again"),
     ],
-)
-def test_ctrl_c_is_one_line_that_promises_to_resume_only_what_a_command_resumes(name, said, monkeypatch, capsys):
+)  # fmt: skip
+def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monkeypatch, capsys):
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        "webrl.cli._run_stages" if name == "run" else f"webrl.cli.{name.replace('-', '_')}.main", interrupted
-    )
-    assert cli.main([name, "--dry-run"] if name == "run" else [name]) == 130
-    assert capsys.readouterr().err == f"webrl: interrupted{said}\n"
+    monkeypatch.setattr(f"webrl.cli.{name.replace('-', '_')}.main", interrupted)
+    assert cli.main([name]) == 130
+    assert capsys.readouterr().err == f"webrl: {said}\n"
 
 
 def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
@@ -271,4 +290,7 @@ def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_subcommand_has_help(name, capsys):
-    assert shown_help(name, "--help", capsys=capsys).startswith(f"usage: webrl {name}")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: webrl {name}")

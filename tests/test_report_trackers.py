@@ -1,5 +1,6 @@
-"""Trackers and what they are fed, with real TensorBoard files."""
+"""Trackers and the relay that feeds them, with real TensorBoard files."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -7,8 +8,7 @@ import pytest
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.reports.trackers import Trackers, open_trackers
-from webrl.training.metrics import MetricLog
+from webrl.reports.trackers import Relay, Trackers, open_trackers
 
 
 class Broken:
@@ -70,12 +70,26 @@ def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
         open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",)))
 
 
-def test_what_a_training_of_a_phase_writes_goes_to_the_trackers(tmp_path):
+def test_the_relay_forwards_new_whole_lines_only(tmp_path):
+    path = tmp_path / "phase_01" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"name": "critic", "step": 1, "critic/loss": 9.0}) + "\n", encoding="utf-8")
     listing = Listing()
-    logs = {name: MetricLog(tmp_path / name / "metrics.jsonl", "actor") for name in ("phase_01", "orm_report")}
-    logs["phase_01"].write(1, {"loss": 9.0})
-    with Trackers({"listing": listing}):
-        logs["orm_report"].write(1, {"loss": 9.0})
-        logs["phase_01"].write(2, {"loss": 0.5, "advantages": [1, 2.0], "note": "text", "ended": True})
-    logs["phase_01"].write(3, {"loss": 9.0})
-    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2), "closed"]
+    with Relay(tmp_path, Trackers({"listing": listing})), path.open("a", encoding="utf-8") as file:
+        line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
+        file.write(json.dumps(line) + "\n" + "not json\n" + '{"name": "torn", "st')
+    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2)]
+
+
+def test_the_relay_survives_a_file_that_a_resumed_trainer_shortened(tmp_path):
+    path = tmp_path / "phase_01" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"name": "actor", "step": 1, "actor/loss": 9.0}) + "\n" * 50, encoding="utf-8")
+    listing = Listing()
+    relay = Relay(tmp_path, Trackers({"listing": listing}))
+    with relay:
+        path.write_text("", encoding="utf-8")
+        relay._forward()
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"name": "actor", "step": 1, "actor/loss": 8.0}) + "\n")
+    assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1)]

@@ -20,7 +20,7 @@ from webrl.llm import Policy, PolicyOutput, Turn, open_policy
 from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.run import phase_metrics
-from webrl.reports.trackers import open_trackers
+from webrl.reports.trackers import Relay, open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
@@ -47,7 +47,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_settings(config, "run()")
     check_extras(config, stages)
     check_inputs(config, stages)
-    with hold_run(config.run_dir), open_trackers(config) as trackers:
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def report(summary: dict[str, Any]) -> None:
             if on_phase is not None:

@@ -135,7 +135,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
 
 
 def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
-    """`--help` with the options that people change, `--help SECTION` with all of a section."""
+    """`--help` with the options that people change, `--help-all` and `--help SECTION` with all, or a section's."""
     parser.add_argument(
         "-h",
         "--help",
@@ -144,6 +144,9 @@ def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -
         metavar="SECTION",
         sections=tuple(sections),
         help="this text; with all options of a SECTION of the config",
+    )
+    parser.add_argument(
+        "--help-all", action=SectionHelp, nargs=0, sections=tuple(sections), help="this text, with all options"
     )
 
 
@@ -157,11 +160,16 @@ class SectionHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, asked: Any, name: str | None = None
     ) -> None:
-        """Print the text for `--help` or `--help SECTION`."""
-        del namespace, name
-        if asked is not None and asked not in RunConfig.model_fields:
+        """Print the text for `--help`, `--help SECTION` or `--help-all`."""
+        del namespace
+        if name == "--help-all":
+            text = describe_sections(self.sections)
+        elif asked is None:
+            text = describe_sections(self.sections, common=True)
+        elif asked in RunConfig.model_fields:
+            text = describe_sections((asked,))
+        else:
             parser.error(f"--help {asked!r}: a SECTION is one of {', '.join(section_names())}")
-        text = describe_sections((asked,)) if asked else describe_sections(self.sections, common=True)
         print(f"{parser.format_help().rstrip()}\n\n{text}")
         parser.exit()
 
@@ -194,7 +202,7 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
         if others:
             lines += wrapper.wrap(f"also {', '.join(others)}")
     if common:
-        lines.append(f"all options of a section: --help SECTION: {', '.join(sections or section_names())}")
+        lines.append(f"all options: --help-all, or --help SECTION: {', '.join(sections or section_names())}")
     return "\n".join(lines)
 
 

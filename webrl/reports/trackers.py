@@ -1,7 +1,7 @@
 """Metrics to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
-While they are open, what this process's trainings append to `phase_NN/metrics.jsonl` goes to them as well; that file
-is the record, trackers are a view.
+`Relay` carries the metrics of a run to them while it works: trainers, here or in other processes, append to
+`phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
 
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
-from webrl.training.metrics import listeners
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +51,10 @@ class Trackers:
                 del self._trackers[name]
 
     def __enter__(self) -> Trackers:
-        listeners.append(self._forward)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        listeners.remove(self._forward)
         self.close()
-
-    def _forward(self, path: Path, name: str, step: int, values: Mapping[str, Any]) -> None:
-        """Log a line of a phase's metrics as `phase_NN/<name>/<metric>`; of lists (histograms) nothing."""
-        if path.parent.name.startswith("phase_"):
-            is_number = {key: isinstance(v, int | float) and not isinstance(v, bool) for key, v in values.items()}
-            self.log(f"{path.parent.name}/{name}", {key: v for key, v in values.items() if is_number[key]}, step)
 
 
 def open_trackers(config: RunConfig) -> Trackers:
@@ -121,3 +114,62 @@ class _Hosted:
 
     def close(self) -> None:
         self._run.finish()
+
+
+_INTERVAL_S = 5.0
+
+
+class Relay:
+    """Context manager: new lines of `[phase_NN/]metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
+
+    Lines that were there on entry belong to an earlier call and are left out.
+    """
+
+    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
+        self._run_dir, self._trackers = run_dir, trackers
+        self._offsets: dict[Path, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics-relay", daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._offsets = {path: path.stat().st_size for path in self._files()}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._forward()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._forward()
+
+    def _files(self) -> list[Path]:
+        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
+
+    def _forward(self) -> None:
+        for path in self._files():
+            try:
+                # A trainer that resumes from a checkpoint rewrites its file shorter.
+                offset = min(self._offsets.get(path, 0), path.stat().st_size)
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")
+            except OSError as error:
+                logger.warning("cannot read %s for the trackers: %s", path, error)
+                continue
+            self._offsets[path] = offset + len(whole) + len(newline)
+            for line in whole.splitlines():
+                try:
+                    data: dict[str, Any] = json.loads(line)
+                    group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
+                except (ValueError, KeyError, TypeError):
+                    logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
+                    continue
+                metrics = {
+                    name.removeprefix(f"{data['name']}/"): value
+                    for name, value in data.items()
+                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+                }
+                self._trackers.log(group, metrics, step)

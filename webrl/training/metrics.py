@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from webrl.errors import UsageError
 from webrl.runs.disk import make_folder, sync_folder
 from webrl.runs.store import cut_torn_line, write_text
 
-Listener = Callable[[Path, str, int, dict[str, Any]], None]
-listeners: list[Listener] = []
-"""Called with file, job, step and values of each line that this process has written (`webrl/reports/trackers.py`)."""
 _LAST = frozenset(("lr", "peak_gib", "val_loss", "trust_kl", "trust_success_drop"))
 
 
@@ -50,8 +46,6 @@ class MetricLog:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        for listener in listeners:
-            listener(self._path, self._name, step, values)
 
 
 def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
         seed = config.seed + args.phase
         train_actor(_records(run, args.phase), before, actor, config, seed=seed, metrics_path=metrics)
         norms = [json.loads(line)["actor/grad_norm"] for line in metrics.read_text().splitlines()]
-        options: Any = {"phase": args.phase, "prefix": "e", "temperature": config.evaluate.temperature}
+        options: Any = {"phase": args.phase, "prefix": "e", "temperature": config.evaluate.temperature[0]}
         play(config, eval_tasks(config), str(actor), episodes, **options)
         played = list(read_records(episodes, Trajectory))
     seen, held = ([t for t in played if (t.task.split == "eval_heldout") is wanted] for wanted in (False, True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,13 +84,33 @@ def test_all_appended_lines_are_on_the_disk_before_the_stage_marker(tmp_path: Pa
     assert position(events, "sync", folder.path / "stages") > marked
 
 
-def test_lines_that_the_disk_lost_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_an_appended_line_reaches_the_disk_while_the_file_stays_open(tmp_path: Path, events: list[Event]) -> None:
+    path = tmp_path / "x.jsonl"
+    with Appender(path) as file:
+        for number in range(3):
+            file.append(Label(str(number), 0.5, 1))
+            deadline = time.monotonic() + 60
+            while ("sync", path, path.stat().st_size) not in events:
+                assert time.monotonic() < deadline, "never synced"
+                time.sleep(0.001)
 
-    file = Appender(tmp_path / "x.jsonl")
+
+def test_a_line_that_the_disk_lost_is_an_error_that_no_later_sync_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls = tmp_path / "x.jsonl", 0
+    file = Appender(path)
+
+    def fail_once(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_once)
     file.append(Label("a", 0.5, 1))
-    monkeypatch.setattr(os, "fsync", fail)
+    while not calls:
+        time.sleep(0.001)
     with pytest.raises(OSError, match=r"No space left on device: '.*x\.jsonl'"):
         file.close()
 

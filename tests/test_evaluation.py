@@ -1,4 +1,4 @@
-"""Phases are evaluated with common draws; two models are compared page by page."""
+"""Phases are evaluated with common draws, at several temperatures; two models are compared page by page."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def answers(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.browser
-def test_two_phases_of_the_same_weights_draw_the_same_episodes(tmp_path: Path) -> None:
-    config = config_in(tmp_path, "evaluate.temperature=1", "tasks.num_eval_tasks=3", "tasks.num_heldout_tasks=1")
+def test_two_phases_of_the_same_weights_draw_the_same_episodes_and_greedy_is_counted_beside_them(
+    tmp_path: Path,
+) -> None:
+    config = config_in(tmp_path, "evaluate.temperature=[1,0]", "tasks.num_eval_tasks=3", "tasks.num_heldout_tasks=1")
     run = RunFolder(config.run_dir)
     start, later = Context(config, run, 0), Context(config, run, 1)
     evaluate(start)
@@ -47,16 +49,29 @@ def test_two_phases_of_the_same_weights_draw_the_same_episodes(tmp_path: Path) -
     counts = evaluate(later)
     played = [list(read_records(run.phase(k).eval, Trajectory)) for k in (0, 1)]
     assert not {t.trajectory_id for t in played[0]} & {t.trajectory_id for t in played[1]}
-    assert len(answers(run.phase(0).eval)) == 4
-    assert answers(run.phase(1).eval) == answers(run.phase(0).eval)
+    sampled = answers(run.phase(0).eval)
+    assert len(sampled) == 4
+    assert answers(run.phase(1).eval) == sampled
+    greedy = [answers(run.phase(k).path / "eval_t0.jsonl") for k in (0, 1)]
+    assert greedy[0] == greedy[1]
+    assert greedy[0] != sampled, "the tiny start is not that sure of itself"
     names = {name: (rate["episodes"], rate["over_start"]["difference"]) for name, rate in named_rates(counts).items()}
-    assert names == {"held-out seeds": (3, 0.0), "held-out types": (1, 0.0)}
+    assert names == {
+        "held-out seeds": (3, 0.0), "held-out types": (1, 0.0), "held-out seeds, greedy": (3, 0.0),
+        "held-out types, greedy": (1, 0.0),
+    }  # fmt: skip
+    solved = sum(reward == 1 for _, _, reward in greedy[1].values())
+    at_zero = counts["at_temperature"]["0"]
+    assert at_zero["successes"] + at_zero["heldout_types"]["successes"] == solved
 
 
-@pytest.mark.parametrize(("wrong", "message"), [("[1, 0]", "one temperature"), ("-1", "greater"), ("true", "a number")])
-def test_an_evaluation_has_one_temperature(wrong: str, message: str) -> None:
-    with pytest.raises(UsageError, match=rf"evaluate\.temperature = .*{message}"):
-        load_config("demo", [f"evaluate.temperature={wrong}"])
+def test_a_temperature_needs_no_list_and_none_is_played_twice() -> None:
+    assert RunConfig().evaluate.temperature == (0.0,)
+    assert load_config("demo", ["evaluate.temperature=0.5"]).evaluate.temperature == (0.5,)
+    refused = {"[1, 1]": "each once", "-1": "greater than or equal", "[]": "at least 1", "true": ""}
+    for wrong, message in refused.items():
+        with pytest.raises(UsageError, match=rf"evaluate\.temperature.*{message}"):
+            load_config("demo", [f"evaluate.temperature={wrong}"])
 
 
 def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_bias() -> None:

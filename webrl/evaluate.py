@@ -180,13 +180,17 @@ def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `miniwob: held-out …` of several
-    suites.
+    suites; `held-out seeds, greedy` (or `, T = 0.5`) of a further temperature.
     """
-    return {
+    rates = {
         f"{suite}: {name}" if suite else name: rate
         for suite, counts in by_suite(evaluation).items()
         for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
     }
+    for temperature, counts in (evaluation.get("at_temperature") or {}).items():
+        how = "greedy" if temperature == "0" else f"T = {temperature}"
+        rates |= {f"{name}, {how}": rate for name, rate in named_rates(counts).items() if rate}
+    return rates
 
 
 def over_start_text(rate: Mapping[str, Any]) -> str:

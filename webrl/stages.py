@@ -356,43 +356,53 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
 
 def evaluate(context: Context) -> Counts:
     """Held-out tasks with this phase's actor and the environment's own reward; all phases draw alike."""
-    from webrl.rollouts.suite import suite_of
-    from webrl.suites import eval_tasks, summarize
+    from webrl.suites import eval_tasks
 
-    config, folder = context.config, context.folder
-    tasks = eval_tasks(config)
+    tasks = eval_tasks(context.config)
     if not tasks:
         return {}
-    play(
-        config,
-        tasks,
-        str(folder.actor) if context.phase or folder.actor.is_dir() else context.actor,
-        folder.eval,
-        phase=context.phase,
-        prefix=f"e{context.phase:02d}",
-        draws="e00",
-        temperature=config.evaluate.temperature,
-    )
-    trajectories = list(read_records(folder.eval, Trajectory))
-    labels: dict[str, Label] = {}
-    if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:
-        from webrl.reward.labels import read_labels
-        from webrl.reward.stage import judge
-
-        path = folder.path / "eval_labels.jsonl"
-        judge(config, unscored, path, len(unscored))
-        labels = read_labels(path)
-    first, start = context.run.phase(0), list[Trajectory]()
-    if context.phase and first.is_done("eval") and first.eval.is_file():
-        # their pages would fill the memory
-        start = [replace(t, steps=(), final_observation="") for t in read_records(first.eval, Trajectory)]
-    counts = summarize(config, trajectories, folder.path, labels, start)
+    first, *others = context.config.evaluate.temperature
+    counts = _evaluate_at(context, tasks, first, "")
+    if others:
+        counts["at_temperature"] = {f"{t:g}": _evaluate_at(context, tasks, t, f"_t{t:g}") for t in others}
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
             crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
             text = f"{name}, {over_start_text(rate)}{crashed}"
             logger.warning("phase %d is worse than the supervised start: %s", context.phase, text)
     return counts
+
+
+def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
+    from webrl.rollouts.suite import suite_of
+    from webrl.suites import summarize
+
+    config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
+    play(
+        config,
+        tasks,
+        str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor,
+        out,
+        phase=context.phase,
+        prefix=f"e{context.phase:02d}{mark}",
+        draws="e00",
+        temperature=temperature,
+    )
+    trajectories = list(read_records(out, Trajectory))
+    labels: dict[str, Label] = {}
+    if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:
+        from webrl.reward.labels import read_labels
+        from webrl.reward.stage import judge
+
+        path = context.folder.path / f"eval{mark}_labels.jsonl"
+        judge(config, unscored, path, len(unscored))
+        labels = read_labels(path)
+    folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
+    first, start = context.run.phase(0), list[Trajectory]()
+    if context.phase and first.is_done("eval") and (first.path / out.name).is_file():
+        played = read_records(first.path / out.name, Trajectory)
+        start = [replace(t, steps=(), final_observation="") for t in played]  # their pages would fill the memory
+    return summarize(config, trajectories, folder, labels, start)
 
 
 @spent_on("model files")

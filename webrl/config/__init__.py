@@ -21,6 +21,7 @@ from pydantic import (
     PositiveInt,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
@@ -576,19 +577,21 @@ class OrmConfig(HeldOut):
 class EvaluateConfig(Section):
     """Held-out evaluation with the environment's own reward."""
 
-    temperature: float = Field(
-        0.0,
-        ge=0,
-        description="0 is greedy (published); `webrl eval CONFIG name=NEW models.actor=RUN/phase_NN/actor` plays a "
-        "phase's actor on the same pages at another",
+    temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (0.0,),
+        min_length=1,
+        description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
+        "others plays every page once more",
     )
 
-    @field_validator("temperature", mode="before")
+    @field_validator("temperature", mode="wrap")
     @classmethod
-    def _one(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            raise ValueError("one temperature; evaluate at another one with `webrl eval CONFIG name=NEW`")
-        return value
+    def _one_or_several(cls, value: Any, read: ValidatorFunctionWrapHandler) -> tuple[float, ...]:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        found: tuple[float, ...] = read((value,) if is_number else value)
+        if len(set(found)) < len(found):
+            raise ValueError(f"{list(found)}: each once")
+        return found
 
 
 SHARED = {

@@ -250,11 +250,14 @@ def test_a_difference_survives_if_zero_lies_outside_of_both_intervals(tmp_path: 
     assert verdict(seeds(51, 51, 51), seeds(50, 50, 50)) is False, "one page of 100"
     assert verdict(seeds(90, 90), seeds(10, 10)) is None
 
-    study = study_of(tmp_path, seeds=[0, 1, 2], overrides={"evaluate": {"temperature": 1}})
+    study = study_of(tmp_path, seeds=[0, 1, 2], overrides={"evaluate": {"temperature": [1, 0]}})
     outcomes = {"default": ["1000", "1100", "1110"], "awr": ["1111", "1111", "1111"]}
     write_cells(
         study, {f"{method}-seed{seed}": [row] for method in outcomes for seed, row in enumerate(outcomes[method])}
     )
+    for cell in (*study.starts, *study.cells):
+        for phase in cell.config.run_dir.glob("phase_*"):
+            write_records(phase / "eval_t0.jsonl", [episode("t0", won=phase.name == "phase_01")])
     results = read_results(study, {})
     default = [r for r in results if r.cell.method == "default"]
     assert spread(default, "eval", 1) == pytest.approx(0.25)
@@ -265,9 +268,11 @@ def test_a_difference_survives_if_zero_lies_outside_of_both_intervals(tmp_path: 
     assert "| 25.0 | +0.0 [" in text
     assert "All seeds begin with one model" in text
     rows = list(csv.DictReader(io.StringIO(csv_text(outcome_rows, results))))
-    assert len(rows) == 6 * 2 * 6
+    assert len(rows) == 6 * 2 * (6 + 1)
     assert list(rows[0]) == ["method", "seed", "phase", "split", "page", "temperature", "outcome"]
     assert list(rows[0].values()) == ["default", "0", "0", "eval", "t0", "1", "0"]
+    greedy = [(r["phase"], r["page"], r["outcome"]) for r in rows if r["temperature"] == "0"]
+    assert greedy == [("0", "t0", "0"), ("1", "t0", "1")] * 6
 
 
 def test_unequal_budgets_are_named(tmp_path: Path) -> None:

@@ -63,15 +63,16 @@ def csv_text(rows_of: Callable[[CellResult], Iterable[dict[str, Any]]], results:
 
 
 def outcome_rows(result: CellResult) -> Iterator[dict[str, Any]]:
-    """Yield one row a phase and evaluation page: what every table here can be computed from."""
-    temperature = f"{result.cell.config.evaluate.temperature:g}"
+    """Yield one row a phase, temperature and evaluation page: what every table here can be computed from."""
+    main, *_ = result.cell.config.evaluate.temperature
     for phase in result.phases:
-        for split, outcomes in phase.outcomes.items():
-            for page, won in outcomes.items():
-                yield {
-                    "method": result.cell.method, "seed": result.cell.seed, "phase": phase.phase, "split": split,
-                    "page": page, "temperature": temperature, "outcome": int(won),
-                }  # fmt: skip
+        for temperature, parts in {f"{main:g}": phase.outcomes, **phase.at_temperature}.items():
+            for split, outcomes in parts.items():
+                for page, won in outcomes.items():
+                    yield {
+                        "method": result.cell.method, "seed": result.cell.seed, "phase": phase.phase, "split": split,
+                        "page": page, "temperature": temperature, "outcome": int(won),
+                    }  # fmt: skip
 
 
 def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:

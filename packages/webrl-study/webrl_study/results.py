@@ -27,6 +27,8 @@ class PhaseResult:
     phase: int
     outcomes: Mapping[str, Outcomes]
     """By part of the evaluation (`Study.splits`): environment success of each evaluation task."""
+    at_temperature: Mapping[str, Mapping[str, Outcomes]]
+    """The same of further temperatures (`evaluate.temperature`), by temperature."""
     episodes: int
     """Training episodes of the phase."""
     env_steps: int
@@ -84,10 +86,12 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
         for folder in map(RunFolder(cell.config.run_dir).phase, range(num_finished(cell))):
             done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
             lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
+            further = {f"{t:g}": folder.path / f"eval_t{t:g}.jsonl" for t in cell.config.evaluate.temperature[1:]}
             train: dict[str, Any] = done["train"]["counts"]
             result = PhaseResult(
                 phase=folder.phase,
                 outcomes=_read_outcomes(folder.eval, cell),
+                at_temperature={name: _read_outcomes(path, cell) for name, path in further.items()},
                 episodes=len(lengths),
                 env_steps=sum(lengths),
                 labelled_success=done["label"]["counts"].get("num_success", 0),

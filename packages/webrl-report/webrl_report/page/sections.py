@@ -99,7 +99,7 @@ def success(run: RunFacts) -> Section:
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     heldout_types = set()
     for number, data in found:
-        for name, part in named_rates(data).items():
+        for name, part in named_rates({**data, "at_temperature": {}}).items():
             for site, rate in (part.get("by_task") or {}).items():
                 rates[site][number] = rate
                 if name.endswith("held-out types"):

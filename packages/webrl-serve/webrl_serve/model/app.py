@@ -88,7 +88,7 @@ class Service:
             "prompt_format": config.models.prompt_format,
             "prompt": prompt_of(self.model.tokenizer, config.models.prompt),
             "max_prompt_tokens": config.models.max_prompt_tokens,
-            "temperature": config.evaluate.temperature,
+            "temperature": config.evaluate.temperature[0],
             "max_steps": config.rollout.max_steps,
             "max_repeats": config.rollout.max_repeats,
             "max_parse_failures": config.rollout.max_parse_failures,
@@ -131,7 +131,7 @@ class Service:
     async def act(self, request: Request) -> Response:
         """Choose the next action on a page: prompt, cutting and action language are those of the model's training."""
         body = await self._read(ActionRequest, request)
-        temperature = self.config.evaluate.temperature if body.temperature is None else body.temperature
+        temperature = self.config.evaluate.temperature[0] if body.temperature is None else body.temperature
         try:
             picture = None if body.screenshot is None else read_picture(body.screenshot)
         except ValueError as error:

@@ -175,7 +175,6 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.engine.kind=openai rollout.engine.urls=[localhost]", 2, "'localhost'", "rollout.engine.urls", "http://"),
     BadInput(f"{_RUN} rollout.engine.kind=tgi", 2, "'tgi'", "rollout.engine.kind", "'vllm'"),
     BadInput(f"{_RUN} filter.value_low=0.9 filter.value_high=0.1", 2, "0.9", "filter: value_low", "exceeds value_high 0.1"),
-    BadInput(f"{_RUN} filter.value_low=0.9 filter.value_high=0.1", 2, "0.9", "filter: value_low", "exceeds value_high 0.1"),
     BadInput(f"{_RUN} replay.perplexity_low=3 replay.perplexity_high=2", 2, "3", "replay: perplexity_low", "exceeds perplexity_high 2"),
     BadInput(f"{_RUN} models.device=gpu", 2, "'gpu'", "models.device", "cuda"),
     BadInput(f"{_RUN} models.dtype=int8", 2, "'int8'", "models.dtype", "'bfloat16'"),

@@ -98,10 +98,7 @@ def test_no_command_is_a_usage_error(capsys):
     [
         (["run", "nowhere.yaml"], "no config 'nowhere.yaml'"),
         (["run", "a.yaml", "b.yaml"], "one CONFIG at most, found 'a.yaml', 'b.yaml'"),
-        (["run", "own.yaml", "actor.lrr=1"], "the command line: unknown key 'actor.lrr'; did you mean 'actor.lr'?"),
-        (["run", "own.yaml", "actor.lr=-1"], "webrl: the command line: actor.lr = -1"),
         (["run", "own.yaml", "replay.perplexity_low=9"], "own.yaml and the command line: replay: perplexity_low"),
-        (["run", "own.yaml", "rollout.env=venus"], "'browser' or 'openenv'"),
         (["label", "--run", "nowhere"], "'nowhere' is not a run folder"),
         (["doctor", "heart"], "unknown check 'heart'"),
     ],

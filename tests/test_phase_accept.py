@@ -125,17 +125,16 @@ def test_groups_that_ended_alike_are_replaced_by_attempts_at_tasks_solved_someti
     config = make_config(tmp_path, "rollout.num_generations=2", "rollout.refill=1")
     context = Context(config, open_run(config), 1)
     attempts = [task(name, "miniwob.click-tab") for name in "abcd" for _ in range(2)]
-    played(context, attempts, [1, 1, 0, 1, 0, 0, None, 1])
-    assert [t.task_id for t in stages._refill(context, attempts, "p01")] == ["b", "b"]
-    played(context, attempts, [1, 1, 0, 1, 1, 0, 0, 1])
-    (context.folder.path / "refill_labels.jsonl").unlink()
-    assert [t.task_id for t in stages._refill(context, attempts, "p01")] == ["b", "b"]  # one group of four is missing
-    played(context, [*attempts, attempts[2], attempts[2]], [1, 1, 0, 1, 1, 0, 0, 1, 0, 1])
-    (context.folder.path / "refill_labels.jsonl").unlink()
-    assert stages._refill(context, [*attempts, attempts[2], attempts[2]], "p01") == []  # a second round
-    played(context, attempts, [1, 1, 1, 1, 0, 0, 0, 0])
-    (context.folder.path / "refill_labels.jsonl").unlink()
-    assert stages._refill(context, attempts, "p01") == []
+    second_round = [*attempts, *attempts[2:3] * 2]
+    for tried, rewards, refilled in (
+        (attempts, [1, 1, 0, 1, 0, 0, None, 1], ["b", "b"]),
+        (attempts, [1, 1, 0, 1, 1, 0, 0, 1], ["b", "b"]),  # one group of four is missing
+        (second_round, [1, 1, 0, 1, 1, 0, 0, 1, 0, 1], []),
+        (attempts, [1, 1, 1, 1, 0, 0, 0, 0], []),
+    ):
+        played(context, tried, rewards)
+        assert [t.task_id for t in stages._refill(context, tried, "p01")] == refilled
+        (context.folder.path / "refill_labels.jsonl").unlink()
     assert "2 of 4 tasks were solved by every attempt" in caplog.text
 
 

@@ -28,31 +28,17 @@ SMALL = (
     "tasks.num_seed_tasks=12", "tasks.num_eval_tasks=6", "tasks.num_heldout_tasks=2", "generate.num_tasks=12",
     "filter.critic_band=false", "rollout.envs_per_worker=3", "rollout.max_steps=4", "critic.epochs=1", "actor.epochs=1",
 )  # fmt: skip
-
-
 SECRETS = (
     "rollout.webarena.accounts.gitlab={username: ann, password: PLANTED-1}",
     "rollout.webarena.sites.gitlab=http://ann:PLANTED-2@127.0.0.1:9", "rollout.urls=[http://any:PLANTED-3@127.0.0.1:9]",
     'generate.engine.urls=["http://127.0.0.1:9/v1?token=PLANTED-4"]', "label.engine.urls=[http://PLANTED-5@127.0.0.1:9]",
 )  # fmt: skip
-
-
 REFRESHED = ("orm.refresh_every=1", "orm.refresh_tasks=24", "orm.epochs=1")
 
 
 def command(runs: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "webrl.cli",
-        "run",
-        "configs/demo.yaml",
-        f"runs_dir={runs}",
-        *SMALL,
-        *SECRETS,
-        "trackers=[tensorboard]",
-        *more,
-    ]
+    run = [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}"]
+    return [*run, *SMALL, *SECRETS, "trackers=[tensorboard]", *more]
 
 
 def contract(run: Path) -> dict[str, object]:

@@ -144,7 +144,8 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(
         with progress(3, "quick", "steps") as bar:
             bar.update(3)
         assert caplog.messages == []
-        with PlainProgress(3, "slow", "steps", every_s=0) as bar:
+        monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+        with progress(3, "slow", "steps") as bar:
             bar.update()
             bar.update(2)
     assert [message.split(",")[0] for message in caplog.messages] == ["slow: 1 of 3 steps", "slow: 3 of 3 steps"]

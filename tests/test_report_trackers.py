@@ -64,12 +64,6 @@ def test_a_failing_log_call_warns_once_and_the_others_go_on(caplog):
     assert "No space left on device" in caplog.text
 
 
-def test_a_tracker_that_is_not_installed_stops_with_the_fix(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(UsageError, match=r"trackers=\[wandb\].*pip install 'webrl\[trackers\]'"):
-        open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard", "wandb")))
-
-
 def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
     (tmp_path / "r").write_text("not a folder", encoding="utf-8")
     with pytest.raises(UsageError, match="tracker 'tensorboard' cannot be set up"):

@@ -41,19 +41,16 @@ def progress(
 class PlainProgress:
     """Lines such as `rollout p01: 120 of 215 episodes, 9.4 a second, about 10 s left, success 50/100`."""
 
-    def __init__(
-        self, total: int | None, what: str, unit: str, *, initial: int = 0, every_s: float | None = None
-    ) -> None:
+    def __init__(self, total: int | None, what: str, unit: str, *, initial: int = 0) -> None:
         self._total, self._what, self._unit = total, what, unit
         self._initial, self._done, self._postfix = initial, initial, ""
-        self._every_s = LINE_S if every_s is None else every_s
         self._started = self._said = time.monotonic()
 
     def update(self, n: int = 1) -> None:
         """So many more are done."""
         self._done += n
         now = time.monotonic()
-        if now - self._said >= self._every_s:
+        if now - self._said >= LINE_S:
             self._said = now
             logger.info("%s", self.line(now - self._started))
 

@@ -45,7 +45,7 @@ def test_two_phases_of_the_same_weights_draw_the_same_episodes_and_greedy_is_cou
     start, later = Context(config, run, 0), Context(config, run, 1)
     evaluate(start)
     run.phase(0).mark_done("eval", {}, 0.0, 0.0, config)
-    copy_model(config.models.actor, run.phase(0).actor)
+    copy_model(config.models.actor, run.phase(1).actor)
     counts = evaluate(later)
     played = [list(read_records(run.phase(k).eval, Trajectory)) for k in (0, 1)]
     assert not {t.trajectory_id for t in played[0]} & {t.trajectory_id for t in played[1]}

@@ -381,7 +381,7 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
     play(
         config,
         tasks,
-        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
+        str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor,
         out,
         phase=context.phase,
         prefix=f"e{context.phase:02d}{mark}",

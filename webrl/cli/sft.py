@@ -13,6 +13,7 @@ from webrl.demos.sft import train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
+from webrl.preflight import check_output
 from webrl.training.metrics import TrainingPaths
 
 
@@ -54,6 +55,7 @@ def main(args: argparse.Namespace) -> int:
     check_model(paths.init, sees=sees)
     if args.dry_run:
         return 0
+    check_output(config.sft, paths.init, paths.out)
     if sees and untried:
         raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
     from webrl.llm.loading import pick_device

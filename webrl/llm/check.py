@@ -85,10 +85,7 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
 
                 with torch.device("meta"):
                     return classes[type(config)]._from_config(config)
-            whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-            files = [whole]
-            if index.is_file() and not whole.is_file():
-                files = sorted({folder / file for file in read_json(index)["weight_map"].values()})
+            files = _weight_files(folder)
             model, found = classes[type(config)].from_pretrained(
                 None,
                 config=config,
@@ -104,6 +101,29 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     refuse_gaps(name, model, found)
     return model
+
+
+def weights_of(name: str) -> tuple[int, int] | None:
+    """Return the parameters of a model (an adapter's: of its base) and its files' bytes; None where no file is here."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name = base_of(name) or name
+    folder = model_folder(name)
+    if folder is None:
+        cached = try_to_load_from_cache(name, "config.json")
+        folder = Path(cached).parent if isinstance(cached, str) else None
+    files = _weight_files(folder) if folder else []
+    if not files or not all(file.is_file() for file in files):
+        return None
+    tensors = [tensor for file in files for tensor in _headers(name, file).values()]
+    return sum(tensor.numel() for tensor in tensors), sum(file.stat().st_size for file in files)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    return sorted({folder / file for file in read_json(index)["weight_map"].values()})
 
 
 def _headers(name: str, file: Path) -> dict[str, Any]:

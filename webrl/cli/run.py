@@ -30,7 +30,7 @@ from webrl.types import Task, Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """Print for `--dry-run` what would run and what is done, episodes of a phase, room on the disk, the resolved config.
+    """Print for `--dry-run` what would run, what is done, episodes of a phase, room on the disk, the config.
 
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 

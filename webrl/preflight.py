@@ -188,20 +188,21 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
             that sees and is shown text alone, or the other way round.
     """
     due = frozenset(stages)
-    texts = []
+    texts = list[tuple[str, str]]()
     if due & {"label", "accept"} and config.label.engine.kind != "openai":
-        texts.append(config.models.orm)
+        texts.append((config.models.orm, config.label.prompt_format))
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
-        texts.append(config.models.generator)
-    for name in texts:
+        texts.append((config.models.generator, "chat"))
+    for name, _ in texts:
         model_folder(name)  # what is not there is said before torch is imported
     acting = due & {"rollout", "replay", "train", "accept", "eval"}
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
     if acting and not has_started:
         check_sight(config, config.models.actor)
-        check_model(config.models.actor, sees=config.rollout.image_size is not None)
-    for name in dict.fromkeys(texts):
-        check_model(name, sees=False)
+        sees = config.rollout.image_size is not None
+        check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format)
+    for name, prompt_format in dict.fromkeys(texts):
+        check_model(name, sees=False, prompt_format=prompt_format)
     start = config.models.critic
     if "train" in due and config.trains_critic and start and not has_started:
         from webrl.training.critic import check_critic

@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_extras(config, ("train-orm", "label"))
         configured_text(config.label)
-    check_model(args.init or config.models.orm, sees=False)
+    check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format)
     from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output
 

@@ -111,12 +111,14 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
 def weights_of(name: str) -> tuple[int, int] | None:
     """Return the parameters of a model (an adapter's: of its base) and its files' bytes; None where no file is here."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     name = base_of(name) or name
     folder = model_folder(name)
     if folder is None:
-        cached = try_to_load_from_cache(name, "config.json")
-        folder = Path(cached).parent if isinstance(cached, str) else None
+        with contextlib.suppress(HFValidationError):  # loading it tells
+            cached = try_to_load_from_cache(name, "config.json")
+            folder = Path(cached).parent if isinstance(cached, str) else None
     files = _weight_files(folder) if folder else []
     if not files or not all(file.is_file() for file in files):
         return None

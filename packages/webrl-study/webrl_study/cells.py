@@ -212,7 +212,7 @@ def read_failures(folder: Path) -> dict[str, str]:
     path = folder / FAILURES
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict) or not all(isinstance(why, str) for why in found.values()):
-        raise DataError(f"{path}: not the reason of each failed cell; remove it, and the study writes it anew")
+        raise DataError(f"{path}: not the reason of each failed cell; remove it, and the next run writes another")
     return found
 
 

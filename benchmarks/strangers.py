@@ -155,6 +155,14 @@ def cases() -> Iterator[Case]:
     yield Case(
         "a time that is none", "microsoft/playwright#1676", clock, wrong, r"(?s)'14:30'.*value='14:30'.*got 14:30"
     )
+    ticked = (
+        "<fieldset disabled><legend><label><input type=checkbox>Use</label></legend><button>Send</button></fieldset>"
+    )
+    yield Case("the legend of a disabled fieldset", "", ticked, ("click('{id:checkbox}')",), "checked='true'")
+    yield Case("an inert part", "", "<div inert><p>draft</div><p>text</p>", (), "draft|Not shown")
+    refused = "<ul><li draggable=true>Milk<li id=b ondrop=\"document.title='taken'\">Bread</ul>"
+    drop = ("drag_and_drop('{id:listitem}', '{id:list}')",)
+    yield Case("a drop that no place takes", "", refused, drop, "does not take what was dropped")
     slider = f"<input type=range step=5 {shown}"
     between = ("fill('{id:slider}', '33')",)
     yield Case("a slider between its steps", "lightpanda-io/browser#2277", slider, between, "got 35")

@@ -89,6 +89,12 @@ def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
     assert [label.trajectory_id for label in read_records(path, Label)] == ["a", "c"]
 
 
+def test_a_file_of_windows_is_read_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
+    assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
+
+
 def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"task_id": "a", "site": "b"}\n{nope}\n')

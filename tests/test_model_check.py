@@ -99,6 +99,40 @@ def test_a_folder_that_does_not_fit_itself_is_refused_and_said_how_with_or_witho
             use(str(folder))
 
 
+def _index(text: str):
+    def damage(folder: Path) -> None:
+        shard(folder)
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_index("[]"), r"model\.safetensors\.index\.json does not say which file has which weight"),
+        (
+            _index('{"weight_map": {"a": 3}}'),
+            r"model\.safetensors\.index\.json does not say which file has which weight",
+        ),
+        (
+            lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
+            r"model\.safetensors is a pointer of Git LFS in the place of the weights; run `git lfs pull`",
+        ),
+        (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer from '.*': no file has its vocabulary"),
+        (
+            lambda f: (f / "chat_template.jinja").unlink(),
+            r"has no chat template; use models\.prompt_format=webrl, or add",
+        ),
+    ],
+)
+def test_the_check_says_what_is_wrong_where_a_library_would_not_or_only_hours_later(folder, damage, said):
+    check_model(str(folder), prompt_format="chat")
+    damage(folder)
+    with pytest.raises(ModelError, match=said):
+        check_model(str(folder), prompt_format="chat")
+
+
 def test_tied_weights_are_not_missed_and_a_larger_embedding_than_the_tokenizers_is_fine(tmp_path):
     folder = save_tiny_model(tmp_path / "tied", hidden=16)
     assert "lm_head.weight" not in load_file(folder / "model.safetensors")

@@ -524,8 +524,26 @@ def test_what_is_behind_a_dialog_or_off_the_window_stays_hidden_and_is_counted()
         assert shown in text
         assert "behind" not in text
         assert text.endswith(
-            f"\tStaticText 'Not shown: {number} elements that the page hides from readers (aria-hidden).'"
+            f"\tStaticText 'Not shown: {number} elements that the page hides from readers (aria-hidden, inert).'"
         )
+
+
+def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_and_sees_a_drop_refused():
+    page = """<div inert>draft</div><fieldset disabled><legend><label><input type=checkbox>Use</label></legend>
+    <button>Send</button></fieldset><ul><li draggable=true>Milk<li>Bread</ul><p ondragover=event.preventDefault()
+    ondrop="document.title = 'taken'">here</p>"""
+    texts, errors = on_page(
+        page,
+        "click('{checkbox}')",
+        "click('{Send}')",
+        "drag_and_drop('{Milk}', '{Bread}')",
+        "drag_and_drop('{Milk}', '{here}')",
+    )
+    assert "Not shown: 1 elements that the page hides from readers (aria-hidden, inert)." in texts[0]
+    assert (errors[0], "checked='true'" in texts[1]) == ("", True)
+    assert "not enabled" in errors[1]
+    assert [text.startswith("drag_and_drop: ") and "does not take" in text for text in texts[3:]] == [True, False]
+    assert "'taken'" in texts[4]
 
 
 # Stock BrowserGym gives an `object` or `embed` a number like any element, and shows nothing of the page that is in it.

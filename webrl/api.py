@@ -18,7 +18,7 @@ from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
 from webrl.llm import Policy, PolicyOutput, Turn, open_policy
 from webrl.llm.check import check_model
-from webrl.preflight import check_inputs, check_settings
+from webrl.preflight import check_inputs, check_room, check_settings
 from webrl.reports.run import phase_metrics
 from webrl.reports.trackers import Relay, open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
@@ -47,6 +47,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_settings(config, "run()")
     check_extras(config, stages)
     check_inputs(config, stages)
+    check_room(config)
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def report(summary: dict[str, Any]) -> None:

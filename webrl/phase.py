@@ -11,6 +11,7 @@ phase 1 has failures to start from and a critic whose band means something (arXi
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,10 +21,12 @@ from typing import Any
 from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import UsageError
+from webrl.evaluate import by_suite
 from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.pool import keep_browsers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
+from webrl.runs.disk import remove
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds
 from webrl.runs.lock import hold_run
 from webrl.runs.machine import PeakMemory, free_heap
@@ -179,4 +182,23 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     seconds = time.monotonic() - started
     free_heap()
     folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
+    if spec is STAGES[-1] and context.config.keep_models:
+        _drop_models(context.run, context.config.keep_models)
     return counts
+
+
+def _drop_models(run: RunFolder, keep: int) -> None:
+    """Remove the models of finished phases but for the newest, the best and those that a neighboring run names."""
+    finished = [folder for k in range(run.last_phase(), -1, -1) if is_phase_done(folder := run.phase(k))]
+
+    def successes(folder: PhaseFolder) -> int:
+        parts = by_suite(folder.read_stage(STAGES[-1].name)["counts"]).values()
+        return sum(part.get("successes", 0) for part in parts)
+
+    best = max(finished, key=successes, default=None)  # the newest of several
+    others = [path for path in run.path.parent.glob("*/config.yaml") if path != run.config and os.access(path, os.R_OK)]
+    named = "".join(path.read_text(encoding="utf-8", errors="replace") for path in others)
+    for folder in finished[keep:]:
+        if folder is not best and f"{run.path.name}/{folder.path.name}/" not in named:
+            for model in (folder.actor, folder.critic):
+                remove(model)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, TrainingConfig
 from webrl.config.extras import require, wanted_extras
 from webrl.config.resources import load_plan
-from webrl.errors import ExtraMissing, UsageError
-from webrl.llm.check import check_model
+from webrl.errors import ExtraMissing, StageError, UsageError
+from webrl.llm.check import check_model, weights_of
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite
+
+_BYTES = {"fp32": 4, "bf16": 2}
+"""Of a weight, by `export_dtype`."""
 
 
 def check_settings(config: RunConfig, source: str) -> None:
@@ -183,21 +188,82 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
             that sees and is shown text alone, or the other way round.
     """
     due = frozenset(stages)
-    texts = []
+    texts = list[tuple[str, str]]()
     if due & {"label", "accept"} and config.label.engine.kind != "openai":
-        texts.append(config.models.orm)
+        texts.append((config.models.orm, config.label.prompt_format))
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
-        texts.append(config.models.generator)
-    for name in texts:
+        texts.append((config.models.generator, "chat"))
+    for name, _ in texts:
         model_folder(name)  # what is not there is said before torch is imported
     acting = due & {"rollout", "replay", "train", "accept", "eval"}
-    if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
+    has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
+    if acting and not has_started:
         check_sight(config, config.models.actor)
-        check_model(config.models.actor, sees=config.rollout.image_size is not None)
-    for name in dict.fromkeys(texts):
-        check_model(name, sees=False)
+        sees = config.rollout.image_size is not None
+        check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format)
+    for name, prompt_format in dict.fromkeys(texts):
+        check_model(name, sees=False, prompt_format=prompt_format)
     start = config.models.critic
-    if "train" in due and config.trains_critic and start and not RunFolder(config.run_dir).phase(0).critic.is_dir():
+    if "train" in due and config.trains_critic and start and not has_started:
         from webrl.training.critic import check_critic
 
         check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
+
+
+def run_bytes(config: RunConfig) -> int | None:
+    """Return how much a run still adds to its folder at most in actors, critics and training states.
+
+    None where the actor's size is not known: a model of the Hub that is not here yet.
+    """
+    phases = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1)]
+    with_actor = [str(folder.actor) for folder in phases if folder.actor.is_dir()]
+    found = weights_of([config.models.actor, *with_actor][-1])
+    if found is None:
+        return None
+    parameters, start = found
+    sections = {"actor": config.actor, "critic": config.critic} if config.trains_critic else {"actor": config.actor}
+    one = {name: parameters * _BYTES[section.export_dtype] for name, section in sections.items()}
+    missing = [
+        start if (folder.phase, name) == (0, "actor") else size
+        for folder in phases
+        for name, size in one.items()
+        if not folder.is_done("train") and not (folder.path / name).is_dir()
+    ]
+    need = sum(missing)
+    if config.keep_models:  # beside those, the best one and the one in the making
+        need = min(need, max(config.keep_models + 2 - len(with_actor), 1) * sum(one.values()))
+    outs = [folder.path / name for folder in phases for name in sections]
+    return need + max(_state_bytes(parameters, section, outs) for section in sections.values()) * bool(missing)
+
+
+def check_room(config: RunConfig) -> None:
+    """Raise StageError where the run folder's disk has less room than the run still needs; see `run_bytes`."""
+    need = run_bytes(config)
+    if need is not None and not (found := room_text(config.run_dir, need))[1]:
+        fewer = "keep_models=1 (the newest and the best phase's stay), " if config.keep_models != 1 else ""
+        raise StageError(
+            f"{config.run_dir} {found[0]}; set {fewer}a smaller num_phases, or runs_dir=… on a larger disk"
+        )
+
+
+def check_output(config: TrainingConfig, init: str, out: Path) -> None:
+    """Raise StageError where there is no room for a model that is trained outside a run's phases."""
+    found = None if out.is_dir() else weights_of(init)
+    if found is not None:
+        need = found[0] * _BYTES[config.export_dtype] + _state_bytes(found[0], config, [out])
+        text, suffices = room_text(out, need)
+        if not suffices:
+            raise StageError(f"{out} {text}; name an --out on a larger disk, or free some space")
+
+
+def room_text(folder: Path, need: int) -> tuple[str, bool]:
+    """Return what is needed and free on the disk of a folder that may not exist yet, and whether it suffices."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    return f"needs about {need / 1e9:.1f} GB more for weights, and {there} has {free / 1e9:.1f} GB free", need <= free
+
+
+def _state_bytes(parameters: int, config: TrainingConfig, outs: Sequence[Path]) -> int:
+    """The training states of one output (`checkpoint.py`): weights and Adam's moments, the last one and the next."""
+    copies = 1 if any(out.with_name(f".{out.name}.state").is_dir() for out in outs) else 2
+    return copies * parameters * (4 if config.lora_rank else 12) * bool(config.save_every)

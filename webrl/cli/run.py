@@ -17,7 +17,7 @@ from webrl.config.extras import check_extras
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import page_difference, success_rate
 from webrl.llm.loading import check_sight
-from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
+from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import Relay, open_trackers
@@ -30,7 +30,7 @@ from webrl.types import Task, Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """Print for `--dry-run` what would run and what is done, the episodes of a phase, then the resolved config.
+    """Print for `--dry-run` what would run, what is done, episodes of a phase, room on the disk, the config.
 
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
@@ -50,6 +50,8 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
+    if stage is None and (need := run_bytes(config)) is not None:
+        print(f"# the run {room_text(config.run_dir, need)[0]}")
     if stage in (None, "label") and (text := config.label.system_prompt) and not text.is_file():
         print(f"# missing on this machine: label.system_prompt={text}")
     print("# resolved config")

@@ -13,6 +13,7 @@ from webrl.demos.sft import train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
+from webrl.preflight import check_output
 from webrl.training.metrics import TrainingPaths
 
 
@@ -51,9 +52,10 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_extras(config, ("sft",))
         check_sight(config, paths.init)
-    check_model(paths.init, sees=sees)
+    check_model(paths.init, sees=sees, prompt_format=config.models.prompt_format)
     if args.dry_run:
         return 0
+    check_output(config.sft, paths.init, paths.out)
     if sees and untried:
         raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
     from webrl.llm.loading import pick_device

@@ -9,6 +9,7 @@ from webrl.cli.options import add_training_arguments, resolve_config
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
+from webrl.preflight import check_output
 from webrl.reward.report import undecided_sites
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
@@ -35,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_extras(config, ("train-orm", "label"))
         configured_text(config.label)
-    check_model(args.init or config.models.orm, sees=False)
+    check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format)
     from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output
 
@@ -50,6 +51,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
         return 0
+    check_output(config.orm, paths.init, paths.out)
     with hold_output(paths.out):
         report = train_orm(config, paths)
     print("\n".join(describe_report(report)))

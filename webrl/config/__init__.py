@@ -629,6 +629,9 @@ class RunConfig(Section):
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
+    keep_models: int = Field(
+        0, ge=0, description="newest phases whose actor and critic stay, with the best one's by evaluation; 0: all"
+    )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
     )

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import IO
 
+from webrl.runs.disk import full_disk_named
+
 logger = logging.getLogger(__name__)
 
 
@@ -44,7 +46,8 @@ class ProblemLog:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("w", encoding="utf-8", errors="backslashreplace")
-            self._file.write(f"{kind}\t{message}\n")
+            with full_disk_named(self.path):
+                self._file.write(f"{kind}\t{message}\n")
 
     def on_line(self, message: str) -> None:
         """`on_error` of `webrl.runs.store.read_lines` and `read_records`: a bad line, "path:line: reason"."""
@@ -55,7 +58,8 @@ class ProblemLog:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._file and not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        if self.path and self._file and not self._file.closed:
+            with full_disk_named(self.path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
             self._file.close()

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from webrl.errors import ModelError
+from webrl.errors import DataError, ModelError
 from webrl.llm.loading import (
     ADAPTER_FILE,
     CODE_REFUSED,
@@ -23,9 +23,11 @@ from webrl.llm.tokens import closing_ids, controls, render_chat
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 
+_LFS = b"version https://git-lfs"
+
 
 @spent_on("model files")
-def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> None:
+def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt_format: str = "webrl") -> None:
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
@@ -35,6 +37,7 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
         kind: class of transformers that it is loaded with, where that is no language model.
+        prompt_format: of its prompts; all but `webrl` need a chat template, which of one that sees its processor has.
 
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
@@ -55,6 +58,8 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+    if prompt_format != "webrl" and not sees:
+        render_chat(tokenizer, chat[:1])
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}
     rows, largest = len(model.get_input_embeddings().weight), max(ids)
@@ -85,10 +90,7 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
 
                 with torch.device("meta"):
                     return classes[type(config)]._from_config(config)
-            whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-            files = [whole]
-            if index.is_file() and not whole.is_file():
-                files = sorted({folder / file for file in read_json(index)["weight_map"].values()})
+            files = _weight_files(folder)
             model, found = classes[type(config)].from_pretrained(
                 None,
                 config=config,
@@ -106,6 +108,34 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
     return model
 
 
+def weights_of(name: str) -> tuple[int, int] | None:
+    """Return the parameters of a model (an adapter's: of its base) and its files' bytes; None where no file is here."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    name = base_of(name) or name
+    folder = model_folder(name)
+    if folder is None:
+        with contextlib.suppress(HFValidationError):  # loading it tells
+            cached = try_to_load_from_cache(name, "config.json")
+            folder = Path(cached).parent if isinstance(cached, str) else None
+    files = _weight_files(folder) if folder else []
+    if not files or not all(file.is_file() for file in files):
+        return None
+    tensors = [tensor for file in files for tensor in _headers(name, file).values()]
+    return sum(tensor.numel() for tensor in tensors), sum(file.stat().st_size for file in files)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    try:
+        return sorted({folder / file for file in read_json(index)["weight_map"].values()})
+    except (DataError, AttributeError, KeyError, TypeError):
+        raise ModelError(f"{index} does not say which file has which weight (weight_map); copy it again") from None
+
+
 def _headers(name: str, file: Path) -> dict[str, Any]:
     """Return the names of a file's weights, with empty tensors of their shapes."""
     import torch
@@ -115,6 +145,9 @@ def _headers(name: str, file: Path) -> dict[str, Any]:
         raise ModelError(
             f"model folder {name!r} has no {file.name}; copy it again, with all of its *.safetensors files"
         )
+    with file.open("rb") as start:
+        if start.read(len(_LFS)) == _LFS:
+            raise ModelError(f"{file} is a pointer of Git LFS in the place of the weights; run `git lfs pull` there")
     try:
         with safe_open(file, "pt") as opened:
             return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118

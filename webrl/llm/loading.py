@@ -78,7 +78,10 @@ def load_tokenizer(name: str) -> Any:
             with spent_on("model files"):
                 tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
-            raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
+            why = first_line(error)
+            if "backend tokenizer" in why:
+                why = "no file has its vocabulary (such as tokenizer.json); copy it again"
+            raise ModelError(f"cannot load a tokenizer from {name!r}: {why}") from error
     _tokenizers[key] = tokenizer
     if len(_tokenizers) > _MAX_TOKENIZERS:
         del _tokenizers[next(iter(_tokenizers))]

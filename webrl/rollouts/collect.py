@@ -31,7 +31,7 @@ from webrl.rollouts.interface import Observation, Pool
 from webrl.rollouts.pool import EnvPool, RayWorker, borrow, ray_cluster
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
-from webrl.runs.disk import file_name, sync_tree
+from webrl.runs.disk import file_name, full_disk_named, sync_tree
 from webrl.runs.progress import progress
 from webrl.types import Status, Task, Trajectory
 
@@ -212,7 +212,8 @@ def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreens
     def save(png: bytes, index: int) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{index:03d}.png"
-        path.write_bytes(png)
+        with full_disk_named(path):
+            path.write_bytes(png)
         return str(path.relative_to(out.parent.parent))
 
     return save

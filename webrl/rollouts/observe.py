@@ -194,7 +194,8 @@ async def read_page(
         else:
             text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
             if unseen := seen["unseen"] + tab.unseen_in_frames:
-                text += f"\n\tStaticText 'Not shown: {unseen} elements that the page hides from readers (aria-hidden).'"
+                what = f"{unseen} elements that the page hides from readers (aria-hidden, inert)"
+                text += f"\n\tStaticText 'Not shown: {what}.'"
     except (Error, ChannelError) as error:
         if not (found := _TOO_LARGE.search(str(error))):
             raise

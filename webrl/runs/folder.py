@@ -33,8 +33,8 @@ from webrl.runs.store import read_json, write_json, write_text
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
 _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "vllm_python", "start_timeout_s")
 FREE_KEYS = (
-    "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
-    "rollout.max_failed", "rollout.recycle_after",
+    "num_phases", "keep_models", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker",
+    "rollout.backend", "rollout.max_failed", "rollout.recycle_after",
     *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
     *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
 )  # fmt: skip

@@ -6,6 +6,7 @@ disk when the file is closed, and whole files when they are renamed; a stage's m
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import threading
@@ -120,7 +121,7 @@ def read_lines(
             if not line.strip():
                 continue
             try:
-                data = parse_line(line)
+                data = parse_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
             except ValueError as error:
                 _report(f"{path}:{number}: {error}", on_error)
                 continue

@@ -82,8 +82,12 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             make_folder(temporary)
         engine.barrier()
-        with full_disk_named(temporary):
-            engine.save_state(temporary)
+        try:
+            with full_disk_named(temporary):
+                engine.save_state(temporary)
+        except OSError:  # half a state would fill the disk for nothing
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         engine.barrier()
         sync_tree(temporary)  # on every rank: a machine syncs only what it wrote itself
         engine.barrier()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import UsageError
-from webrl.runs.disk import make_folder, sync_folder
+from webrl.runs.disk import full_disk_named, make_folder, sync_folder
 from webrl.runs.store import cut_torn_line, write_text
 
 _LAST = frozenset(("lr", "peak_gib", "val_loss", "trust_kl", "trust_success_drop"))
@@ -42,7 +42,7 @@ class MetricLog:
     def write(self, step: int, values: dict[str, Any]) -> None:
         """One line, on the disk when this returns; keys get the job's name in front."""
         line = {"name": self._name, "step": step} | {f"{self._name}/{key}": value for key, value in values.items()}
-        with self._path.open("a", encoding="utf-8") as file:
+        with full_disk_named(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -22,12 +22,20 @@ from processes import descendants, interrupt, living
 
 from webrl import cli
 from webrl.config import load_config
-from webrl.errors import StageError, UsageError
+from webrl.errors import DataError, StageError, UsageError
 from webrl.phase import STAGES
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, write_json, write_records
 from webrl.types import Status, Task, Trajectory
-from webrl_study.cells import check_config, find_reason, is_finished, link_start, num_finished
+from webrl_study.cells import (
+    FAILURES,
+    check_config,
+    find_reason,
+    is_finished,
+    link_start,
+    num_finished,
+    read_failures,
+)
 from webrl_study.plan import Cell, Study, load_study
 from webrl_study.report import (
     comparisons,
@@ -173,8 +181,10 @@ def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: p
                 assert tasks * run.rollout.num_generations == study.starts[0].config.tasks.num_seed_tasks, cell.name
             assert run.actor.steps, cell.name
             assert run.critic.steps or run.critic.epochs, cell.name
-        assert cli.main(["study", path.stem, "--dry-run"]) == 0
-        assert "webrl run" in capsys.readouterr().out
+        lacks_demos = not all(demos.exists() for demos in study.config.demos)  # recorded by the commands at its top
+        assert cli.main(["study", path.stem, "--dry-run"]) == 2 * lacks_demos
+        shown = capsys.readouterr()
+        assert "demos: 'runs/demos' does not exist" in shown.err if lacks_demos else "webrl run" in shown.out
 
 
 def test_an_estimate_is_the_mean_over_seeds_and_its_interval_is_the_bootstraps() -> None:
@@ -425,8 +435,19 @@ def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(
     with pytest.raises(StageError, match=r"demos: was \['.*demos\.jsonl'\], now \['.*', '"):
         check_config(other.sfts[1])
     study_of(tmp_path, demos=["nosuch.jsonl"], name="t")
-    assert cli.main(command) == 2
-    assert "demos: 'nosuch.jsonl' does not exist" in capsys.readouterr().err
+    for more in ([], ["--dry-run"]):
+        assert cli.main([*command, *more]) == 2
+        assert "demos: 'nosuch.jsonl' does not exist" in capsys.readouterr().err
+    study_of(tmp_path, overrides={"replay": {"demos": ["nosuch.jsonl"]}}, name="t")
+    assert cli.main([*command, "--dry-run"]) == 2
+    assert "replay.demos: nosuch.jsonl: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", '{"default-seed0": 1}'])
+def test_failures_that_are_none_are_refused_by_name(content: str, tmp_path: Path) -> None:
+    (tmp_path / FAILURES).write_text(content)
+    with pytest.raises(DataError, match=r"failures\.json: not the reason of each failed cell; remove it"):
+        read_failures(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import share
-from webrl.errors import StageError, WebRLError
+from webrl.errors import DataError, StageError, WebRLError
 from webrl.llm.servers import guard
 from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
@@ -208,9 +208,12 @@ def run_cells(study: Study, parallel: int) -> dict[str, str]:
 
 
 def read_failures(folder: Path) -> dict[str, str]:
-    """Read the reason by cell, as the last `run_cells` left it."""
+    """Read the reason by cell, as the last `run_cells` left it. Raises DataError."""
     path = folder / FAILURES
-    return dict(read_json(path)) if path.is_file() else {}
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict) or not all(isinstance(why, str) for why in found.values()):
+        raise DataError(f"{path}: not the reason of each failed cell; remove it, and the next run writes another")
+    return found
 
 
 def find_reason(log: Path) -> str:

@@ -21,6 +21,7 @@ from webrl.config import ServerConfig
 from webrl.config.redaction import SecretUrl, redact, remember, with_path
 from webrl.errors import JudgeError
 from webrl.llm.tokens import without_thinking
+from webrl.runs.disk import full_disk_named
 from webrl.runs.store import cut_torn_line, read_lines
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,10 @@ class AnswerJudge:
             "key": key, "model": self._model, "url": str(self._url), "messages": messages, "answer": answer,
             "seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }  # fmt: skip
-        with self._path.open("a", encoding="utf-8") as file:  # one write: workers share the file
+        with (
+            full_disk_named(self._path),
+            self._path.open("a", encoding="utf-8") as file,
+        ):  # one write: workers share the file
             file.write(json.dumps(call, ensure_ascii=False) + "\n")
         self._answers[key] = answer
         return answer

@@ -14,7 +14,7 @@
   const usable = (element) => {
     const style = getComputedStyle(element);
     if (style.visibility !== 'visible' || !element.checkVisibility()) return false;
-    return !element.matches(':disabled') && !element.closest('[aria-disabled="true"], fieldset[disabled]');
+    return !element.matches(':disabled') && !element.closest('[aria-disabled="true"]');
   };
 
   // Inline elements around others: only the browser knows the boxes that Playwright would click in.
@@ -264,6 +264,15 @@
     find(bid)?.addEventListener('input', () => { mine.hadInput = true; }, { capture: true, once: true });
   };
   api.hadInput = () => watch.hadInput;
+
+  // What became of the browser's own drag that was begun since it was watched: 'none' if no place took it; null: there was
+  // none, as where a page follows the mouse.
+  let effect = null;
+  api.watchDrag = () => {
+    effect = null;
+    window.addEventListener('dragend', (event) => { effect = event.dataTransfer.dropEffect; }, { capture: true, once: true });
+  };
+  api.dropped = () => effect;
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element.

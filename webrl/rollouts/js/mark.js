@@ -267,7 +267,7 @@
 
   // What a page hides from readers (`aria-hidden`) though a person sees and uses it is shown: the attribute was left
   // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
-  // drawn, but off the window or behind something.
+  // drawn, but off the window or behind something, and parts that are `inert`.
   let revealed = [];
   // What is drawn only once it is scrolled to has no tree before (`content-visibility`).
   let undraw = () => {};
@@ -290,6 +290,7 @@
   const reveal = (elements) => {
     let unseen = 0;
     for (const root of elements) {
+      if (root.inert && !root.parentElement?.closest('[inert]') && root.checkVisibility() && root.innerText?.trim()) unseen += 1;
       if (root.ariaHidden !== 'true' || root.parentElement?.closest('[aria-hidden=true]')) continue;
       const used = [root, ...root.querySelectorAll('*')].filter((part) =>
         (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility());

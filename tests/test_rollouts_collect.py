@@ -191,7 +191,7 @@ REMOTE = {"env": "openenv", "urls": ["http://127.0.0.1:9"]}
 @pytest.mark.parametrize(
     ("task", "settings", "error", "reason"),
     [
-        (miniwob("nope"), {}, DataError, "unknown MiniWoB page"),
+        (miniwob("click-buton"), {}, DataError, "'miniwob.click-buton'; did you mean 'miniwob.click-button'"),
         (Task("a", "moon", instruction="x", start_url="__MOON__"), {}, DataError, "start_url '__MOON__' is no address"),
         (
             Task("a", "shopping", instruction="x", start_url="__SHOPPING__"),

@@ -8,7 +8,7 @@ import pytest
 from browsers import shared_browser
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page, reply, serve
 
-from webrl.errors import BrowserError, DataError
+from webrl.errors import BrowserError
 from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
@@ -769,38 +769,6 @@ def test_hosts_outside_the_allow_list_are_blocked_and_counted():
     assert "outside the hosts" in direct.error
     assert files.blocked == 1
     assert "root:" not in files.observation.text
-
-
-def test_web_sockets_to_other_hosts_do_not_get_through_either():
-    reached = []
-
-    async def knock(path, writer):
-        reached.append(path)
-
-    page = """<title>home</title><script>
-    document.title = 'asking';
-    const socket = new WebSocket('OTHER/socket');
-    socket.onerror = () => { document.title = 'refused'; };</script>"""
-
-    async def play(env):
-        async with serve({"/socket": knock}) as other:
-            home = page.replace("OTHER", other.replace("http", "ws"))
-            async with serve({"/": home}) as url:
-                await env.reset(at(url + "/"))
-                return (await env.step("noop(500)")).observation.text
-
-    assert "RootWebArea 'refused'" in in_browser(play)
-    assert reached == []
-
-
-def test_unknown_pages_are_refused_with_the_nearest_name():
-    async def play(env):
-        await env.reset(miniwob("click-buton"))
-
-    with pytest.raises(
-        DataError, match=r"unknown MiniWoB page 'miniwob.click-buton'; did you mean 'miniwob.click-button'"
-    ):
-        in_browser(play)
 
 
 def test_a_step_before_a_reset_is_an_error():

@@ -5,7 +5,6 @@ import json
 import pytest
 from rollouts_builders import in_browser, miniwob, on_page
 
-from webrl.rollouts.html import remove_elements
 from webrl.rollouts.observe import flatten_axtree, framed_axtree
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
@@ -108,12 +107,6 @@ def test_hidden_elements_take_their_texts_with_them():
     assert flatten_axtree(tree) == "RootWebArea 'T'\n\t[7] paragraph ''\n\t\tStaticText 'secret'\n\t[8] button 'Go'"
     assert flatten_axtree(tree, {"7"}) == "RootWebArea 'T'\n\t[8] button 'Go'"
     assert flatten_axtree([]) == ""
-
-
-def test_elements_are_cut_out_of_html_by_id():
-    html = "<html><body><p id='query'>secret<b>x</b></p><i>kept</i></body></html>"
-    assert "secret" not in remove_elements(html, ["query", "absent"])
-    assert "kept" in remove_elements(html, ["query", "absent"])
 
 
 @pytest.mark.browser

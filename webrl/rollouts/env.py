@@ -80,7 +80,7 @@ class Notices:
         self._lines.clear()
         self.downloads = 0
         context.on("dialog", self._answer)
-        context.on("page", lambda page: page.on("download", self._note_download))
+        context.on("page", self._follow)
 
     def take(self) -> str:
         """Return the events since the last call, one per line."""
@@ -92,6 +92,9 @@ class Notices:
     def tell(self, line: str) -> None:
         """Add an action's own line."""
         self._lines.append(line)
+
+    def _follow(self, page: Page) -> None:
+        page.on("download", self._note_download)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
@@ -175,15 +178,10 @@ class BrowserEnv:
         self._notices = Notices()
         self.context: BrowserContext = None  # type: ignore[assignment]
         self.page: Page = None  # type: ignore[assignment]
-        """The active tab's page."""
         self.tab: Tab = None  # type: ignore[assignment]
-        """The active tab as it was when the action began."""
         self.scale = 1.0
-        """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
         self.shows_all = config.observation != "html"
-        """The agent is shown all of a page, wherever it is scrolled to."""
         self.patience_s = config.step_timeout_s * _PATIENCE
-        """How long a page that is leaving for a server that does not answer may take."""
         self.upload_dir = config.upload_dir
         self.max_tabs = MAX_TABS
         self.observer: EpisodeObserver | None = None

@@ -1,6 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, env)`, on the open tabs of an environment.
+API: `await execute(action, tabs)`, on the open tabs of an environment.
 Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urljoin
 
 from webrl.rollouts.actions import MODIFIERS, Action
@@ -25,9 +25,9 @@ from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Scrip
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import BrowserContext, Locator, Page
 
-    from webrl.rollouts.env import BrowserEnv
+    from webrl.rollouts.devtools import Tab
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _REFUSED = re.compile(
 _PERFORMED = re.compile(r"^ *- +(?:performing \w+ action|elementHandle\.(?:press|type)\()", re.MULTILINE)
 
 Handler = Callable[..., Awaitable[object]]
-"""Carries out one kind of action: the environment, then the action's arguments by name."""
+"""Carries out one kind of action: the tabs, then the action's arguments by name."""
 ACTION_TIMEOUT_MS = 500
 """Longest wait, on a quiet machine, for an element to become clickable (BrowserGym's)."""
 MAX_REFUSALS = 5
@@ -81,7 +81,35 @@ class ActionFailed(Exception):
     """The action was readable but could not be carried out; the text is shown to the agent."""
 
 
-async def execute(action: Action, env: BrowserEnv, handlers: Mapping[str, Handler] | None = None) -> None:
+class Tabs(Protocol):
+    """What an action may act on: the open tabs of an environment (`BrowserEnv`)."""
+
+    page: Page
+    """The active tab's page."""
+    tab: Tab
+    """The active tab as it was when the action began."""
+    context: BrowserContext
+    scale: float
+    """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+    patience_s: float
+    """How long a page that is leaving for a server that does not answer may take."""
+    shows_all: bool
+    """The agent is shown all of a page, wherever it is scrolled to."""
+    max_tabs: int
+    """No more tabs than these can be open."""
+    upload_dir: Path | None
+    """The one folder that files may be uploaded from; None: from nowhere."""
+
+    def check_url(self, url: str) -> None:
+        """Raises ActionFailed if the agent may not go there."""
+        ...
+
+    def tell(self, line: str) -> None:
+        """Show the agent a line above the next page."""
+        ...
+
+
+async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
     """Do it, by BrowserGym's rules or by other `handlers`.
 
     Raises:
@@ -89,9 +117,9 @@ async def execute(action: Action, env: BrowserEnv, handlers: Mapping[str, Handle
     """
     from playwright.async_api import Error
 
-    arguments = {key: arg / env.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
+    arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     try:
-        await (handlers or _HANDLERS)[action.name](env, **arguments)
+        await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
         # Page or browser are gone, rather than that the action failed.
         if re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)):
@@ -193,55 +221,53 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
-async def _noop(env: BrowserEnv, wait_ms: float) -> None:
+async def _noop(tabs: Tabs, wait_ms: float) -> None:
     if wait_ms > 0:
-        await env.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
+        await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
 
 
-async def _say(env: BrowserEnv, **_: str) -> None:
+async def _say(tabs: Tabs, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
-async def _call(env: BrowserEnv, bid: str, name: str, *arguments: Any) -> Any:
+async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None for one of a frame, but for what needs no place."""
     prefix = bid.rstrip("0123456789")
-    frame = env.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
+    frame = tabs.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
     if prefix and not frame:
         return None
-    return await env.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
+    return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(env: BrowserEnv, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
+async def _aim(tabs: Tabs, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
-    point = await _call(env, bid, "aim", ACTION_TIMEOUT_MS, presses)
+    point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses)
     if point == "mixed":
-        quads = await env.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await _call(env, bid, "aim", ACTION_TIMEOUT_MS, presses, quads)
+        quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
+        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses, quads)
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
-async def _click(env: BrowserEnv, bid: str, button: str = "left", count: int = 1) -> str | bool | None:
+async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> str | bool | None:
     """Click an element that needs no waiting: True; else what `_aim` says of it.
 
     An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
     """
     for pause_s in _PAUSES_S:
         await asyncio.sleep(pause_s)
-        point = await _aim(env, bid, presses=True)
+        point = await _aim(tabs, bid, presses=True)
         if not isinstance(point, tuple):
             return point
-        await env.tab.click(*point, button, count)
+        await tabs.tab.click(*point, button, count)
         try:
-            if not await env.tab.evaluate_or_stop("__webrl.missed()", env.patience_s):
+            if not await tabs.tab.evaluate_or_stop("__webrl.missed()", tabs.patience_s):
                 return True
         except (ChannelError, ChannelClosed):  # the click has taken the page away
             return True
     raise ActionFailed("Error: the click reached nothing: the element moves away from the mouse")
 
 
-async def click_holding(
-    env: BrowserEnv, element: Locator, method: str, modifiers: Sequence[str], **options: Any
-) -> None:
+async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
     """Have Playwright click while these modifier keys, and no others, are held; then those that were held before.
 
     (Playwright's option `modifiers` presses them after its last look at the clock: a click whose time-out falls there
@@ -250,8 +276,8 @@ async def click_holding(
     from playwright.async_api import Error
 
     wanted = set(map(_modifier, modifiers))
-    held = set(env.tab.held_keys)
-    keyboard, failure = env.page.keyboard, None
+    held = set(tabs.tab.held_keys)
+    keyboard, failure = tabs.page.keyboard, None
     for key in sorted(held - wanted):
         await keyboard.up(key)
     for key in sorted(wanted - held):
@@ -269,117 +295,117 @@ async def click_holding(
         raise failure
 
 
-async def _point(env: BrowserEnv, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
+async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
     """Click, double-click or hover."""
     count = {"hover": 0, "click": 1, "dblclick": 2}[method]
-    point = None if modifiers else await (_click(env, bid, button, count) if count else _aim(env, bid, presses=False))
+    point = None if modifiers else await (_click(tabs, bid, button, count) if count else _aim(tabs, bid, presses=False))
     if isinstance(point, tuple):
-        await env.tab.move(*point)
+        await tabs.tab.move(*point)
     if isinstance(point, tuple) or point is True:
         return
-    if method == "click" and await _call(env, bid, "pick"):
+    if method == "click" and await _call(tabs, bid, "pick"):
         return
     if point == _HIDDEN:
         raise ActionFailed(
             f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
         )
-    element = await locate(env.page, bid)
+    element = await locate(tabs.page, bid)
     if method == "hover":
         await attempt(element, method)
     else:
-        await click_holding(env, element, method, modifiers, button=button)
+        await click_holding(tabs, element, method, modifiers, button=button)
 
 
-async def _fill(env: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
     if value and not enable_autocomplete_menu:
-        ready = await _call(env, bid, "selectField", value)
+        ready = await _call(tabs, bid, "selectField", value)
         if example := _EXAMPLES.get(ready):
             raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
-        if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not env.tab.held_keys:
-            end = time.monotonic() + env.patience_s / 2
+        if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not tabs.tab.held_keys:
+            end = time.monotonic() + tabs.patience_s / 2
             while value and time.monotonic() < end:
-                await env.page.keyboard.type(value[:_TYPED_AT_ONCE])
+                await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
         if value and ready in ("keys", "selected"):  # what a page that is slow to hear has left no time to type, too
-            await env.tab.insert_text(value)
+            await tabs.tab.insert_text(value)
         if ready:
             return
-    await fill_in(env, bid, value, enable_autocomplete_menu)
+    await fill_in(tabs, bid, value, enable_autocomplete_menu)
 
 
-async def set_value(env: BrowserEnv, bid: str, method: str, *arguments: Any, **options: Any) -> None:
+async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
-    element = await locate(env.page, bid)
-    await _call(env, bid, "watchInput")
+    element = await locate(tabs.page, bid)
+    await _call(tabs, bid, "watchInput")
 
     async def is_done() -> bool:
-        return bool(await _call(env, bid, "hadInput"))
+        return bool(await _call(tabs, bid, "hadInput"))
 
     await attempt(element, method, *arguments, is_done=is_done, **options)
 
 
-async def fill_in(env: BrowserEnv, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
+async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
     """Set a field's text; for a menu of completions its last character is typed. `force`: even if it is covered."""
     if not enable_autocomplete_menu:
-        await set_value(env, bid, "fill", value, force=force)
+        await set_value(tabs, bid, "fill", value, force=force)
         return
-    await set_value(env, bid, "clear", force=force)
+    await set_value(tabs, bid, "clear", force=force)
     if len(value) > 1:
-        await set_value(env, bid, "fill", value[:-1], force=force)
+        await set_value(tabs, bid, "fill", value[:-1], force=force)
     if value:
-        element = await locate(env.page, bid)
+        element = await locate(tabs.page, bid)
         await attempt(element, "type", value[-1], delay=0)
 
 
-async def _clear(env: BrowserEnv, bid: str) -> None:
-    if await _call(env, bid, "selectField", None):
-        await env.page.keyboard.press("Delete")
+async def _clear(tabs: Tabs, bid: str) -> None:
+    if await _call(tabs, bid, "selectField", None):
+        await tabs.page.keyboard.press("Delete")
         return
-    await set_value(env, bid, "clear")
+    await set_value(tabs, bid, "clear")
 
 
-async def _check(env: BrowserEnv, bid: str, wanted: bool = True) -> None:
-    state = await _call(env, bid, "checked")
+async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
+    state = await _call(tabs, bid, "checked")
     if state is wanted:
         return
-    if state is not None and await _click(env, bid) is True:
+    if state is not None and await _click(tabs, bid) is True:
         state = None
         with contextlib.suppress(ChannelError):  # the click has taken the page away
-            state = await _call(env, bid, "checked")
+            state = await _call(tabs, bid, "checked")
         if state is (not wanted):
             raise ActionFailed("Error: Clicking the checkbox did not change its state")
         return
-    await attempt(await locate(env.page, bid), "set_checked", wanted)
+    await attempt(await locate(tabs.page, bid), "set_checked", wanted)
 
 
-async def _select_option(env: BrowserEnv, bid: str, options: str | list[str]) -> None:
+async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     wanted = [options] if isinstance(options, str) else options
-    chosen = await _call(env, bid, "choose", wanted)
+    chosen = await _call(tabs, bid, "choose", wanted)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
     if chosen:
         return
-    await set_value(env, bid, "select_option", options)
+    await set_value(tabs, bid, "select_option", options)
 
 
-async def _press(env: BrowserEnv, bid: str, key_comb: str) -> None:
-    if await _call(env, bid, "focusOn", True):
-        await _keyboard_press(env, key_comb)
+async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
+    if await _call(tabs, bid, "focusOn", True):
+        await _keyboard_press(tabs, key_comb)
         return
-    await attempt(await locate(env.page, bid), "press", key_comb)
+    await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
-async def _focus(env: BrowserEnv, bid: str) -> None:
-    if await _call(env, bid, "focusOn", False):
+async def _focus(tabs: Tabs, bid: str) -> None:
+    if await _call(tabs, bid, "focusOn", False):
         return
-    await attempt(await locate(env.page, bid), "focus")
+    await attempt(await locate(tabs.page, bid), "focus")
 
 
-async def _drag_and_drop(env: BrowserEnv, from_bid: str, to_bid: str) -> None:
-    await attempt(await locate(env.page, from_bid), "hover")
-    await env.page.mouse.down()
-    await attempt(await locate(env.page, to_bid), "hover")
-    await env.page.mouse.up()
+async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
+    await attempt(await locate(tabs.page, from_bid), "hover")
+    await tabs.page.mouse.down()
+    await attempt(await locate(tabs.page, to_bid), "hover")
+    await tabs.page.mouse.up()
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
@@ -401,15 +427,15 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     return found
 
 
-async def _upload(env: BrowserEnv, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
+async def _upload(tabs: Tabs, file: str | list[str], bid: str = "", x: float = 0.0, y: float = 0.0) -> None:
     """Click an element, or else a position, and pass the files to the dialog that opens."""
-    files = find_uploads(file, env.upload_dir)
-    element = await locate(env.page, bid) if bid else None
-    async with env.page.expect_file_chooser(timeout=0) as chooser:
-        await (attempt(element, "click") if element else env.page.mouse.click(x, y))
+    files = find_uploads(file, tabs.upload_dir)
+    element = await locate(tabs.page, bid) if bid else None
+    async with tabs.page.expect_file_chooser(timeout=0) as chooser:
+        await (attempt(element, "click") if element else tabs.page.mouse.click(x, y))
         # The page's clock, not ours: a busy page first finishes what was due.
         waited = f"new Promise((done) => setTimeout(done, {CHOOSER_MS}))"
-        waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(env.tab.evaluate(waited))]
+        waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not chooser.is_done():
@@ -421,30 +447,30 @@ async def _upload(env: BrowserEnv, file: str | list[str], bid: str = "", x: floa
     await (await chooser.value).set_files(files)
 
 
-async def _wheel(env: BrowserEnv, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
-    how = ", ".join(map(json.dumps, (at, env.tab.pointer, delta_x, delta_y)))
-    point = await env.tab.evaluate(f"__webrl.aimWheel({how})")
+async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, float] | None = None) -> None:
+    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, delta_x, delta_y)))
+    point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
     if point:
-        env.tab.pointer = (point[0], point[1])
-        await env.page.mouse.move(*point)
-    await env.page.mouse.wheel(delta_x, delta_y)
-    left = await env.tab.evaluate("__webrl.wheeled")
+        tabs.tab.pointer = (point[0], point[1])
+        await tabs.page.mouse.move(*point)
+    await tabs.page.mouse.wheel(delta_x, delta_y)
+    left = await tabs.tab.evaluate("__webrl.wheeled")
     if left == -1:
-        env.tell("scroll: there is nothing to scroll that way")
-    elif left is not None and env.shows_all:
-        env.tell(f"scroll: {left * env.scale:.0f} more pixels that way" if left > 1 else "scroll: this is the end")
+        tabs.tell("scroll: there is nothing to scroll that way")
+    elif left is not None and tabs.shows_all:
+        tabs.tell(f"scroll: {left * tabs.scale:.0f} more pixels that way" if left > 1 else "scroll: this is the end")
 
 
-async def _mouse_button(env: BrowserEnv, x: float, y: float, button: Any, *, way: str) -> None:
-    await env.page.mouse.move(x, y)
-    await getattr(env.page.mouse, way)(button=button)
+async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:
+    await tabs.page.mouse.move(x, y)
+    await getattr(tabs.page.mouse, way)(button=button)
 
 
-async def _mouse_drag_and_drop(env: BrowserEnv, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
-    await env.page.mouse.move(from_x, from_y)
-    await env.page.mouse.down()
-    await env.page.mouse.move(to_x, to_y)
-    await env.page.mouse.up()
+async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
+    await tabs.page.mouse.move(from_x, from_y)
+    await tabs.page.mouse.down()
+    await tabs.page.mouse.move(to_x, to_y)
+    await tabs.page.mouse.up()
 
 
 def _modifier(key: str) -> str:
@@ -453,43 +479,43 @@ def _modifier(key: str) -> str:
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
 
 
-async def _keyboard_down(env: BrowserEnv, key: str) -> None:
-    await env.page.keyboard.down(key)
-    env.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
+async def _keyboard_down(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.down(key)
+    tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
 
 
-async def _keyboard_up(env: BrowserEnv, key: str) -> None:
-    await env.page.keyboard.up(key)
-    env.tab.held_keys.discard(_modifier(key))
+async def _keyboard_up(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.up(key)
+    tabs.tab.held_keys.discard(_modifier(key))
 
 
-async def _keyboard_press(env: BrowserEnv, key: str) -> None:
-    await env.page.keyboard.press(key)
-    env.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
+async def _keyboard_press(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.press(key)
+    tabs.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
 
 
-async def _goto(env: BrowserEnv, url: str) -> None:
-    if env.page.url.startswith("http"):
-        url = urljoin(env.page.url, url)
-    env.check_url(url)
-    await env.page.goto(url)
+async def _goto(tabs: Tabs, url: str) -> None:
+    if tabs.page.url.startswith("http"):
+        url = urljoin(tabs.page.url, url)
+    tabs.check_url(url)
+    await tabs.page.goto(url)
 
 
-async def _new_tab(env: BrowserEnv) -> None:
-    if len(env.context.pages) >= env.max_tabs:
-        raise ActionFailed(f"Blocked: {env.max_tabs} tabs are open; close one first.")
-    env.page = await env.context.new_page()
+async def _new_tab(tabs: Tabs) -> None:
+    if len(tabs.context.pages) >= tabs.max_tabs:
+        raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
+    tabs.page = await tabs.context.new_page()
 
 
-async def _tab_close(env: BrowserEnv) -> None:
-    await env.page.close()
-    pages = env.context.pages
-    env.page = pages[-1] if pages else await env.context.new_page()
+async def _tab_close(tabs: Tabs) -> None:
+    await tabs.page.close()
+    pages = tabs.context.pages
+    tabs.page = pages[-1] if pages else await tabs.context.new_page()
 
 
-async def _tab_focus(env: BrowserEnv, index: int) -> None:
-    env.page = env.context.pages[index]
-    await env.page.bring_to_front()
+async def _tab_focus(tabs: Tabs, index: int) -> None:
+    tabs.page = tabs.context.pages[index]
+    await tabs.page.bring_to_front()
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -502,29 +528,29 @@ _HANDLERS: dict[str, Handler] = {
     "fill": _fill,
     "clear": _clear,
     "check": _check,
-    "uncheck": lambda env, bid: _check(env, bid, wanted=False),
+    "uncheck": lambda tabs, bid: _check(tabs, bid, wanted=False),
     "select_option": _select_option,
     "press": _press,
     "focus": _focus,
     "drag_and_drop": _drag_and_drop,
     "upload_file": _upload,
     "scroll": _wheel,
-    "scroll_at": lambda env, x, y, dx, dy: _wheel(env, dx, dy, (x, y)),
-    "mouse_move": lambda env, x, y: env.page.mouse.move(x, y),
+    "scroll_at": lambda tabs, x, y, dx, dy: _wheel(tabs, dx, dy, (x, y)),
+    "mouse_move": lambda tabs, x, y: tabs.page.mouse.move(x, y),
     "mouse_down": partial(_mouse_button, way="down"),
     "mouse_up": partial(_mouse_button, way="up"),
-    "mouse_click": lambda env, x, y, button: env.page.mouse.click(x, y, button=button),
-    "mouse_dblclick": lambda env, x, y, button: env.page.mouse.dblclick(x, y, button=button),
+    "mouse_click": lambda tabs, x, y, button: tabs.page.mouse.click(x, y, button=button),
+    "mouse_dblclick": lambda tabs, x, y, button: tabs.page.mouse.dblclick(x, y, button=button),
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _upload,
     "keyboard_press": _keyboard_press,
     "keyboard_up": _keyboard_up,
     "keyboard_down": _keyboard_down,
-    "keyboard_type": lambda env, text: env.page.keyboard.type(text),
-    "keyboard_insert_text": lambda env, text: env.page.keyboard.insert_text(text),
+    "keyboard_type": lambda tabs, text: tabs.page.keyboard.type(text),
+    "keyboard_insert_text": lambda tabs, text: tabs.page.keyboard.insert_text(text),
     "goto": _goto,
-    "go_back": lambda env: env.page.go_back(),
-    "go_forward": lambda env: env.page.go_forward(),
+    "go_back": lambda tabs: tabs.page.go_back(),
+    "go_forward": lambda tabs: tabs.page.go_forward(),
     "new_tab": _new_tab,
     "tab_close": _tab_close,
     "tab_focus": _tab_focus,

@@ -45,6 +45,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import (
     ActionFailed,
     Handler,
+    Tabs,
     attempt,
     click_holding,
     execute,
@@ -125,19 +126,17 @@ class ActionReader:
         return dataclasses.replace(first, rest=tuple(rest)) if rest else first
 
 
-async def _click(
-    env: BrowserEnv, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any
-) -> None:
-    element = await locate(env.page, bid)
+async def _click(tabs: Tabs, bid: str, *, method: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
+    element = await locate(tabs.page, bid)
     if modifiers is None:
         await attempt(element, method, force=True, **options)
     else:
-        await click_holding(env, element, method, modifiers, force=True, **options)
+        await click_holding(tabs, element, method, modifiers, force=True, **options)
 
 
 FORCED: dict[str, Handler] = {
     "fill": partial(fill_in, force=True),
-    "select_option": lambda env, bid, options: set_value(env, bid, "select_option", options, force=True),
+    "select_option": lambda tabs, bid, options: set_value(tabs, bid, "select_option", options, force=True),
     **{name: partial(_click, method=name) for name in ("click", "dblclick", "hover", "check", "uncheck")},
 }
 """Handlers of the second try (`retry_with_force`), by action."""

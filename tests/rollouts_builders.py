@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -10,8 +11,10 @@ from browsers import run, shared_browser
 
 from webrl.config import RolloutConfig
 from webrl.llm.interface import PolicyOutput, Turn
+from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import StepResult
 from webrl.types import Task
 
 
@@ -35,6 +38,42 @@ def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], *, own_browser: boo
                 await env.close()
 
     return (asyncio.run if own_browser else run)(in_environment())
+
+
+def on_page(
+    page: str | dict[str, Any], *actions: str, evaluate: str = "", **settings: Any
+) -> tuple[list[str], list[StepResult], Any]:
+    """Texts before and after each action, its results, and at the end the value of an expression in the page.
+
+    `{words}` in an action is the id of the line with these words. An action of several lines is one of several parts,
+    as BrowserGym's agents may give.
+    """
+
+    async def play(env: BrowserEnv) -> tuple[list[str], list[StepResult], Any]:
+        parse = env._parse
+
+        def parse_lines(text: str) -> Action:
+            first, *rest = map(parse, text.splitlines())
+            return dataclasses.replace(first, rest=tuple(rest))
+
+        env._parse = parse_lines  # type: ignore[method-assign]
+        async with serve({"/": page} if isinstance(page, str) else page) as url:
+            texts, results = [(await env.reset(at(url + "/"))).text], []
+            for action in actions:
+                results.append(await env.step(re.sub(r"\{([^}]+)\}", lambda m: id_of(texts[-1], m[1]), action)))
+                texts.append(results[-1].observation.text)
+            return texts, results, await env.page.evaluate(evaluate) if evaluate else None
+
+    found: tuple[list[str], list[StepResult], Any] = in_browser(play, **settings)
+    return found
+
+
+def id_of(text: str, words: str) -> str:
+    """The id of the line with these words or, if it has none, of the nearest line above that has."""
+    lines = text.splitlines()
+    at = next((number for number, line in enumerate(lines) if words in line), None)
+    assert at is not None, f"no {words!r} in:\n{text}"
+    return next(found[1] for line in reversed(lines[: at + 1]) if (found := re.match(r"\s*\[(\w+)\]", line)))
 
 
 def bid_of(text: str, role: str, name: str) -> str:

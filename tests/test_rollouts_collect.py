@@ -185,24 +185,28 @@ def test_a_task_that_occurs_again_is_another_episode(tmp_path):
     assert ids == {f"p01-miniwob.click-button.0{end}" for end in ("", "-r1", "-r2")}
 
 
-def test_unknown_pages_stop_the_stage_before_it_starts(tmp_path):
+REMOTE = {"env": "openenv", "urls": ["http://127.0.0.1:9"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "error", "reason"),
+    [
+        (miniwob("click-buton"), {}, DataError, "'miniwob.click-buton'; did you mean 'miniwob.click-button'"),
+        (Task("a", "moon", instruction="x", start_url="__MOON__"), {}, DataError, "start_url '__MOON__' is no address"),
+        (
+            Task("a", "shopping", instruction="x", start_url="__SHOPPING__"),
+            REMOTE,
+            UsageError,
+            r"WebArena tasks need rollout\.env=browser",
+        ),
+    ],
+    ids=["unknown page", "suite that is not there", "WebArena on remote environments"],
+)
+def test_tasks_that_cannot_be_played_stop_the_stage_before_it_starts(task, settings, error, reason, tmp_path):
     out = tmp_path / "trajectories.jsonl"
-    with pytest.raises(DataError, match="unknown MiniWoB page"):
-        run(collect([miniwob("nope")], run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
+    with pytest.raises(error, match=reason):
+        run(collect([task], run_config(**settings), ClickNamedButton(), out, phase=1, prefix="p01"))
     assert not out.exists()
-
-
-def test_a_task_of_a_suite_that_is_not_there_stops_the_stage_before_it_starts(tmp_path):
-    task = Task(task_id="a", site="moon", start_url="__MOON__", instruction="Buy a mouse.")
-    with pytest.raises(DataError, match="start_url '__MOON__' is no address"):
-        run(collect([task], run_config(), ClickNamedButton(), tmp_path / "t.jsonl", phase=1, prefix="p01"))
-
-
-def test_the_whole_world_refuses_webarena_tasks_on_remote_environments(tmp_path):
-    task = Task(task_id="a", site="shopping", start_url="__SHOPPING__", instruction="Buy a mouse.")
-    config = run_config(env="openenv", urls=["http://127.0.0.1:9"])
-    with pytest.raises(UsageError, match=r"WebArena tasks need rollout\.env=browser"):
-        run(collect([task], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01"))
 
 
 def test_screenshots_lie_beside_the_trajectories_by_reference(tmp_path):

@@ -1,46 +1,19 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
-import dataclasses
 import json
 import re
 
 import pytest
-from rollouts_builders import at, bid_of, in_browser, miniwob, reply, serve
+from rollouts_builders import at, bid_of, id_of, in_browser, miniwob, reply, serve
+from rollouts_builders import on_page as play_on
 
 pytestmark = pytest.mark.browser
 
 
 def on_page(page, *actions, **settings):
-    """The texts before and after each action, and the errors; `{words}` is the id of the line with these words.
-
-    An action of several lines is one of several parts, as BrowserGym's agents may give.
-    """
-
-    async def play(env):
-        parse = env._parse
-
-        def parse_lines(text):
-            first, *rest = map(parse, text.splitlines())
-            return dataclasses.replace(first, rest=tuple(rest))
-
-        env._parse = parse_lines
-        async with serve({"/": page} if isinstance(page, str) else page) as url:
-            texts, errors = [(await env.reset(at(url + "/"))).text], []
-            for action in actions:
-                result = await env.step(re.sub(r"\{([^}]+)\}", lambda m: id_of(texts[-1], m[1]), action))
-                texts.append(result.observation.text)
-                errors.append(result.error)
-            return texts, errors
-
-    return in_browser(play, **{"every_element": True} | settings)
-
-
-def id_of(text, words):
-    """The id of the line with these words or, if it has none, of the nearest line above that has."""
-    lines = text.splitlines()
-    at = next((number for number, line in enumerate(lines) if words in line), None)
-    assert at is not None, f"no {words!r} in:\n{text}"
-    return next(found[1] for line in reversed(lines[: at + 1]) if (found := re.match(r"\s*\[(\w+)\]", line)))
+    """The texts before and after each action, and the errors."""
+    texts, results, _ = play_on(page, *actions, **{"every_element": True} | settings)
+    return texts, [result.error for result in results]
 
 
 def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role():

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from browsers import shared_browser
-from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, reply, serve
+from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page, reply, serve
 
-from webrl.errors import BrowserError, DataError
+from webrl.errors import BrowserError
 from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
@@ -33,86 +33,79 @@ document.getElementById('a').addEventListener('keydown',e=>log('key '+e.key));
 addEventListener('wheel',()=>log('wheel'));</script>"""
 
 
-def on_form(*actions, **settings):
-    """Texts, errors and events after each action on the form; `{role:name}` is an element's bid."""
-
-    async def play(env):
-        async with serve({"/": FORM}) as url:
-            observation = await env.reset(at(url + "/"))
-            results = []
-            for action in actions:
-                text = observation.text
-                while "{" in action:
-                    start, end = action.index("{"), action.index("}")
-                    role, _, name = action[start + 1 : end].partition(":")
-                    action = action[:start] + bid_of(text, role, name) + action[end + 1 :]
-                results.append(await env.step(action))
-                observation = results[-1].observation
-            return results, await env.page.evaluate("window.events"), observation.text
-
-    return in_browser(play, **settings)
-
-
 def test_fill_clear_press_and_type():
-    results, events, text = on_form(
-        "fill('{textbox:name}', 'Ann')",
-        "press('{textbox:name}', 'End')",
+    texts, results, events = on_page(
+        FORM,
+        "fill('{textbox 'name'}', 'Ann')",
+        "press('{textbox 'name'}', 'End')",
         "keyboard_type('e')",
         "keyboard_press('Backspace')",
         "keyboard_insert_text('a é')",
-        "fill('{textbox:note}', 'new')",
-        "focus('{textbox:name}')",
+        "fill('{textbox 'note'}', 'new')",
+        "focus('{textbox 'name'}')",
+        evaluate="events",
     )
     assert [r.error for r in results] == [""] * 7
     assert events == ["key End", "key e", "key Backspace"]
-    assert "textbox 'name' value='Anna é', focused" in text
-    assert "textbox 'note' value='new'" in text
-    results, _, text = on_form("fill('{textbox:note}', 'x')", "clear('{textbox:note}')")
-    assert "textbox 'note', focused\n" in text
+    assert "textbox 'name' value='Anna é', focused" in texts[-1]
+    assert "textbox 'note' value='new'" in texts[-1]
+    texts, _, _ = on_page(FORM, "fill('{textbox 'note'}', 'x')", "clear('{textbox 'note'}')")
+    assert "textbox 'note', focused\n" in texts[-1]
 
 
 def test_check_select_and_click_variants():
-    results, events, text = on_form(
-        "check('{checkbox:agree}')",
-        "check('{checkbox:agree}')",
-        "uncheck('{checkbox:agree}')",
-        "click('{checkbox:Pick}')",
-        "select_option('{listbox:colour}', ['red', 'blue'])",
-        "select_option('{combobox:size}', 'M')",
-        "click('{button:Go}')",
-        "dblclick('{button:Go}')",
-        "click('{button:Go}', button='right')",
-        "click('{button:Go}', modifiers=['Shift'])",
+    texts, results, events = on_page(
+        FORM,
+        "check('{checkbox 'agree'}')",
+        "check('{checkbox 'agree'}')",
+        "uncheck('{checkbox 'agree'}')",
+        "click('{checkbox 'Pick'}')",
+        "select_option('{listbox 'colour'}', ['red', 'blue'])",
+        "select_option('{combobox 'size'}', 'M')",
+        "click('{button 'Go'}')",
+        "dblclick('{button 'Go'}')",
+        "click('{button 'Go'}', button='right')",
+        "click('{button 'Go'}', modifiers=['Shift'])",
+        evaluate="events",
     )
     assert [r.error for r in results] == [""] * 10
     assert events == ["over", "go", "go", "go", "double", "menu", "go"]
-    assert "checkbox 'agree', checked='false'" in text
-    assert "checkbox 'Pick', checked='true'" in text
-    assert "option 'red', selected=True" in text
-    assert "option 'green', selected=False" in text
-    assert "option 'blue', selected=True" in text
-    assert "combobox 'size' value='M'" in text
+    for line in (
+        "checkbox 'agree', checked='false'",
+        "checkbox 'Pick', checked='true'",
+        "option 'red', selected=True",
+        "option 'green', selected=False",
+        "option 'blue', selected=True",
+        "combobox 'size' value='M'",
+    ):
+        assert line in texts[-1]
 
 
 def test_mouse_scroll_drag_and_upload(tmp_path):
     (tmp_path / "cv.txt").write_text("hello")
-    results, events, _ = on_form(
-        "hover('{button:Go}')",
-        "drag_and_drop('{button:thing}', '{button:box}')",
-        "upload_file('{button:paper}', 'cv.txt')",
+    _, results, events = on_page(
+        FORM,
+        "hover('{button 'Go'}')",
+        "drag_and_drop('{button 'thing'}', '{button 'box'}')",
+        "upload_file('{button 'paper'}', 'cv.txt')",
         "scroll(0, 100)",
-        "click('{button:Far}')",
+        "click('{button 'Far'}')",
         "mouse_click(0, 0)",
         upload_dir=tmp_path,
+        evaluate="events",
     )
     assert [r.error for r in results] == [""] * 6
     assert events == ["over", "drag", "drop", "file cv.txt", "wheel", "far"]
 
 
 def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
-    results, events, _ = on_form(
-        "click('{button:Off}')", "click('999')", "fill('{button:Go}', 'x')", "press('{textbox:name}', 'NoSuchKey')"
+    actions = (
+        "click('{button 'Off'}')",
+        "click('999')",
+        "fill('{button 'Go'}', 'x')",
+        "press('{textbox 'name'}', 'NoSuchKey')",
     )
+    _, results, events = on_page(FORM, *actions, evaluate="events")
     assert "Timeout 500ms" in results[0].error
     assert "not enabled" in results[0].error
     assert results[1].error == 'ValueError: Could not find element with bid "999"'
@@ -133,19 +126,12 @@ setInterval(work, 330);</script>"""
 
 
 def test_right_actions_on_a_busy_page_are_carried_out_once():
-    async def play(env):
-        async with serve({"/": BUSY}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            age, go = bid_of(text, "spinbutton", "age"), bid_of(text, "button", "Go")
-            fills = (f"fill('{bid_of(text, 'Date', 'day')}', '2024-05-06')", f"fill('{age}', '42')")
-            results = [await env.step(action) for action in (*fills, f"click('{go}', modifiers=['Shift'])")]
-            return [r.error for r in results], await env.page.evaluate("events"), results[-1].observation.text
-
-    errors, events, text = in_browser(play)
-    assert errors == ["", "", ""]
+    fills = ("fill('{Date 'day'}', '2024-05-06')", "fill('{spinbutton 'age'}', '42')")
+    texts, results, events = on_page(BUSY, *fills, "click('{button 'Go'}', modifiers=['Shift'])", evaluate="events")
+    assert [r.error for r in results] == ["", "", ""]
     assert events == ["input", "change", "input", "shift"]
-    assert "Date 'day' value='2024-05-06'" in text
-    assert "spinbutton 'age' value=42" in text
+    assert "Date 'day' value='2024-05-06'" in texts[-1]
+    assert "spinbutton 'age' value=42" in texts[-1]
 
 
 SLOW_TO_ANSWER = """<title>t</title><div contenteditable aria-label=note style="width:90px;height:20px"></div>
@@ -159,26 +145,19 @@ for (const type of ['click', 'dblclick', 'input', 'keydown'])
 @pytest.mark.parametrize(
     ("actions", "events"),
     [
-        (["click('{Go}', modifiers=['Shift'])"], ["keydown shift", "click shift"]),
-        (["dblclick('{Go}', modifiers=['Shift'])"], ["keydown shift", *["click shift"] * 2, "dblclick shift"]),
+        (["click('{button 'Go'}', modifiers=['Shift'])"], ["keydown shift", "click shift"]),
+        (["dblclick('{button 'Go'}', modifiers=['Shift'])"], ["keydown shift", *["click shift"] * 2, "dblclick shift"]),
         (
-            ["keyboard_down('Shift')", "dblclick('{Go}', modifiers=['Alt'])"],
+            ["keyboard_down('Shift')", "dblclick('{button 'Go'}', modifiers=['Alt'])"],
             ["keydown shift", "keydown", "click", "click", "dblclick", "keydown shift"],
         ),
-        (["fill('{note}', 'x')"], ["input"]),
+        (["fill('{generic 'note'}', 'x')"], ["input"]),
     ],
 )
 def test_what_a_page_takes_longer_to_answer_than_an_action_waits_is_done_once(actions, events):
-    async def play(env):
-        async with serve({"/": SLOW_TO_ANSWER}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bids = {"{Go}": bid_of(text, "button", "Go"), "{note}": re.search(r"\[(\d+)\] generic .note.", text)[1]}
-            results = [await env.step(re.sub(r"{\w+}", lambda m: bids[m[0]], action)) for action in actions]
-            await env.page.wait_for_timeout(1000)  # of what comes late, too
-            return [r.error for r in results], await env.page.evaluate("events")
-
-    errors, found = in_browser(play, every_element=True)
-    assert not any(errors)
+    late = "new Promise((done) => setTimeout(() => done(events), 1000))"  # with what comes late, too
+    _, results, found = on_page(SLOW_TO_ANSWER, *actions, evaluate=late, every_element=True)
+    assert not any(r.error for r in results)
     assert found == events
 
 
@@ -462,34 +441,24 @@ def test_a_scroll_moves_what_is_in_the_middle_of_the_page_or_it_is_said_that_not
 
 def test_a_disabled_option_cannot_be_chosen_in_frames_either():
     page = "<title>t</title><select aria-label=size><option>S<optgroup disabled label=g><option>M</optgroup></select>"
-
-    async def play(env):
-        async with serve({"/": f"{page}<iframe src=/in></iframe>", "/in": page.replace("M", "&nbsp;M")}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bids = re.findall(r"\[(\w+)\] combobox 'size'", text)
-            results = [await env.step(f"select_option('{bid}', 'M')") for bid in bids]
-            return [r.error for r in results], results[-1].observation.text
-
-    errors, text = in_browser(play)
-    assert errors == ["Error: the option 'M' is disabled"] * 2
-    assert "value='M'" not in text
+    pages = {"/": f"{page}<iframe src=/in></iframe>", "/in": page.replace("M", "&nbsp;M")}
+    texts, results, _ = on_page(pages, *(f"select_option('{bid}', 'M')" for bid in ("4", "a4")))
+    assert [r.error for r in results] == ["Error: the option 'M' is disabled"] * 2
+    assert "value='M'" not in texts[-1]
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():
-    results, events, _ = on_form("click('{button:Go}'", "buy('{button:Go}')")
+    _, results, events = on_page(FORM, "click('{button 'Go'}'", "buy('{button 'Go'}')", evaluate="events")
     assert results[0].action == results[1].action == ""
     assert "Not an action" in results[0].error
     assert "No action 'buy'" in results[1].error
     assert events == []
 
 
-def test_messages_end_the_episode():
-    results, _, _ = on_form("send_msg_to_user('42')")
-    assert results[0].agent_done
-    assert results[0].message == "42"
-    results, _, _ = on_form("report_infeasible('no such shop')")
-    assert results[0].agent_done
-    assert results[0].message == "no such shop"
+@pytest.mark.parametrize(("name", "message"), [("send_msg_to_user", "42"), ("report_infeasible", "no such shop")])
+def test_messages_end_the_episode(name, message):
+    _, (result,), _ = on_page(FORM, f"{name}({message!r})")
+    assert (result.agent_done, result.message) == (True, message)
 
 
 def test_rewards_and_the_end_come_from_the_page():
@@ -566,16 +535,10 @@ def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
 
 def test_tabs_and_history():
     pages = {"/": "<title>one</title><a href='/two' target=_blank>two</a>", "/two": "<title>two</title>"}
-
-    async def play(env):
-        async with serve(pages) as url:
-            first = await env.reset(at(url + "/"))
-            results = [await env.step(f"click('{bid_of(first.text, 'link', 'two')}')")]
-            actions = ("tab_focus(0)", f"goto('{url}/two')", "go_back()", "go_forward()", "tab_close()")
-            results += [await env.step(action) for action in actions]
-            return [(r.error, r.observation.text.split("'")[1]) for r in results]
-
-    assert in_browser(play) == [("", "two"), ("", "one"), ("", "two"), ("", "one"), ("", "two"), ("", "two")]
+    actions = ("click('{link 'two'}')", "tab_focus(0)", "goto('/two')", "go_back()", "go_forward()", "tab_close()")
+    texts, results, _ = on_page(pages, *actions)
+    assert [r.error for r in results] == [""] * 6
+    assert [text.split("'")[1] for text in texts] == ["one", "two", "one", "two", "one", "two", "two"]
 
 
 def test_files_come_from_the_cache_and_going_back_sends_no_form_again_as_in_a_profile_without_a_guard():
@@ -686,12 +649,7 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
         "/module": late, "/booting": "<script>import('/module')</script>",
     }  # fmt: skip
 
-    async def play(env):
-        async with serve(pages) as url:
-            text = (await env.reset(at(url + "/"))).text
-            return (await env.step(f"click('{bid_of(text, 'button', 'run')}')")).observation.text
-
-    assert "RootWebArea 'shown'" in in_browser(play)
+    assert "RootWebArea 'shown'" in on_page(pages, "click('{button 'run'}')")[0][-1]
 
 
 POLLS = {
@@ -707,12 +665,8 @@ def test_a_page_that_asks_for_ever_is_not_waited_for(way):
         {POLLS[way]}; setTimeout(() => {{ document.title = 'given up'; }}, 20000);"""
     page = f"<title>start</title><button onclick='run()'>run</button><script>function run() {{ {run} }}</script>"
 
-    async def play(env):
-        async with serve({"/": page, "/news": "none"}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            return (await env.step(f"click('{bid_of(text, 'button', 'run')}')")).observation.text
-
-    assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
+    texts, _, _ = on_page({"/": page, "/news": "none"}, "click('{button 'run'}')", settle_cap_s=25)
+    assert "RootWebArea 'start'" in texts[-1]
 
 
 @pytest.mark.parametrize(
@@ -732,23 +686,14 @@ def test_a_script_that_was_written_as_html_never_runs_and_is_not_waited_for(writ
         "/part": "document.title = 'part'",
     }
 
-    async def play(env):
-        async with serve(pages) as url:
-            text = (await env.reset(at(url + "/"))).text
-            return (await env.step(f"click('{bid_of(text, 'button', 'write')}')")).observation.text
-
-    assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
+    assert "RootWebArea 'start'" in on_page(pages, "click('{button 'write'}')", settle_cap_s=25)[0][-1]
 
 
 def test_a_frame_with_too_many_elements_is_named_instead_of_shown():
     frame = "<p></p><script>for (let n = 0; n < 50001; n += 1) document.querySelector('p').append(new Image())</script>"
-
-    async def play(env):
-        async with serve({"/": "<title>start</title><iframe src=/frame></iframe>", "/frame": frame}) as url:
-            return [(await env.reset(at(url + "/"))).text, (await env.step("noop(0)")).observation.text]
-
+    pages = {"/": "<title>start</title><iframe src=/frame></iframe>", "/frame": frame}
     not_shown = "RootWebArea 'start'\n\tStaticText 'Not shown: more than 50000 elements.'"
-    assert in_browser(play, step_timeout_s=60) == [not_shown, not_shown]
+    assert on_page(pages, "noop(0)", step_timeout_s=60)[0] == [not_shown, not_shown]
 
 
 def test_a_page_that_sends_itself_messages_without_end_is_seen_all_the_same():
@@ -757,13 +702,8 @@ def test_a_page_that_sends_itself_messages_without_end_is_seen_all_the_same():
     port1.onmessage = () => { n += 1; document.title = n < 390 ? 'begun' : 'later'; port2.postMessage(0); };
     document.querySelector('button').onclick = () => { n = 0; port2.postMessage(0); };
     </script>"""
-
-    async def play(env):
-        async with serve({"/": page}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            return (await env.step(f"click('{bid_of(text, 'button', 'b')}')")).observation.text
-
-    assert "RootWebArea 'later'" in in_browser(play, settle_cap_s=600, step_timeout_s=60)
+    texts, _, _ = on_page(page, "click('{button 'b'}')", settle_cap_s=600, step_timeout_s=60)
+    assert "RootWebArea 'later'" in texts[-1]
 
 
 def test_the_observation_waits_for_a_conversation_to_begin_and_for_the_first_words():
@@ -802,14 +742,7 @@ def test_what_a_page_inserts_while_it_is_read_has_ids_too():
       host.attachShadow({mode: 'open'}).append(make('inside'));
     }).observe(document, {subtree: true, attributes: true, attributeFilter: ['bid']});
     </script>"""
-
-    async def play(env):
-        async with serve({"/": page}) as url:
-            first = (await env.reset(at(url + "/"))).text
-            await env.step(f"click('{bid_of(first, 'button', 'late')}')")
-            return first, (await env.step("noop(0)")).observation.text
-
-    first, after = in_browser(play)
+    (first, _, after), _, _ = on_page(page, "click('{button 'late'}')", "noop(0)")
     ids = re.findall(r"\[(\d+)\]", first)
     assert len(ids) == len(set(ids))
     assert bid_of(first, "button", "inside")
@@ -836,38 +769,6 @@ def test_hosts_outside_the_allow_list_are_blocked_and_counted():
     assert "outside the hosts" in direct.error
     assert files.blocked == 1
     assert "root:" not in files.observation.text
-
-
-def test_web_sockets_to_other_hosts_do_not_get_through_either():
-    reached = []
-
-    async def knock(path, writer):
-        reached.append(path)
-
-    page = """<title>home</title><script>
-    document.title = 'asking';
-    const socket = new WebSocket('OTHER/socket');
-    socket.onerror = () => { document.title = 'refused'; };</script>"""
-
-    async def play(env):
-        async with serve({"/socket": knock}) as other:
-            home = page.replace("OTHER", other.replace("http", "ws"))
-            async with serve({"/": home}) as url:
-                await env.reset(at(url + "/"))
-                return (await env.step("noop(500)")).observation.text
-
-    assert "RootWebArea 'refused'" in in_browser(play)
-    assert reached == []
-
-
-def test_unknown_pages_are_refused_with_the_nearest_name():
-    async def play(env):
-        await env.reset(miniwob("click-buton"))
-
-    with pytest.raises(
-        DataError, match=r"unknown MiniWoB page 'miniwob.click-buton'; did you mean 'miniwob.click-button'"
-    ):
-        in_browser(play)
 
 
 def test_a_step_before_a_reset_is_an_error():

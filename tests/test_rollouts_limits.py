@@ -209,9 +209,12 @@ def test_forbidden_addresses_are_not_asked(way):
 
 
 @pytest.mark.browser
-def test_forbidden_addresses_leave_a_site_its_sockets():
-    asked, guard, _ = attempt(TRIES["socket"], Limits(forbidden=(re.compile("/private/"),)))
-    assert ("SOCKET", "/got") in asked
+@pytest.mark.parametrize(
+    ("method", "script"), [("SOCKET", TRIES["socket"]), ("POST", "fetch('/got', {method: 'POST'})")]
+)
+def test_what_is_not_forbidden_is_sent(method, script):
+    asked, guard, _ = attempt(script, Limits(forbidden=(re.compile("/private/"),)))
+    assert (method, "/got") in asked
     assert not guard.blocked
 
 
@@ -231,13 +234,6 @@ def test_a_refused_connection_is_counted_and_not_laid_at_the_agent_s_door():
     answer, guard = asyncio.run(connect())
     assert b"403" in answer
     assert (guard.blocked, guard.reason) == (1, "")
-
-
-@pytest.mark.browser
-def test_what_is_not_forbidden_is_sent():
-    asked, guard, _ = attempt("fetch('/got', {method: 'POST'})", Limits(forbidden=(re.compile("/private/"),)))
-    assert ("POST", "/got") in asked
-    assert not guard.blocked
 
 
 @pytest.mark.browser

@@ -1,12 +1,10 @@
 """What agent and judge see: BrowserGym's lines and bids, without the page's own display of goal and reward."""
 
 import json
-import re
 
 import pytest
-from rollouts_builders import at, bid_of, in_browser, miniwob, serve
+from rollouts_builders import in_browser, miniwob, on_page
 
-from webrl.rollouts.html import remove_elements
 from webrl.rollouts.observe import flatten_axtree, framed_axtree
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
@@ -111,12 +109,6 @@ def test_hidden_elements_take_their_texts_with_them():
     assert flatten_axtree([]) == ""
 
 
-def test_elements_are_cut_out_of_html_by_id():
-    html = "<html><body><p id='query'>secret<b>x</b></p><i>kept</i></body></html>"
-    assert "secret" not in remove_elements(html, ["query", "absent"])
-    assert "kept" in remove_elements(html, ["query", "absent"])
-
-
 @pytest.mark.browser
 def test_screenshots_are_pngs_at_browsergyms_scale():
     async def play(env):
@@ -148,12 +140,7 @@ def test_numbers_in_simplified_html_can_be_acted_on():
 def test_a_page_with_eighty_thousand_nodes_is_observed():
     body = "<title>big</title>" + "".join(f"<p>line {i}</p>" for i in range(40_000)) + "<button>end</button>"
 
-    async def play(env):
-        async with serve({"/": body}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            return text, await env.step(f"click('{bid_of(text, 'button', 'end')}')")
-
-    text, result = in_browser(play, step_timeout_s=120)
+    (text, _), (result,), _ = on_page(body, "click('{button 'end'}')", step_timeout_s=120)
     assert text.count("paragraph") == 40_000
     assert not result.error
 
@@ -168,23 +155,11 @@ HALVES = """<!doctype html><meta charset=utf-8><script>document.title = 'top \\u
 @pytest.mark.browser
 @pytest.mark.parametrize("form", ["axtree", "html"])
 def test_half_an_emoji_in_a_page_or_an_action_is_a_replacement_character(form):
-    async def play(env):
-        async with serve({"/": HALVES}) as url:
-            texts = [(await env.reset(at(url + "/"))).text]
-            ids = [re.search(rf"\[(\d+)\] {role}", texts[0]) for role in ("button", "textbox")]
-            button, field = [found[1] for found in ids] if form == "axtree" else ("0", "1")
-            clicked = "click('{}')" if form == "axtree" else "click(bid='{}')"
-            for action in (
-                clicked.format(button),
-                rf"fill('{field}', 'hi \ud83d')",
-                f"fill('{field}', '\ud83d\ude00\ude00')",
-            ):
-                result = await env.step(action)
-                assert not result.error
-                texts.append(result.observation.text + result.action)
-            return texts
-
-    texts = in_browser(play, observation=form, every_element=True)
+    button, field = ("{button}", "{textbox}") if form == "axtree" else ("0", "1")
+    fills = (rf"fill('{field}', 'hi \ud83d')", f"fill('{field}', '\ud83d\ude00\ude00')")
+    texts, results, _ = on_page(HALVES, f"click('{button}')", *fills, observation=form, every_element=True)
+    assert [result.error for result in results] == [""] * 3
+    texts[1:] = [text + result.action for text, result in zip(texts[1:], results, strict=True)]
     for text in texts:
         assert "\ufffd done" in text or "65533" in text
         text.encode()
@@ -201,11 +176,5 @@ def test_half_an_emoji_in_a_page_or_an_action_is_a_replacement_character(form):
 def test_a_page_that_replaces_its_frames_all_the_time_is_observed():
     page = """<title>t</title><button>stays</button><div id=d></div><script>setInterval(() => {
       d.innerHTML = '<iframe src=/in></iframe><iframe srcdoc="<p>x"></iframe>' }, 40)</script>"""
-
-    async def play(env):
-        async with serve({"/": page, "/in": "<title>in</title><button>x</button>"}) as url:
-            first = await env.reset(at(url + "/"))
-            return [first, *[(await env.step("noop(0)")).observation for _ in range(5)]]
-
-    for observation in in_browser(play):
-        assert "button 'stays'" in observation.text
+    texts, _, _ = on_page({"/": page, "/in": "<title>in</title><button>x</button>"}, *["noop(0)"] * 5)
+    assert all("button 'stays'" in text for text in texts)

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from rollouts_builders import at, bid_of, in_browser, serve
+from rollouts_builders import on_page
 
 from webrl.rollouts.execute import ActionFailed, find_uploads
 
@@ -48,29 +48,17 @@ def test_no_name_leads_out_of_the_folder(folder, name):
 
 @pytest.mark.browser
 def test_a_page_reads_uploads_from_the_folder_only(folder):
-    async def play(env):
-        async with serve({"/": READER}) as url:
-            first = await env.reset(at(url + "/"))
-            bid = bid_of(first.text, "button", "paper")
-            outside = [await env.step(f"upload_file('{bid}', {name!r})") for name in ("../secret.txt", "link.txt")]
-            inside = await env.step(f"upload_file('{bid}', 'cv.txt')")
-            return outside, inside.error, (await env.step("noop(500)")).observation.text
-
-    outside, error, text = in_browser(play, upload_dir=folder)
+    uploads = [f"upload_file('{{button 'paper'}}', {name!r})" for name in ("../secret.txt", "link.txt", "cv.txt")]
+    texts, (*outside, inside, _), _ = on_page(READER, *uploads, "noop(500)", upload_dir=folder)
     assert all("is not a file of the upload folder" in result.error for result in outside)
-    assert error == ""
-    assert "RootWebArea 'hello'" in text
+    assert inside.error == ""
+    assert "RootWebArea 'hello'" in texts[-1]
 
 
 @pytest.mark.browser
 def test_without_a_folder_nothing_is_uploaded(folder):
-    async def play(env):
-        async with serve({"/": READER}) as url:
-            first = await env.reset(at(url + "/"))
-            bid = bid_of(first.text, "button", "paper")
-            named = await env.step(f"upload_file('{bid}', {str(folder.parent / 'secret.txt')!r})")
-            return named, await env.step(f"mouse_upload_file(10, 10, {str(folder.parent / 'secret.txt')!r})")
-
-    for result in in_browser(play):
+    name = str(folder.parent / "secret.txt")
+    uploads = (f"upload_file('{{button 'paper'}}', {name!r})", f"mouse_upload_file(10, 10, {name!r})")
+    for result in on_page(READER, *uploads)[1]:
         assert "rollout.upload_dir is not set" in result.error
         assert "planted" not in result.observation.text

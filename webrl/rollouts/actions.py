@@ -519,18 +519,17 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
     """The action of a call. Raises ActionError."""
     known = _known_names(dialect)
     lower = name.lower()
+    values = [*positional, *keywords.values()]
     if dialect == "webrl":
         if lower in known:
             return bind_webrl(lower, positional, keywords)
-        raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
-    values = [*positional, *keywords.values()]
-    if meant := _alias(lower, values):
+    elif meant := _alias(lower, values):
         arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
         if meant == "scroll":
             positional, keywords = _DIRECTIONS[values[0].lower()], {}
         bound = bind(meant, ACTIONS[meant], positional, keywords)
         return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
-    if lower in known:
+    elif lower in known:
         return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
     raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
 

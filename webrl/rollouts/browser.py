@@ -62,10 +62,6 @@ _ARGS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",
 )
-_WINDOW_ARGS = ("--ozone-platform-hint=auto",)  # a Wayland desktop without X
-_HIDDEN_DEFAULTS = ("--hide-scrollbars",)
-
-
 NO_WINDOW = (
     "no Chromium with a window found (chromium-headless-shell has none); run `playwright install chromium`, or "
     "`apt-get install chromium` (Debian), or set WEBRL_CHROMIUM to an executable"
@@ -164,8 +160,9 @@ class Browser:
                 executable_path=executable,
                 timeout=LAUNCH_TIMEOUT_S * 1000,
                 headless=not self._visible,
-                args=[*_ARGS, *(_WINDOW_ARGS if self._visible else ()), "--remote-debugging-port=0"],
-                ignore_default_args=list(_HIDDEN_DEFAULTS),
+                # The hint: a Wayland desktop without X.
+                args=[*_ARGS, *(["--ozone-platform-hint=auto"] * self._visible), "--remote-debugging-port=0"],
+                ignore_default_args=["--hide-scrollbars"],
                 handle_sigint=False,
                 handle_sigterm=False,
                 handle_sighup=False,

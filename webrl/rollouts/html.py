@@ -163,15 +163,9 @@ def _is_seen(node: Any, width: float, height: float) -> bool:
 
 
 def _attributes(node: Any) -> dict[str, str]:
-    shown = {}
-    for name in SHOWN_ATTRIBUTES:
-        value = node.get(name, "")
-        if name == "type" and value == "hidden":
-            continue
-        value = value.strip()[:MAX_TEXT]
-        if value:
-            shown[name] = value
-    return shown
+    values = {name: node.get(name, "") for name in SHOWN_ATTRIBUTES}
+    shown = {name: value.strip()[:MAX_TEXT] for name, value in values.items() if (name, value) != ("type", "hidden")}
+    return {name: value for name, value in shown.items() if value}
 
 
 def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:

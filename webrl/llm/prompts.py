@@ -255,11 +255,18 @@ def policy_messages(
 ) -> list[Message]:
     """Messages of the `chat` formats; the assistant answers with the action alone.
 
-    `rounds` begins with rounds of other tasks, and has the page before the history; in another dialect than browsergym
-    it is `examples`.
+    `rounds` begins with rounds of other tasks, and has the page before the history.
+
+    Raises:
+        StageError: `rounds` in another dialect than browsergym's.
     """
     texts = _texts()
-    rounds = texts["rounds"] if prompt == "rounds" and dialect == "browsergym" else None
+    if prompt == "rounds" and dialect != "browsergym":
+        raise StageError(
+            f"prompt 'rounds' shows answers in browsergym's actions, and rollout.dialect is {dialect!r}: set "
+            "models.prompt=examples, or rollout.dialect=browsergym"
+        )
+    rounds = texts["rounds"] if prompt == "rounds" else None
 
     def ask(goal: str, past: Sequence[str], page: str) -> Message:
         parts = ["History:\n" + ("\n".join(past) or "none"), f"Page:\n{page}"]

@@ -47,19 +47,15 @@ INTERACTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt that fits, and what did not.
+    """A prompt that fits.
 
-    Example: `Prompt(ids=(0, 1, …), observation="RootWebArea …", num_page_tokens_cut=0, num_history_cut=0)`
+    Example: `Prompt(ids=(0, 1, …), observation="RootWebArea …")`
     """
 
     ids: tuple[int, ...]
     """[P] token ids, the answer's header included."""
     observation: str
     """The page text that it contains."""
-    num_page_tokens_cut: int = 0
-    """Tokens of the page left out (before any note about it)."""
-    num_history_cut: int = 0
-    """Oldest past steps left out."""
     image: bytes | None = None
     """PNG that the image tokens among `ids` represent; None for a text-only prompt."""
 
@@ -124,11 +120,9 @@ def fit_prompt(
         shown = cut(tokenised, room) if num_tokens > room or is_clipped else page
         ids = encode(start, shown)
         if len(ids) <= max_tokens:
-            break
+            return Prompt(tuple(ids), shown)
         # Tokens at the seams may not add up; take the excess off the page and try again.
         room -= len(ids) - max_tokens
-    num_cut = 0 if shown == page else max(0, num_tokens - (len(ids) - fixed))
-    return Prompt(tuple(ids), shown, num_cut, start)
 
 
 def cut_tail(page: Page, room: int) -> str:

@@ -223,7 +223,7 @@ def check_sight(config: RunConfig, name: str) -> None:
     Raises:
         ModelError: screenshots for a model of text, or text alone for one that sees.
     """
-    size, known = config.rollout.image_size, config_of(name) if model_folder(name) else None
+    size, known = config.rollout.image_size, config_of(name) if model_folder(base_of(name) or name) else None
     if size is not None and known is not None and not hasattr(known, "vision_config"):
         raise ModelError(
             f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,12 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm.interface import Sampling
 from webrl.llm.local.model import LocalModel
 
-PICTURE_TOKEN = {
+_QWEN = ("qwen2_5_vl", "qwen3_vl", "qwen3_5")
+IN_TEMPLATE = {
     "gemma3": "<start_of_image>",
-    "idefics3": "<image>",
-    "lfm2_vl": "<image>",
-    "smolvlm": "<image>",
-    "qwen2_5_vl": "<|image_pad|>",
-    "qwen3_vl": "<|image_pad|>",
-    "qwen3_5": "<|image_pad|>",
+    **dict.fromkeys(("idefics3", "lfm2_vl", "smolvlm"), "<image>"),
+    **dict.fromkeys(_QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }
-IN_TEMPLATE = {"qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
-IN_TEMPLATE["qwen3_vl"] = IN_TEMPLATE["qwen3_5"] = IN_TEMPLATE["qwen2_5_vl"]
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
     "{% for b in m['content'] %}{% if b['type'] == 'image' %}PICTURE{% elif b['type'] == 'text' %}{{ b['text'] }}"
@@ -85,7 +81,7 @@ def _tokenizer(special: list[str], **named: str) -> Any:
 
 
 def _template(family: str) -> str:
-    return TEMPLATE.replace("PICTURE", IN_TEMPLATE.get(family, PICTURE_TOKEN[family]))
+    return TEMPLATE.replace("PICTURE", IN_TEMPLATE[family])
 
 
 def _idefics3_processor() -> Any:
@@ -204,34 +200,25 @@ def _qwen(family: str, text: dict[str, Any], tokenizer: Any) -> Any:
         rope |= {"partial_rotary_factor": 1.0}
         text |= {"layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 8}
         text |= {"linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in _QWEN_IDS.items()}
+    names = ("image_pad", "video_pad", "vision_start", "vision_end")
+    keys = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    ids = {key: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in zip(keys, names, strict=True)}
     config = AutoConfig.for_model(family, text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)
     return AutoModelForImageTextToText.from_config(config)
 
 
-_QWEN_IDS = {
-    "image_token_id": "image_pad",
-    "video_token_id": "video_pad",
-    "vision_start_token_id": "vision_start",
-    "vision_end_token_id": "vision_end",
-}
 _PROCESSORS = {
     "gemma3": _gemma3_processor,
     "idefics3": _idefics3_processor,
     "lfm2_vl": lambda: lfm2_builders.build_processor(_tokenizer(lfm2_builders.SPECIAL), _template("lfm2_vl")),
     "smolvlm": _smolvlm_processor,
-    "qwen2_5_vl": lambda: _qwen_processor("qwen2_5_vl"),
-    "qwen3_vl": lambda: _qwen_processor("qwen3_vl"),
-    "qwen3_5": lambda: _qwen_processor("qwen3_5"),
+    **{family: partial(_qwen_processor, family) for family in _QWEN},
 }
 _MODELS = {
     "gemma3": _gemma3,
-    "idefics3": lambda text, tokenizer: _idefics("idefics3", text, tokenizer),
+    **{family: partial(_idefics, family) for family in ("idefics3", "smolvlm")},
     "lfm2_vl": lfm2_builders.build_model,
-    "smolvlm": lambda text, tokenizer: _idefics("smolvlm", text, tokenizer),
-    "qwen2_5_vl": lambda text, tokenizer: _qwen("qwen2_5_vl", text, tokenizer),
-    "qwen3_vl": lambda text, tokenizer: _qwen("qwen3_vl", text, tokenizer),
-    "qwen3_5": lambda text, tokenizer: _qwen("qwen3_5", text, tokenizer),
+    **{family: partial(_qwen, family) for family in _QWEN},
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled, sampled_together
+from eyes_builders import IN_TEMPLATE, build_vlm, png, sampled, sampled_together
 from PIL import Image
 
 from webrl.errors import ModelError
@@ -16,7 +16,7 @@ from webrl.llm.local.runner import pad_left
 from webrl.llm.pictures import shown_size, shrink
 from webrl.llm.tokens import encode_chat, end_token_ids
 
-FAMILIES = sorted(PICTURE_TOKEN)
+FAMILIES = sorted(IN_TEMPLATE)
 TRLS_NAMES = {"lfm2_vl": "lfm2_2_5_vl", "qwen3_5": "qwen3_5_nothink"}
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
 LONG = [Message("system", "Act."), Message("user", "Goal: click the red button, then wait for [12] button 'OK'")]
@@ -76,7 +76,8 @@ def test_the_families_own_chat_templates_have_a_place_for_the_picture(seeing, mo
 
 def test_an_answer_after_a_picture_is_scored_alike_alone_padded_and_by_the_sampler(seeing):
     eyes, model = seeing
-    pngs = [png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), dot=60)]
+    # of LFM2-VL: six tiles and a thumbnail, as many the other way, and one tile
+    pngs = [png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), (40, 24))]
     prompts = [eyes.encode(m, eyes.look(p)) for m, p in zip((SHORT, LONG, SHORT), pngs, strict=True)]
     answers = sampled_together(eyes, model, prompts, pngs)
     together = score(eyes, model, prompts, [a.ids for a in answers], pngs)

@@ -27,9 +27,9 @@ def prompts(count, longest=120, seed=0):
     return [[draw.randrange(5, 300) for _ in range(draw.randrange(3, longest))] for _ in range(count)]
 
 
-def run(folder, use, dtype="float32", **engine):
+def run(folder, use, dtype="float32", device="cpu", **engine):
     async def main():
-        models = ModelsConfig(dtype=dtype, device="cpu")
+        models = ModelsConfig(dtype=dtype, device=device)
         async with open_model(str(folder), EngineConfig(**{"num_threads": 1, **engine}), models) as model:
             return await use(model)
 
@@ -40,16 +40,24 @@ async def generate_all(model, some, sampling=SAMPLING):
     return await asyncio.gather(*[model.generate(p, replace(sampling, seed=i)) for i, p in enumerate(some)])
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
-def test_sampled_logprobs_equal_a_plain_forward_pass(folder, dtype, tolerance):
+@pytest.mark.parametrize(
+    ("device", "dtype", "tolerance"),
+    [
+        ("cpu", "float32", 1e-4),
+        ("cpu", "bfloat16", 0.15),
+        pytest.param("cuda", "float32", 1e-2, marks=pytest.mark.gpu),
+        pytest.param("cuda", "bfloat16", 0.3, marks=pytest.mark.gpu),
+    ],
+)
+def test_sampled_logprobs_equal_a_plain_forward_pass(folder, device, dtype, tolerance):
     some = prompts(20)
-    answers = run(folder, lambda m: generate_all(m, some), dtype, max_batch=6)
+    answers = run(folder, lambda m: generate_all(m, some), dtype, device, max_batch=6)
     assert {len(a.ids) for a in answers} != {12}, "some answers must end early, to exercise leaving the batch"
     for prompt, answer in zip(some, answers, strict=True):
         assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
 
 
-def test_answers_depend_on_their_seed_and_not_on_their_neighbours(folder):
+def test_answers_depend_on_their_seed_and_not_on_their_neighbours_or_threads(folder):
     some = prompts(10)
 
     async def alone_and_together(model):
@@ -60,6 +68,8 @@ def test_answers_depend_on_their_seed_and_not_on_their_neighbours(folder):
     together, alone, other = run(folder, alone_and_together)
     assert [a.ids for a in together] == [a.ids for a in alone]
     assert other.ids != together[0].ids
+    threaded = run(folder, lambda m: generate_all(m, some), num_threads=3, max_batch=2)
+    assert [a.ids for a in threaded] == [a.ids for a in alone]
 
 
 def test_an_answer_ends_at_the_end_token_and_keeps_it(folder):
@@ -156,41 +166,25 @@ def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message)
         run(tmp_path, lambda m: m.close())
 
 
-def test_a_folder_that_is_not_below_a_model_is_not_looked_for_on_the_hub(folder, monkeypatch):
+def test_a_folder_below_a_model_is_not_looked_for_on_the_hub_and_a_file_is_no_folder(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     with pytest.raises(ModelError, match=f"model folder '{folder.name}/checkpoint-9' does not exist"):
         model_folder(f"{folder.name}/checkpoint-9")
     assert model_folder("surely/on-the-hub") is None
-
-
-def test_a_file_in_place_of_a_model_folder_is_a_clear_error(tmp_path):
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(b"")
     with pytest.raises(ModelError, match=r"model '.*model\.safetensors' is a file; name its folder"):
-        model_folder(str(weights))
+        model_folder(str(folder / "model.safetensors"))
 
 
 def test_closing_gives_torch_its_threads_back(folder):
     import torch
 
-    async def ask(model):
-        await generate_all(model, prompts(3))
-
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        run(folder, ask)
+        run(folder, lambda m: generate_all(m, prompts(3)))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_threads_of_a_small_model_share_the_requests(folder):
-    some = prompts(12)
-    alone, together = (
-        run(folder, lambda m: generate_all(m, some), **e) for e in ({}, {"num_threads": 3, "max_batch": 2})
-    )
-    assert [a.ids for a in together] == [a.ids for a in alone]
 
 
 def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tmp_path):
@@ -200,20 +194,6 @@ def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tm
     save_file({name: weight * float("nan") for name, weight in load_file(path).items()}, path, {"format": "pt"})
     with pytest.raises(ModelError, match=r"are nan: the folder is damaged, or its training diverged \(lower lr\)"):
         run(tmp_path, lambda m: generate_all(m, prompts(1)))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-2), ("bfloat16", 0.3)])
-def test_sampled_logprobs_on_a_gpu_equal_a_plain_forward_pass(folder, dtype, tolerance):
-    some = prompts(20)
-
-    async def main():
-        models = ModelsConfig(device="cuda", dtype=dtype)
-        async with open_model(str(folder), EngineConfig(max_batch=6), models) as model:
-            return await generate_all(model, some)
-
-    for prompt, answer in zip(some, asyncio.run(main()), strict=True):
-        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
 
 
 def test_a_text_model_refuses_an_image_by_name(folder):

@@ -13,6 +13,7 @@ from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.policy import ModelPolicy
+from webrl.llm.servers.openai import OpenAIModel
 
 PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)
@@ -46,30 +47,16 @@ def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, eng
 
 
 @pytest.mark.parametrize("token_list", [True, False])
-def test_ids_and_logprobs_come_through_exactly_from_a_list_of_ids_or_from_token_names(folder, token_list):
+def test_ids_and_logprobs_come_through_exactly_and_nothing_is_left_to_the_servers_own_settings(folder, token_list):
     async def both(client, local, server):
-        return await client.generate(PROMPT, SAMPLING), await local.generate(PROMPT, SAMPLING)
+        remote = await client.generate(PROMPT, SAMPLING)
+        return remote, await local.generate(PROMPT, SAMPLING), server.bodies[-1]
 
-    remote, local = run(folder, both, token_list=token_list)
+    remote, local, body = run(folder, both, token_list=token_list)
     assert remote == local
     assert remote.logprobs == pytest.approx(score(folder, PROMPT, remote.ids), abs=1e-4)
-
-
-def test_nothing_is_left_to_the_servers_generation_config(folder):
-    async def ask(client, local, server):
-        await client.generate(PROMPT, SAMPLING)
-        return server.bodies[-1]
-
-    body = run(folder, ask)
-    assert {k: body[k] for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")} == {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "seed": 3,
-    }
-    assert body["stop_token_ids"] == [3]
+    settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 3}
+    assert body | settings | {"stop_token_ids": [3]} == body
 
 
 def test_choices_are_scored_whether_or_not_they_are_among_the_top_tokens(folder):
@@ -114,18 +101,16 @@ def test_lasting_failure_is_a_policy_error_that_says_what_happened(folder, fault
     run(folder, ask, max_retries=1, timeout_s=0.3 if fault in ("hang", "trickle") else 10.0)
 
 
-def test_a_refused_request_is_not_retried(folder):
-    async def ask(client, local, server):
-        server.faults.append("400")
+def test_requests_spread_over_servers_a_refused_one_is_not_retried_and_a_failing_server_is_rested(folder):
+    async def ask(client, local, first, second):
+        first.faults.append("400")
+        second.faults.append("400")
         with pytest.raises(PolicyError, match="told to answer 400"):
             await client.generate(PROMPT, SAMPLING)
-        return len(server.bodies)
-
-    assert run(folder, ask) == 1
-
-
-def test_requests_spread_over_servers_and_a_failing_one_is_rested(folder):
-    async def ask(client, local, first, second):
+        assert len(first.bodies) + len(second.bodies) == 1
+        for server in (first, second):
+            server.faults.clear()
+            server.bodies.clear()
         await asyncio.gather(*[client.generate(PROMPT, SAMPLING) for _ in range(8)])
         spread = len(first.bodies), len(second.bodies)
         first.faults.extend(["500"] * 100)
@@ -165,25 +150,13 @@ def test_a_hosted_model_without_tokenizer_answers_chat(folder):
     assert isinstance(run(folder, ask, name="gpt-test").text, str)
 
 
-def test_an_unserved_model_name_is_a_clear_error(folder):
+def test_an_unserved_model_name_and_bad_urls_are_clear_errors(folder):
     with pytest.raises(ModelError, match="'other' is not served"):
         run(folder, lambda *_: None, engine={"model_name": "other"})
-
-
-@pytest.mark.parametrize(
-    ("urls", "message"),
-    [
-        ((), "set engine.urls"),
-        (("http://127.0.0.1:9/v1",), "no model server"),
-    ],
-)
-def test_bad_urls_are_clear_errors(folder, urls, message):
-    async def main():
-        async with open_model(str(folder), EngineConfig(kind="openai", urls=urls, max_retries=0), ModelsConfig()):
-            pass
-
-    with pytest.raises(ModelError, match=message):
-        asyncio.run(main())
+    for urls, message in (((), "set engine.urls"), (("http://127.0.0.1:9/v1",), "no model server")):
+        engine = EngineConfig(kind="openai", urls=urls, max_retries=0)
+        with pytest.raises(ModelError, match=message):
+            asyncio.run(OpenAIModel.connect(str(folder), engine))
 
 
 class Newer(ChatServer):

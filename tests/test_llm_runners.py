@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import transformers
 from llm_builders import build_tokenizer, score
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -73,45 +74,34 @@ def test_decoding_steps_equal_one_pass_over_the_whole_text_as_rows_leave(changes
         logits = runner.decode(last, cache)
 
 
-def save(folder, config_class, model_class, **extra):
+OTHERS = {
+    "Mistral": {"sliding_window": 16},
+    "Gemma3": {"sliding_window": 16, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "Lfm2": {"layer_types": ["conv", "full_attention"]},
+    "Qwen2": {},
+}
+
+
+def save(folder, kind):
+    """A tiny model of an architecture with its tokenizer; returns the folder's name."""
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
+    config_class = getattr(transformers, f"{'Gemma3Text' if kind == 'Gemma3' else kind}Config")
+    size = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
     config = config_class(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        eos_token_id=tokenizer.eos_token_id,
-        **extra,
-    )
-    model_class(config).save_pretrained(folder)
-    return folder
-
-
-def architecture(kind):
-    import transformers
-
-    extra = {
-        "Mistral": {"sliding_window": 16},
-        "Gemma3": {"sliding_window": 16, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention"]},
-        "Lfm2": {"layer_types": ["conv", "full_attention"]},
-        "Qwen2": {},
-    }[kind]
-    name = "Gemma3Text" if kind == "Gemma3" else kind
-    return getattr(transformers, f"{name}Config"), getattr(transformers, f"{kind}ForCausalLM"), extra
+        **size, **heads, initializer_range=0.2, eos_token_id=tokenizer.eos_token_id, **OTHERS[kind]
+    )  # fmt: skip
+    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(folder)
+    return str(folder)
 
 
 def test_a_model_that_writes_answers_whole_ends_between_two_of_them_when_it_is_closed(tmp_path):
-    config, model_class, extra = architecture("Mistral")
-    folder = save(tmp_path, config, model_class, **extra)
+    folder = save(tmp_path, "Mistral")
 
     async def main():
-        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+        async with open_model(folder, EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
             sampling = Sampling(max_new_tokens=150, temperature=0.0)
             tasks = [asyncio.create_task(model.generate([5, 6, i], sampling)) for i in range(7, 19)]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -123,16 +113,15 @@ def test_a_model_that_writes_answers_whole_ends_between_two_of_them_when_it_is_c
     assert all("closed" in str(error) for error in failed)
 
 
-@pytest.mark.parametrize("kind", ["Qwen2", "Mistral", "Gemma3", "Lfm2"])
+@pytest.mark.parametrize("kind", OTHERS)
 def test_every_architecture_samples_exactly_and_a_slow_one_says_so(kind, tmp_path, caplog):
-    config, model_class, extra = architecture(kind)
-    folder = save(tmp_path, config, model_class, **extra)
+    folder = save(tmp_path, kind)
     draw = random.Random(1)
     some = [[draw.randrange(5, 300) for _ in range(draw.randrange(3, 60))] for _ in range(5)]
 
     async def main():
         models = ModelsConfig(device="cpu", dtype="float32")
-        async with open_model(str(folder), EngineConfig(max_batch=3, num_threads=1), models) as model:
+        async with open_model(folder, EngineConfig(max_batch=3, num_threads=1), models) as model:
             jobs = [model.generate(p, Sampling(max_new_tokens=4 + 3 * i, seed=i)) for i, p in enumerate(some)]
             scored = [model.choice_logprobs(p, [7, 8]) for p in some]
             return await asyncio.gather(asyncio.gather(*jobs), asyncio.gather(*scored))

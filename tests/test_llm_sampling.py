@@ -1,4 +1,4 @@
-"""Draws follow their distribution, log-probs are always the model's own, and biased training is refused."""
+"""Draws follow their distribution, and log-probs are always the model's own."""
 
 import math
 import random
@@ -7,12 +7,10 @@ import pytest
 import torch
 from llm_builders import build_tokenizer, save_tiny_model
 
-from webrl.config import RolloutConfig
-from webrl.errors import ModelError, UsageError
+from webrl.errors import ModelError
 from webrl.llm.interface import Sampling
 from webrl.llm.loading import tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.local.runner import draw_tokens
-from webrl.llm.policy import check_sampling
 
 PROBABILITIES = [0.5, 0.3, 0.15, 0.05, 0.0]
 
@@ -57,14 +55,6 @@ def test_the_largest_uniform_number_never_points_past_the_last_possible_token():
 
     tokens, _ = draw_tokens(torch.tensor([PROBABILITIES]).log(), [Sampling()], [Top()])
     assert tokens == [3]
-
-
-def test_biased_sampling_is_refused_for_training_only():
-    config = RolloutConfig(temperature=0.7)
-    with pytest.raises(UsageError, match=r"rollout.temperature=0.7: training rollouts need temperature 1"):
-        check_sampling(config, training=True)
-    check_sampling(config, training=False)
-    check_sampling(RolloutConfig(), training=True)
 
 
 def test_tokenizer_fingerprint_survives_saving_and_sees_a_changed_vocabulary(tmp_path):

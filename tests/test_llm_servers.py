@@ -74,24 +74,20 @@ def test_stop_leaves_nothing_of_the_process_group(tmp_path):
     assert wait_until(lambda: all(gone(pid) for pid in pids(tmp_path / "server.log")))
 
 
-def test_a_server_that_ends_while_it_starts_is_an_error_with_its_log(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "timeout_s", "said"),
+    [
+        ("print('no such GPU'); raise SystemExit(3)", 30, "(?s)ended while it started.*server.log.*no such GPU"),
+        ("import time; time.sleep(600)", 0.5, r"not healthy within 0\.5 s"),
+    ],
+)
+def test_a_server_that_ends_while_it_starts_or_never_gets_healthy_is_an_error(tmp_path, code, timeout_s, said):
     async def main():
-        server = process(tmp_path, "print('no such GPU'); raise SystemExit(3)")
+        server = process(tmp_path, code)
         server.start()
-        with pytest.raises(ModelError, match=r"(?s)ended while it started.*server.log.*no such GPU"):
-            await server.wait_healthy(30)
+        with pytest.raises(ModelError, match=said):
+            await server.wait_healthy(timeout_s)
         await server.stop()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_never_gets_healthy_is_an_error(tmp_path):
-    async def main():
-        server = process(tmp_path, "import time; time.sleep(600)")
-        server.start()
-        with pytest.raises(ModelError, match=r"not healthy within 0.5 s"):
-            await server.wait_healthy(0.5)
-        server.kill()
 
     asyncio.run(main())
 

@@ -109,14 +109,6 @@ def test_the_system_text_is_added_unless_a_template_leaves_it_out_on_purpose(rol
     assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == shown
 
 
-def test_the_demo_s_prompts_are_the_short_ones_that_its_models_have_learnt():
-    from webrl.llm.loading import load_tokenizer
-
-    tokenizer = load_tokenizer("data/tiny/actor")
-    ids = encode_chat(tokenizer, [Message("system", "Act."), Message("user", "Goal: x")])
-    assert tokenizer.decode(ids) == "<|user|>Goal: x<|end|><|assistant|>"
-
-
 def test_prompts_with_a_date_do_not_change_overnight():
     tokenizer = build_tokenizer()
     tokenizer.chat_template = (

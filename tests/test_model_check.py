@@ -285,46 +285,35 @@ def test_an_adapter_of_another_model_is_refused_before_anything_starts(folder, a
         load_actor(adapter)
 
 
-def test_an_adapter_with_half_of_its_weights_is_refused(adapter):
-    path = adapter / "adapter_model.safetensors"
-    weights = load_file(path)
-    save_file({key: weight for key, weight in weights.items() if ".layers.0." in key}, path)
-    for use in (check_model, load_actor):
-        with pytest.raises(ModelError, match=r"has a file without base_model\.model\.model\.layers\.1\."):
-            use(str(adapter))
-
-
-def test_an_adapter_that_no_weights_can_be_merged_with_is_refused(folder, tmp_path):
-    prompts = PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
-    with pytest.raises(ModelError, match=r"is a PROMPT_TUNING, which cannot be merged"):
-        check_model(str(tmp_path / "prompts"))
-
-
-def test_an_adapter_on_an_adapter_is_refused(adapter, tmp_path):
+def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapter, tmp_path):
     shutil.copytree(adapter, tmp_path / "second")
     change = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": str(adapter)}
     (tmp_path / "second" / "adapter_config.json").write_text(json.dumps(change))
-    with pytest.raises(ModelError, match="is an adapter itself; merge that first"):
-        check_model(str(tmp_path / "second"))
+    prompts = PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
+    path = adapter / "adapter_model.safetensors"
+    save_file({key: weight for key, weight in load_file(path).items() if ".layers.0." in key}, path)
+    for name, message in (
+        ("second", "is an adapter itself; merge that first"),
+        ("prompts", "is a PROMPT_TUNING, which cannot be merged"),
+        ("adapter", r"has a file without base_model\.model\.model\.layers\.1\."),
+    ):
+        for use in (check_model, load_actor):
+            with pytest.raises(ModelError, match=message):
+                use(str(tmp_path / name))
 
 
-def test_an_adapter_in_the_hubs_cache_is_refused_with_the_way_to_use_it(adapter, tmp_path, monkeypatch):
-    cache = tmp_path / "hub" / "models--ann--agent"
-    shutil.copytree(adapter, cache / "snapshots" / ("0" * 40))
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text("0" * 40)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_and_one_that_is_not_there_is_named(
+    folder, adapter, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name, source in (("agent", adapter), ("base", folder)):
+        cached = tmp_path / "cache" / f"models--ann--{name}"
+        shutil.copytree(source, cached / "snapshots" / ("0" * 40))
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text("0" * 40)
+    assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
         copy_model("ann/agent", tmp_path / "actor")
-
-
-def test_a_hub_model_is_copied_with_its_commit_and_one_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    cached = tmp_path / "cache" / "models--ann--base"
-    save_tiny_model(cached / "snapshots" / ("0" * 40))
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text("0" * 40)
-    assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
         copy_model("ann/nothing", tmp_path / "nothing")

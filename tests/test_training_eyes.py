@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled_together
+from eyes_builders import IN_TEMPLATE, build_vlm, png, sampled_together
 from llm_builders import save_tiny_model
 from test_reward_data import make_trajectory
 
@@ -46,7 +46,7 @@ def sample(eyes: Eyes, model, pictures: list[bytes]):
     return sampled_together(eyes, model, prompts, pictures)
 
 
-@pytest.mark.parametrize("family", sorted(PICTURE_TOKEN))
+@pytest.mark.parametrize("family", sorted(IN_TEMPLATE))
 def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reaches_the_pixels(family, tmp_path):
     processor, model = build_vlm(family, tmp_path)
     eyes = Eyes(str(tmp_path), processor=processor)

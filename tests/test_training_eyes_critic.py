@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled_together
+from eyes_builders import IN_TEMPLATE, build_vlm, png, sampled_together
 from test_training_eyes import SHORT, record_of, saved, seeing_config
 
 from webrl.errors import DataError, ModelError, TrainingError
@@ -21,7 +21,7 @@ from webrl.types import StepRecord
 RED, BLUE = (220, 20, 20), (20, 20, 220)
 
 
-@pytest.mark.parametrize("family", sorted(PICTURE_TOKEN))
+@pytest.mark.parametrize("family", sorted(IN_TEMPLATE))
 def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradient_reaches_the_pixels(family, tmp_path):
     processor, model = build_vlm(family, tmp_path / "actor")
     eyes = Eyes(str(tmp_path / "actor"), processor=processor)

@@ -75,8 +75,14 @@ def check_settings(config: RunConfig, source: str) -> None:
             f"{source}: rollout.refill={rollout.refill} replaces groups of an actor's attempts: set "
             "rollout.num_generations=4, with rollout.policy=actor"
         )
+    models = config.models
+    if models.prompt == "rounds" and rollout.dialect != "browsergym":
+        raise UsageError(
+            f"{source}: models.prompt=rounds shows answers in browsergym's actions, rollout.dialect={rollout.dialect}: "
+            "set models.prompt=examples, or rollout.dialect=browsergym"
+        )
     if rollout.image_size is not None:
-        models, is_blind = config.models, not rollout.show_text
+        is_blind = not rollout.show_text
         _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
             f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers":
                 rollout.engine.kind != "transformers",

@@ -102,11 +102,8 @@ def load_causal_lm(name: str, *, dtype: Any, device: str = "cpu", sees: bool = F
 
     if sees:
         return load_pretrained(AutoModelForImageTextToText, name, dtype).to(device).eval()
-    refuse_vision(name)
-    model = load_pretrained(AutoModelForCausalLM, name, dtype)
-    if hasattr(model.config, "vision_config"):  # of a hub
-        raise ModelError(_sees(name))
-    return model.to(device).eval()
+    _refuse_vision(name, config_of(name))
+    return load_pretrained(AutoModelForCausalLM, name, dtype).to(device).eval()
 
 
 def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool = False, **options: Any) -> Any:
@@ -224,44 +221,27 @@ def quiet() -> Iterator[None]:
 def check_sight(config: RunConfig, name: str) -> None:
     """Return unless the folder `name` holds a model that cannot read what it is shown.
 
-    Raises:
-        ModelError: screenshots for a model of text, or text alone for one that sees.
-    """
-    size = config.rollout.image_size
-    if size is None:
-        refuse_vision(name)
-        return
-    known = _raw_config(name)
-    if known is not None and "vision_config" not in known:
-        raise ModelError(
-            f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"
-        )
-
-
-def refuse_vision(name: str) -> None:
-    """Return unless the folder `name` holds a vision-language model that is no text model as well.
-
     (A hub name is looked at when it is loaded.)
 
     Raises:
-        ModelError: it does.
+        ModelError: screenshots for a model of text, or text alone for one that sees.
     """
-    known = _raw_config(name)
-    if known is not None and "vision_config" in known and known.get("model_type") not in _WITH_TEXT_HALF:
-        raise ModelError(_sees(name))
+    size, known = config.rollout.image_size, config_of(name) if model_folder(base_of(name) or name) else None
+    if size is not None and known is not None and not hasattr(known, "vision_config"):
+        raise ModelError(
+            f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"
+        )
+    if size is None:
+        _refuse_vision(name, known)
 
 
-def _raw_config(name: str) -> Any:
-    folder = model_folder(base_of(name) or name)
-    path = folder / "config.json" if folder else None
-    return read_json(path) if path and path.is_file() else None
-
-
-def _sees(name: str) -> str:
-    return (
-        f"model {name!r} is a vision-language model, and would be shown the page's text alone: set rollout.image_size "
-        "(docs/eyes.md; webrl grpo: image_size), or take a text model"
-    )
+def _refuse_vision(name: str, config: Any) -> None:
+    """Raise ModelError if the config is of a vision-language model that is no text model as well."""
+    if hasattr(config, "vision_config") and config.model_type not in _WITH_TEXT_HALF:
+        raise ModelError(
+            f"model {name!r} is a vision-language model, and would be shown the page's text alone: set "
+            "rollout.image_size (docs/eyes.md; webrl grpo: image_size), or take a text model"
+        )
 
 
 def model_folder(name: str) -> Path | None:

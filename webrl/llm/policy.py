@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import os
 import random
 import threading
@@ -21,8 +20,6 @@ from webrl.errors import ModelError, PolicyError, StageError, UsageError
 from webrl.llm.interface import LanguageModel, Policy, PolicyOutput, Sampling, Turn
 from webrl.llm.loading import prompt_of
 from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
-
-logger = logging.getLogger(__name__)
 
 
 def check_sampling(config: RolloutConfig, training: bool) -> None:
@@ -104,8 +101,6 @@ class ModelPolicy:
 
         # an image processor has a tokenizer of its own, which no other thread may use
         built = build(eyes.tokenizer) if eyes else await with_tokenizer(self._model.tokenizer, build)
-        if built.num_page_tokens_cut or built.num_history_cut:
-            logger.debug("prompt cut: %d page tokens, %d steps", built.num_page_tokens_cut, built.num_history_cut)
         return PolicyOutput.of(await self._model.generate(built.ids, sampling, built.image), built.observation)
 
 

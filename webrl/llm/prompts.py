@@ -47,19 +47,15 @@ INTERACTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt that fits, and what did not.
+    """A prompt that fits.
 
-    Example: `Prompt(ids=(0, 1, …), observation="RootWebArea …", num_page_tokens_cut=0, num_history_cut=0)`
+    Example: `Prompt(ids=(0, 1, …), observation="RootWebArea …")`
     """
 
     ids: tuple[int, ...]
     """[P] token ids, the answer's header included."""
     observation: str
     """The page text that it contains."""
-    num_page_tokens_cut: int = 0
-    """Tokens of the page left out (before any note about it)."""
-    num_history_cut: int = 0
-    """Oldest past steps left out."""
     image: bytes | None = None
     """PNG that the image tokens among `ids` represent; None for a text-only prompt."""
 
@@ -124,11 +120,9 @@ def fit_prompt(
         shown = cut(tokenised, room) if num_tokens > room or is_clipped else page
         ids = encode(start, shown)
         if len(ids) <= max_tokens:
-            break
+            return Prompt(tuple(ids), shown)
         # Tokens at the seams may not add up; take the excess off the page and try again.
         room -= len(ids) - max_tokens
-    num_cut = 0 if shown == page else max(0, num_tokens - (len(ids) - fixed))
-    return Prompt(tuple(ids), shown, num_cut, start)
 
 
 def cut_tail(page: Page, room: int) -> str:
@@ -255,11 +249,18 @@ def policy_messages(
 ) -> list[Message]:
     """Messages of the `chat` formats; the assistant answers with the action alone.
 
-    `rounds` begins with rounds of other tasks, and has the page before the history; in another dialect than browsergym
-    it is `examples`.
+    `rounds` begins with rounds of other tasks, and has the page before the history.
+
+    Raises:
+        StageError: `rounds` in another dialect than browsergym's.
     """
     texts = _texts()
-    rounds = texts["rounds"] if prompt == "rounds" and dialect == "browsergym" else None
+    if prompt == "rounds" and dialect != "browsergym":
+        raise StageError(
+            f"prompt 'rounds' shows answers in browsergym's actions, and rollout.dialect is {dialect!r}: set "
+            "models.prompt=examples, or rollout.dialect=browsergym"
+        )
+    rounds = texts["rounds"] if prompt == "rounds" else None
 
     def ask(goal: str, past: Sequence[str], page: str) -> Message:
         parts = ["History:\n" + ("\n".join(past) or "none"), f"Page:\n{page}"]

@@ -20,13 +20,13 @@ import contextlib
 import datetime
 import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError, PolicyError
-from webrl.llm.interface import Completion, Message
+from webrl.llm.interface import Message
 from webrl.llm.loading import adapter_base, model_folder
 
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
@@ -165,19 +165,6 @@ def decode_action(tokenizer: Any, ids: Sequence[int], end_ids: Iterable[int]) ->
     """Text of sampled ids without the end token; other control tokens stay visible."""
     body = list(ids[:-1]) if ids and ids[-1] in set(end_ids) else list(ids)
     return str(tokenizer.decode(body, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def completion_of(
-    tokenizer: Any, prompt_ids: Sequence[int], ids: Sequence[int], logprobs: Sequence[float], end_ids: Collection[int]
-) -> Completion:
-    """Sampled ids as an answer: its text, and whether an end token or the limit ended it."""
-    return Completion(
-        ids=tuple(ids),
-        logprobs=tuple(logprobs),
-        text=decode_action(tokenizer, ids, end_ids),
-        finish_reason="stop" if ids[-1] in end_ids else "length",
-        prompt_ids=tuple(prompt_ids),
-    )
 
 
 def refuse_image(name: str, image: bytes | None) -> None:

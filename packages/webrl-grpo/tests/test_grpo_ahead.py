@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from grpo_builders import DEMO, TINY_ACTOR, grpo
 from llm_builders import save_tiny_model, score
 
 from webrl import cli
-from webrl.errors import StageError, UsageError
+from webrl.errors import ModelError, StageError, UsageError
 from webrl.llm.loading import load_causal_lm
 from webrl.types import Trajectory
 from webrl_grpo.settings import GrpoSettings, load_settings
@@ -54,6 +55,28 @@ def test_ratios_are_truncated_only_where_episodes_are_played_ahead(tmp_path):
     small = {"per_device_train_batch_size": 4, "report_to": "none"}
     assert _trl_config(settings(**small), tmp_path, on_gpu=False).delta is None
     assert _trl_config(settings(max_staleness=1, **small), tmp_path, on_gpu=False).delta == 3.0
+
+
+@pytest.mark.grpo
+def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_it_as_it_was(tmp_path):
+    from safetensors.torch import save
+
+    from webrl_grpo.sampler import PolicyCopy
+
+    copy = PolicyCopy(settings(model_name=str(save_tiny_model(tmp_path / "model"))), None, "cpu")
+    weights = {name: torch.zeros_like(weight) for name, weight in copy.module.named_parameters()}
+    name = "model.layers.1.mlp.up_proj.weight"
+    for change, given in (
+        ({name: torch.zeros(1, 1)}, rf"{name} is \[1, 1\] and should be \[128, 64\]"),
+        ({"other": torch.zeros(1)}, r"other is \[1\] and should be absent"),
+    ):
+        with pytest.raises(ModelError, match=rf"the weights 'm@1' are not of model '.*model', which plays: {given}"):
+            copy.take("m@1", save(weights | change))
+    with pytest.raises(ModelError, match=rf"{name} is absent and should be \[128, 64\]"):
+        copy.take("m@1", save({key: weight for key, weight in weights.items() if key != name}))
+    assert all(weight.any() for weight in copy.module.parameters())
+    copy.take("m@1", save(weights))
+    assert not any(weight.any() for weight in copy.module.parameters())
 
 
 @pytest.mark.grpo

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
+from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
 from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype
@@ -78,12 +79,23 @@ class PolicyCopy:
             self.module = get_peft_model(self.module, lora_config(settings)).eval()
 
     def take(self, fingerprint: str, data: bytes) -> None:
-        """Replace the weights."""
+        """Replace the weights.
+
+        Raises:
+            ModelError: they are of another model.
+        """
         new = load(data)
+        own = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
+        for name in sorted(own.keys() | new.keys()):
+            due, given = (list(held[name].shape) if name in held else "absent" for held in (own, new))
+            if due != given:
+                raise ModelError(
+                    f"the weights {fingerprint!r} are not of model {self._settings.model_name!r}, which plays: {name} "
+                    f"is {given} and should be {due}; start again, with the same model_name and LoRA options"
+                )
         with torch.no_grad():
-            for name, weight in self.module.named_parameters():
-                if weight.requires_grad:
-                    weight.copy_(new[name])
+            for name, weight in own.items():
+                weight.copy_(new[name])
         self._fingerprint = fingerprint
 
     def open(self) -> AbstractAsyncContextManager[LanguageModel]:

@@ -28,7 +28,7 @@ from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
 from webrl.llm.products import use_products
-from webrl.llm.tokens import completion_of, encode_chat, end_token_ids, refuse_image
+from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 
 if TYPE_CHECKING:
@@ -118,7 +118,13 @@ class LocalModel:
                 f"the log-probabilities of model {self.name!r} are nan: "
                 "the folder is damaged, or its training diverged (lower lr)"
             )
-        return completion_of(self.tokenizer, prompt, ids, logprobs, self.end_ids)
+        return Completion(
+            ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            text=decode_action(self.tokenizer, ids, self.end_ids),
+            finish_reason="stop" if ids[-1] in self.end_ids else "length",
+            prompt_ids=tuple(prompt),
+        )
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""

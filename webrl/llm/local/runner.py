@@ -46,7 +46,7 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Storage is made by `reserve`."""
+        """Storage is made by the cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write one token a row at the row's end; returns the used part of the layer."""
@@ -67,15 +67,6 @@ class SlotLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """No fixed limit: storage grows."""
         return -1
-
-    def reserve(self, like: Tensor, rows: int, width: int) -> None:
-        """Make storage of that size, on the device and in the precision of `like`; old rows are kept."""
-        # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
-        keys, values = (like.new_zeros((rows, like.shape[1], width, like.shape[3])) for _ in range(2))
-        if self.keys is not None:
-            keys[: self.keys.shape[0], :, : self.keys.shape[2]] = self.keys
-            values[: self.keys.shape[0], :, : self.keys.shape[2]] = self.values
-        self.keys, self.values = keys, values
 
 
 class SlotCache(Cache):
@@ -127,12 +118,18 @@ class SlotCache(Cache):
             self.lengths[row] = length
 
     def _reserve(self, rows: int, width: int, like: list[Tensor]) -> None:
+        """Make storage of at least that size, on the device and in the precision of `like`; old rows are kept."""
         if rows <= self._rows and width <= self._room:
             return
         self._rows = min(max(2 * self._rows, rows), self._capacity) if rows > self._rows else self._rows
         self._room = max(self._room, -(-width // _GRAIN) * _GRAIN)
-        for layer, keys in zip(self._slots, like, strict=True):
-            layer.reserve(keys, self._rows, self._room)
+        for layer, given in zip(self._slots, like, strict=True):
+            # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
+            new = [given.new_zeros((self._rows, given.shape[1], self._room, given.shape[3])) for _ in range(2)]
+            for made, old in zip(new, (layer.keys, layer.values), strict=True):
+                if old is not None:
+                    made[: old.shape[0], :, : old.shape[2]] = old
+            layer.keys, layer.values = new
 
 
 def similar(lengths: Sequence[int]) -> list[list[int]]:

@@ -33,20 +33,20 @@ def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradie
         input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True,
         **eyes.inputs(ids, [picture.read()]),
     ).hidden_states[-1]  # fmt: skip
-    logits = critic.eval()(**critic.inputs(row))
+    logits = critic.eval()(row)
     torch.testing.assert_close(logits, critic.lm.score(hidden[:, -1]), atol=1e-5, rtol=1e-4)
 
     critic.lm.save_pretrained(tmp_path / "critic")
     again = PackedCritic(load_value_lm(tmp_path / "critic", None), "plain", eyes).eval()
-    torch.testing.assert_close(again(**again.inputs(row)), logits)
+    torch.testing.assert_close(again(row), logits)
     other = pack([Item(tuple(ids[0].tolist()), 0, saved(tmp_path, png(BLUE, dot=50)))])
-    assert (critic(**critic.inputs(other)) - logits).abs().max() > 1e-4, "another picture would be noticed"
+    assert (critic(other) - logits).abs().max() > 1e-4, "another picture would be noticed"
 
-    critic.train()(**critic.inputs(row)).sum().backward()
+    critic.train()(row).sum().backward()
     tower = [p for name, p in critic.lm.named_parameters() if "vis" in name and p.grad is not None]
     assert max(float(p.grad.abs().max()) for p in tower) > 0
     with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
-        critic.inputs(pack([Item((1, 2, 3), 0)]))
+        critic(pack([Item((1, 2, 3), 0)]))
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from torch import Tensor  # noqa: E402
 
 from webrl.errors import ModelError  # noqa: E402
 from webrl.training.architectures import cast_weights  # noqa: E402
-from webrl.training.critic import open_critic, sequence_classifier  # noqa: E402
+from webrl.training.critic import load_critic, sequence_classifier  # noqa: E402
 from webrl.training.models import load_actor  # noqa: E402
 from webrl.training.packing import Item, pack, plan_rows  # noqa: E402
 
@@ -167,7 +167,7 @@ def check_actor(result: Result, folder: Path, device: str) -> None:
 
 def check_values(result: Result, folder: Path) -> None:
     """Value logits of a critic that starts from the folder."""
-    critic = open_critic(folder, "single", 0).train()
+    critic = load_critic(folder, heads="single").train()
     if critic.route != result.route:
         result.route += f"/{critic.route}"
     critic.lm.save_pretrained(folder / "critic")

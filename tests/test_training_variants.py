@@ -15,7 +15,7 @@ from webrl.config import CriticConfig, OptimConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.architectures import apply_memory_policy, layers_of
-from webrl.training.critic import open_critic
+from webrl.training.critic import load_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
@@ -48,7 +48,7 @@ def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_
         num_hidden_layers=2, num_attention_heads=4, pad_token_id=1, architectures=["X"],
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    critic = open_critic(tmp_path, "single", 0)
+    critic = load_critic(tmp_path, heads="single")
     assert critic.route == "plain"
     rows = [pack([Item(ids, 0)]) for ids in ((5, 9), (5, 9, 1))]  # 1 is the padding's token
     values = [critic.eval()(row).item() for row in rows]
@@ -191,7 +191,7 @@ def test_a_batch_of_the_released_critic_is_of_steps_each_with_both_its_states(tm
     folder, log = make_actor(tmp_path / "actor"), tmp_path / "m.jsonl"
     losses = train_critic(records, folder, tmp_path / "critic", config, seed=0, metrics_path=log)
     assert losses["critic_steps"] == 2  # 4 steps and 2
-    model = open_critic(folder, "double", 0)
+    model = load_critic(folder, heads="double")
     total = torch.zeros(())
     for i in sample_batches(6, config.critic, 0)[0]:
         following = after if records[i].is_last else records[i + 1].prompt_ids

@@ -98,15 +98,11 @@ def test_an_attention_keyword_that_is_not_known_is_refused_by_name(unknown: dict
         packed_attention(torch.nn.Module(), *make_heads(4), None, **unknown)
 
 
-def test_autocast_reaches_queries_and_keys_that_are_still_in_float32() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        out, _ = packed_attention(torch.nn.Module(), *make_heads(4), None)
-    assert out.dtype == torch.bfloat16
-
-
-def test_queries_and_keys_that_rotary_tables_left_in_float32_meet_values_in_bfloat16() -> None:
+@pytest.mark.parametrize("autocast", [True, False])
+def test_queries_and_keys_that_are_still_in_float32_take_autocasts_or_the_values_precision(autocast: bool) -> None:
     query, key, value = make_heads(4)
-    out, _ = packed_attention(torch.nn.Module(), query, key, value.bfloat16(), None)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out, _ = packed_attention(torch.nn.Module(), query, key, value if autocast else value.bfloat16(), None)
     assert out.dtype == torch.bfloat16
 
 

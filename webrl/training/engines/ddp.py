@@ -29,7 +29,7 @@ class Engine:
     """Model and optimizer after `accelerator.prepare`."""
 
     wants = "DistributedDataParallel"
-    """Class of the prepared model on several processes."""
+    """Class of the prepared model on several processes (DeepSpeed: on one, too)."""
     exchanges_last = True
     """True if the gradients are exchanged with the batch's last row."""
 
@@ -67,7 +67,8 @@ class Engine:
             TrainingError: it was silently replaced.
         """
         found = type(self.model).__name__
-        if self.num_ranks > 1 and not found.endswith(self.wants):
+        must_be_wrapped = self.num_ranks > 1 or self.plan.kind == "deepspeed"
+        if must_be_wrapped and not found.endswith(self.wants):
             raise TrainingError(
                 f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
                 "not apply here (device, number of processes, or another accelerate config in the environment)"

@@ -60,7 +60,7 @@ def load_critic(
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
         lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
-    if isinstance(lm, _LastTokenValue):
+    if issubclass(type(lm), _LastTokenValue):
         # buffers that no file holds are filled in by transformers' own classes alone: here they would be uninitialised
         for prefix, module in lm.named_modules():
             for name in module._non_persistent_buffers_set:

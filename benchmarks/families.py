@@ -30,7 +30,7 @@ from torch import Tensor  # noqa: E402
 
 from webrl.errors import ModelError  # noqa: E402
 from webrl.training.architectures import cast_weights  # noqa: E402
-from webrl.training.critic import open_critic, sequence_classifier  # noqa: E402
+from webrl.training.critic import load_critic, sequence_classifier  # noqa: E402
 from webrl.training.models import load_actor  # noqa: E402
 from webrl.training.packing import Item, pack, plan_rows  # noqa: E402
 
@@ -156,27 +156,25 @@ def check_actor(result: Result, folder: Path, device: str) -> None:
     actor = load_actor(folder).train()
     result.route = actor.route
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    ours, our_gradient = outputs_and_gradient(actor, items, lambda row: actor(**actor.inputs(pack(row))))
+    ours, our_gradient = outputs_and_gradient(actor, items, lambda row: actor(pack(row)))
     theirs, their_gradient = outputs_and_gradient(plain, items, lambda row: alone(plain, row))
     result.nats = float((ours - theirs).abs().max())
     result.gradient = relative(our_gradient, their_gradient)
     if device != "cpu":
-        result.bf16 = bf16_difference(
-            actor, items, device, theirs, lambda row: actor(**actor.inputs(pack(row, device)))
-        )
+        result.bf16 = bf16_difference(actor, items, device, theirs, lambda row: actor(pack(row, device)))
         result.bf16_alone = bf16_difference(plain, items, device, theirs, lambda row: alone(plain, row, device))
 
 
 def check_values(result: Result, folder: Path) -> None:
     """Value logits of a critic that starts from the folder."""
-    critic = open_critic(folder, "single", 0).train()
+    critic = load_critic(folder, heads="single").train()
     if critic.route != result.route:
         result.route += f"/{critic.route}"
     critic.lm.save_pretrained(folder / "critic")
     plain_class = sequence_classifier(critic.lm.config)
     plain = plain_class.from_pretrained(folder / "critic", dtype=torch.float32, attn_implementation="eager").eval()
     items = make_items(0)
-    ours, _ = outputs_and_gradient(critic, items, lambda row: critic(**critic.inputs(pack(row))))
+    ours, _ = outputs_and_gradient(critic, items, lambda row: critic(pack(row)))
     theirs = torch.cat([plain(input_ids=torch.tensor([item.ids])).logits for item in items])
     result.values = float((ours - theirs).abs().max())
 

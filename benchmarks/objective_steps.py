@@ -20,7 +20,7 @@ from webrl.config import RunConfig
 from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import LossOutput, get_objective
-from webrl.training.packing import Item, Pack, actor_inputs, pack
+from webrl.training.packing import Item, Pack, pack
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, sample_batches, train
 from webrl.training.update import actor_job, cut_items, policy_loss_function, prepare
@@ -145,7 +145,7 @@ class _Observer:
 
     def _gradient(self, index: int, item: Item, parameters: list[Tensor]) -> tuple[float, Tensor]:
         row = pack([item], "cpu")
-        logprobs = self.model(**actor_inputs(row))
+        logprobs = self.model(row)
         plain = torch.autograd.grad(logprobs.sum(), parameters, retain_graph=True)
         norm = float(torch.stack([g.square().sum() for g in plain]).sum().sqrt())
         loss = self.loss(logprobs, row, [index]).loss.sum()

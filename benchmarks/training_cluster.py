@@ -47,7 +47,7 @@ class BothPacked(nn.Module):
 
     def forward(self, row: Pack) -> Tensor:
         """[N] log-probabilities or [B] value logits."""
-        hidden = hidden_states(self.lm, row.input_ids, row.position_ids, row.layout)
+        hidden = hidden_states(self.lm, row)
         head = self.lm.get_output_embeddings()
         if row.targets.numel():
             logprobs: Tensor = head(hidden, row.targets)

@@ -32,7 +32,7 @@ from webrl.errors import WebRLError
 from webrl.training.architectures import compile_layers
 from webrl.training.layers.attention import Layout, _varlen, packed_attention
 from webrl.training.layers.head import token_logprobs
-from webrl.training.packing import Item, actor_inputs, critic_inputs, pack, plan_rows
+from webrl.training.packing import Item, pack, plan_rows
 from webrl.training.scoring import score_targets
 
 Figures = dict[str, Any]
@@ -68,17 +68,17 @@ def measure_gpu(seconds: float, layers: int, size: str = "8B") -> Figures:
     return figures
 
 
-def train_rows(model: Any, items: Sequence[Item], inputs: Callable[..., dict[str, Any]]) -> None:
+def train_rows(model: Any, items: Sequence[Item]) -> None:
     """Forward and backward over packed rows."""
     for row in plan_rows([len(i.ids) for i in items], MAX_TOKENS)[0]:
-        model(**inputs(pack([items[i] for i in row], DEVICE))).float().square().mean().backward()
+        model(pack([items[i] for i in row], DEVICE)).float().square().mean().backward()
 
 
 @torch.no_grad()
-def score_rows(model: Any, items: Sequence[Item], inputs: Callable[..., dict[str, Any]]) -> None:
+def score_rows(model: Any, items: Sequence[Item]) -> None:
     """Forward over packed rows."""
     for row in plan_rows([len(i.ids) for i in items], MAX_TOKENS)[0]:
-        model(**inputs(pack([items[i] for i in row], DEVICE)))
+        model(pack([items[i] for i in row], DEVICE))
 
 
 def states(items: Sequence[Item]) -> list[Item]:
@@ -96,9 +96,9 @@ def check_kernels(models: Models) -> Figures:
     checkpoint(actor.lm, "none")
 
     def alone() -> Tensor:
-        return torch.cat([actor(**actor_inputs(pack([item], DEVICE))) for item in items])
+        return torch.cat([actor(pack([item], DEVICE)) for item in items])
 
-    single, packed = alone(), actor(**actor_inputs(pack(items, DEVICE)))
+    single, packed = alone(), actor(pack(items, DEVICE))
     logits = actor.lm(input_ids=torch.tensor([items[-1].ids], device=DEVICE)).logits[0, -NUM_ACTION - 1 : -1]
     plain = (
         logits.float()
@@ -130,10 +130,10 @@ def measure_update(models: Models, label: str = "") -> Figures:
 
         def run() -> None:
             checkpoint(actor.lm, policy)
-            score_rows(actor, items, actor_inputs)
-            train_rows(critic, states(items), critic_inputs)
-            score_rows(critic, states(items), critic_inputs)
-            train_rows(actor, trained, actor_inputs)
+            score_rows(actor, items)
+            train_rows(critic, states(items))
+            score_rows(critic, states(items))
+            train_rows(actor, trained)
             counter.add("reference and perplexity: forward", len(items))
             counter.add(f"critic: {kind}", len(items))
             counter.add("values: forward", len(items))
@@ -201,10 +201,10 @@ def warm_up(models: Models, items: Sequence[Item]) -> None:
     for policy in ("none", "full"):
         checkpoint(models.actor.lm, policy)
         for part in (items[:1], items[:3:2]):
-            train_rows(models.critic, states(part), critic_inputs)
-            score_rows(models.critic, states(part), critic_inputs)
-            score_rows(models.actor, part, actor_inputs)
-            train_rows(models.actor, part, actor_inputs)
+            train_rows(models.critic, states(part))
+            score_rows(models.critic, states(part))
+            score_rows(models.actor, part)
+            train_rows(models.actor, part)
     free()
 
 
@@ -212,15 +212,15 @@ def measure_utilisation(models: Models, label: str = "") -> Figures:
     """Model-FLOPs utilisation of forward and backward by length and memory policy."""
     actor, peak = models.actor, peak_flops() or 989e12
     parameters = body_parameters(actor.lm)
-    train_rows(actor, make_items((4096,)), actor_inputs)  # gradients are held from here on
+    train_rows(actor, make_items((4096,)))  # gradients are held from here on
     rows, best, peaks = [], {}, {}
     for length in (4096, 8192, 16384):
         items = make_items((length,))
         for policy in ("full", "selective", "none"):
             checkpoint(actor.lm, policy)
             try:
-                train_rows(actor, items, actor_inputs)
-                results = [timed(lambda items=items: train_rows(actor, items, actor_inputs)) for _ in range(3)]
+                train_rows(actor, items)
+                results = [timed(lambda items=items: train_rows(actor, items)) for _ in range(3)]
             except torch.OutOfMemoryError:
                 rows.append((length, policy, "out of memory", "", ""))
                 free()
@@ -265,7 +265,7 @@ def measure_compiled(models: Models) -> Figures:
     compile_layers(lm)
     for policy in ("none", "full"):
         checkpoint(lm, policy)
-        train_rows(models.actor, make_items((1024,)), actor_inputs)
+        train_rows(models.actor, make_items((1024,)))
     print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
     label = ", compiled layers"
     try:

@@ -12,7 +12,7 @@ from webrl.config import OptimConfig
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.models import load_actor
-from webrl.training.packing import actor_inputs, pack
+from webrl.training.packing import pack
 from webrl.training.ranks import join, leave
 from webrl.training.update import prepare
 
@@ -38,9 +38,9 @@ def main(folder: Path, engine_name: str, precision: str) -> None:
 
 def step(engine: Engine, loss: torch.Tensor) -> None:
     """Finite gradients, and a loss of this rank's."""
-    row = actor_inputs(pack([make_items()[engine.rank]]))
+    row = pack([make_items()[engine.rank]])
     with engine.micro_batch(is_last=True):
-        engine.backward(-engine.model(**row).sum())
+        engine.backward(-engine.model(row=row).sum())
     engine.step(1e-2, engine.reduce_sums({"loss": loss})["loss"])
 
 

@@ -19,7 +19,7 @@ from webrl.errors import ModelError
 from webrl.llm.check import check_model
 from webrl.llm.loading import load_causal_lm, load_tokenizer, tokenizer_fingerprint
 from webrl.stages import copy_model
-from webrl.training.critic import open_critic
+from webrl.training.critic import load_critic
 from webrl.training.models import load_actor
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -43,7 +43,7 @@ def change_config(folder: Path, **values) -> None:
 
 
 def make_value_model(folder: Path) -> None:
-    critic = open_critic(folder, "single", 0).lm
+    critic = load_critic(folder, heads="single").lm
     (folder / "model.safetensors").unlink()
     critic.save_pretrained(folder)
 
@@ -167,7 +167,7 @@ def test_a_critic_to_start_from_is_compared_as_a_critic(folder, tmp_path, capsys
         assert attempt(command, damaged, tmp_path) == 1
         assert f"has files without {key}" in capsys.readouterr().err
         with pytest.raises(ModelError, match=f"has files without {key}"):
-            open_critic(damaged, "single", 0)
+            load_critic(damaged, heads="single")
 
 
 def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(folder):
@@ -249,7 +249,7 @@ def test_an_adapter_is_merged_into_its_base_wherever_it_is_loaded(folder, adapte
     for model in (load_causal_lm(str(adapter), dtype="float32"), whole):
         torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-5)
     merged = {name: weight for name, weight in whole.state_dict().items() if "proj" in name}
-    for trained in (load_actor(adapter), open_critic(adapter, "single", 0)):
+    for trained in (load_actor(adapter), load_critic(adapter, heads="single")):
         own = trained.lm.state_dict()
         assert all(torch.allclose(own[name], weight, atol=1e-6) for name, weight in merged.items())
     fingerprints = {tokenizer_fingerprint(load_tokenizer(str(f))) for f in (folder, adapter, tmp_path / "actor")}

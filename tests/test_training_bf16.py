@@ -17,7 +17,7 @@ from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.models import PackedActor, load_actor
-from webrl.training.packing import Item, actor_inputs, pack
+from webrl.training.packing import Item, pack
 from webrl.training.update import prepare
 
 
@@ -30,7 +30,7 @@ def open_actor(folder: Path, **options: object) -> tuple[PackedActor, Engine]:
 
 def accumulate(model: PackedActor, engine: Engine, rows: list[list[Item]]) -> None:
     for row in rows:
-        engine.backward(-model(**actor_inputs(pack(row))).sum())
+        engine.backward(-model(pack(row)).sum())
 
 
 def master_gradients(engine: Engine) -> dict[str, torch.Tensor]:
@@ -108,8 +108,8 @@ def test_training_computes_what_scoring_computed(tmp_path: Path) -> None:
     assert first["actor/log_ratio"] == pytest.approx(0, abs=2e-2)  # rows are packed otherwise, products rounded so
     _, engine = open_actor(folder)
     item = [make_items(4)[0]]
-    scored = load_actor(folder, torch.bfloat16)(**actor_inputs(pack(item)))
-    assert torch.equal(engine.model(**actor_inputs(pack(item))), scored)
+    scored = load_actor(folder, torch.bfloat16)(pack(item))
+    assert torch.equal(engine.model(pack(item)), scored)
 
 
 def test_a_state_without_masters_is_refused(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reac
     for answer, own in zip(answers, scored, strict=True):
         assert own.tolist() == pytest.approx(list(answer.logprobs), abs=1e-4)
     with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
-        actor.inputs(pack([replace(items[0], picture=None)]))
+        actor(pack([replace(items[0], picture=None)]))
     other = replace(items[0], picture=saved(tmp_path, png((20, 90, 200), dot=50)))
     (wrong,) = score_targets(actor, [other], 4096, "cpu")
     assert (wrong - scored[0]).abs().max() > 1e-2, "another picture would be noticed"
 
-    logprobs = actor.train()(**actor.inputs(pack(items[:1])))
+    logprobs = actor.train()(pack(items[:1]))
     torch.testing.assert_close(logprobs.detach(), scored[0], atol=1e-4, rtol=0)
     logprobs.sum().backward()
     tower = [p for name, p in model.named_parameters() if "vis" in name and p.grad is not None]
@@ -267,7 +267,7 @@ def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(
     text = load_actor(save_tiny_model(tmp_path / "text"))
     picture = saved(tmp_path, png())
     with pytest.raises(TrainingError, match="a sample with a screenshot for a model of text: nothing is trained blind"):
-        text.inputs(pack([Item((1, 2, 3), 1), Item((4, 5), 1, picture)]))
+        text(pack([Item((1, 2, 3), 1), Item((4, 5), 1, picture)]))
     mixed = [Example((1, 2), (3,)), Example((4,), (5,), picture)]
     options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
     for part, rest in ((mixed, []), (mixed[:1], mixed[1:])):
@@ -282,4 +282,4 @@ def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, 
     own = actor.lm.forward
     actor.lm.forward = lambda logits_to_keep, **given: own(**given)
     with pytest.raises(TrainingError, match=r"returns logits of \d+ positions instead of \d+: it cannot be"):
-        actor(**actor.inputs(row))
+        actor(row)

@@ -12,7 +12,7 @@ from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.critic import load_value_lm, open_critic
+from webrl.training.critic import load_critic, load_value_lm
 from webrl.training.critic_data import critic_states
 from webrl.training.models import PackedCritic, load_actor
 from webrl.training.packing import Item, pack
@@ -33,20 +33,20 @@ def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradie
         input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True,
         **eyes.inputs(ids, [picture.read()]),
     ).hidden_states[-1]  # fmt: skip
-    logits = critic.eval()(**critic.inputs(row))
+    logits = critic.eval()(row)
     torch.testing.assert_close(logits, critic.lm.score(hidden[:, -1]), atol=1e-5, rtol=1e-4)
 
     critic.lm.save_pretrained(tmp_path / "critic")
     again = PackedCritic(load_value_lm(tmp_path / "critic", None), "plain", eyes).eval()
-    torch.testing.assert_close(again(**again.inputs(row)), logits)
+    torch.testing.assert_close(again(row), logits)
     other = pack([Item(tuple(ids[0].tolist()), 0, saved(tmp_path, png(BLUE, dot=50)))])
-    assert (critic(**critic.inputs(other)) - logits).abs().max() > 1e-4, "another picture would be noticed"
+    assert (critic(other) - logits).abs().max() > 1e-4, "another picture would be noticed"
 
-    critic.train()(**critic.inputs(row)).sum().backward()
+    critic.train()(row).sum().backward()
     tower = [p for name, p in critic.lm.named_parameters() if "vis" in name and p.grad is not None]
     assert max(float(p.grad.abs().max()) for p in tower) > 0
     with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
-        critic.inputs(pack([Item((1, 2, 3), 0)]))
+        critic(pack([Item((1, 2, 3), 0)]))
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def test_webrls_update_takes_screenshots(folder, tmp_path):
         assert record.value is not None
         assert (record.value > 0.5) == record.outcome, "without pixels the values of both would be one"
     assert [r.next_value for r in valued[8:]] == [valued[9].value, 0.0, valued[11].value, 0.0]
-    reopened = open_critic(config.run_dir / "critic", None, 0, sees=True)
+    reopened = load_critic(config.run_dir / "critic", sees=True)
     assert reopened.eyes.look(png()) == Eyes(str(folder)).look(png())
     with pytest.raises(ModelError, match=r"has 1 value logits, critic.heads='double' needs 4"):
-        open_critic(config.run_dir / "critic", "double", 0, sees=True)
+        load_critic(config.run_dir / "critic", heads="double", sees=True)
     with pytest.raises(ModelError, match="not a critic; train one with"):
-        open_critic(folder, None, 0, sees=True)
+        load_critic(folder, sees=True)
 
     scored = score_actions(valued, folder, config)
     counts = train_actor(scored, folder, config.run_dir / "actor", config, seed=0, metrics_path=metrics)
@@ -135,9 +135,9 @@ def test_a_critic_is_not_given_steps_that_were_played_blind(folder, tmp_path):
 
 
 def test_a_critic_whose_folder_lacks_weights_is_refused_by_their_name(folder, tmp_path):
-    critic = open_critic(folder, "double", 0, sees=True)
+    critic = load_critic(folder, heads="double", sees=True)
     state = {name: value for name, value in critic.lm.state_dict().items() if name != "score.weight"}
     critic.lm.save_pretrained(tmp_path / "broken", state_dict=state)
     critic.eyes.processor.save_pretrained(tmp_path / "broken")
     with pytest.raises(ModelError, match=r"model .*broken.* has files without score.weight in the"):
-        open_critic(tmp_path / "broken", None, 0, sees=True)
+        load_critic(tmp_path / "broken", sees=True)

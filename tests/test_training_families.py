@@ -98,15 +98,11 @@ def test_an_attention_keyword_that_is_not_known_is_refused_by_name(unknown: dict
         packed_attention(torch.nn.Module(), *make_heads(4), None, **unknown)
 
 
-def test_autocast_reaches_queries_and_keys_that_are_still_in_float32() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        out, _ = packed_attention(torch.nn.Module(), *make_heads(4), None)
-    assert out.dtype == torch.bfloat16
-
-
-def test_queries_and_keys_that_rotary_tables_left_in_float32_meet_values_in_bfloat16() -> None:
+@pytest.mark.parametrize("autocast", [True, False])
+def test_queries_and_keys_that_are_still_in_float32_take_autocasts_or_the_values_precision(autocast: bool) -> None:
     query, key, value = make_heads(4)
-    out, _ = packed_attention(torch.nn.Module(), query, key, value.bfloat16(), None)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out, _ = packed_attention(torch.nn.Module(), query, key, value if autocast else value.bfloat16(), None)
     assert out.dtype == torch.bfloat16
 
 
@@ -139,8 +135,7 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     model = load_actor(tmp_path).train()
     row = pack([Item(tuple(range(20)), 3)])
-    inputs = {"input_ids": row.input_ids, "position_ids": row.position_ids, "layout": row.layout}
-    first, second = (model(**inputs, targets=row.targets) for _ in range(2))
+    first, second = (model(row) for _ in range(2))
     assert torch.equal(first, second)
 
 

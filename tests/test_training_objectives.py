@@ -111,16 +111,13 @@ def test_released_gradient_is_zero_for_negative_and_raises_positive_advantages()
     assert grad.tolist() == [pytest.approx(-0.5), pytest.approx(-0.5), 0.0]
 
 
-def test_sft_loss_is_the_mean_negative_log_likelihood() -> None:
+def test_sft_loss_is_the_mean_negative_log_likelihood_of_successes_and_demonstrations() -> None:
+    records = [make_record("t", 0, 1, outcome) for outcome in (1, 0, None)]
+    assert get_objective("sft").advantages(records, ActorConfig()) == [1.0, 0.0, 1.0]
     batch = make_input([-1.0, -2.0, -0.5], [0.0, 0.0, 0.0], [1.0, 0.0], [0, 0, 1])
     output = get_objective("sft").loss(batch, ActorConfig())
     assert output.loss.tolist() == [pytest.approx(1.5), 0.0]
     assert output.metrics["perplexity"][0] == pytest.approx(math.exp(1.5))
-
-
-def test_sft_imitates_successes_and_demonstrations_only() -> None:
-    records = [make_record("t", 0, 1, outcome) for outcome in (1, 0, None)]
-    assert get_objective("sft").advantages(records, ActorConfig()) == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["webrl", "sft", "webrl_released", "filtered_bc", "awr", "digirl", "grpo"])

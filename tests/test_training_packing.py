@@ -9,7 +9,7 @@ import torch
 from training_builders import make_actor, make_items
 
 from webrl.training.models import load_actor
-from webrl.training.packing import HEADER_TOKENS, Item, actor_inputs, cut_to, pack, plan_rows
+from webrl.training.packing import HEADER_TOKENS, Item, cut_to, pack, plan_rows
 
 
 def test_pack_lays_samples_end_to_end() -> None:
@@ -62,7 +62,7 @@ def test_packed_gradients_equal_one_by_one_to_1e_5(tmp_path: Path, tied: bool, k
         model.zero_grad()
         for row in rows:
             packed = pack(row)
-            logprobs = model(**actor_inputs(packed))
+            logprobs = model(packed)
             sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
             (sums.square().sum() / len(items)).backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -78,7 +78,7 @@ def test_packed_logprobs_equal_transformers_own_logits(tmp_path: Path) -> None:
     folder = make_actor(tmp_path / "actor")
     items = make_items(2)
     row = pack(items)
-    ours = load_actor(folder)(**actor_inputs(row)).detach()
+    ours = load_actor(folder)(row).detach()
     from transformers import AutoModelForCausalLM
 
     plain = AutoModelForCausalLM.from_pretrained(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,30 +113,20 @@ def test_steps_of_zero_loss_get_no_pass_but_count_in_the_mean(tmp_path: Path) ->
     assert losses["actor_active_fraction"] == pytest.approx(0.5)
 
 
-def test_sft_learns_its_examples(tmp_path: Path) -> None:
+def test_sft_learns_its_examples_and_leaves_alone_what_is_finished_or_no_model(tmp_path: Path) -> None:
     config, folder = make_config(), make_actor(tmp_path / "actor")
     examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
-    train_sft(examples, folder, tmp_path / "sft", config.orm, seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")
+    options: dict[str, Any] = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
+    assert train_sft(examples, folder, tmp_path / "sft", config.orm, **options)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert lines[-1]["sft/loss"] < 0.8 * lines[0]["sft/loss"]
-
-
-def test_a_finished_output_is_left_alone(tmp_path: Path) -> None:
-    config, folder = make_config(epochs=1.0), make_actor(tmp_path / "actor")
-    records, arguments = make_scored(folder, config), {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
-    assert train_actor(records, folder, tmp_path / "new", config, **arguments)
-    assert train_actor(records, folder, tmp_path / "new", config, **arguments) == {}
-
-
-def test_a_folder_with_other_files_is_not_replaced_by_a_model(tmp_path: Path) -> None:
-    config, folder = make_config(epochs=1.0), make_actor(tmp_path / "actor")
+    assert train_sft(examples, folder, tmp_path / "sft", config.orm, **options) == {}
     mine = tmp_path / "mine" / "thesis.tex"
     mine.parent.mkdir()
     mine.touch()
-    examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
     for out in (mine.parent, mine):
         with pytest.raises(UsageError, match=r"holds thesis\.tex and no model, .* name another --out"):
-            train_sft(examples, folder, out, config.orm, seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")
+            train_sft(examples, folder, out, config.orm, **options)
     assert mine.is_file()
 
 

@@ -15,12 +15,12 @@ from webrl.config import CriticConfig, OptimConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.architectures import apply_memory_policy, layers_of
-from webrl.training.critic import open_critic
+from webrl.training.critic import load_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
-from webrl.training.packing import Item, Pack, actor_inputs, pack
+from webrl.training.packing import Item, Pack, pack
 from webrl.training.trainer import Job, memory_errors, sample_batches, train
 
 
@@ -33,7 +33,7 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
         model = load_actor(folder)
         apply_memory_policy(model, OptimConfig.model_validate({"checkpointing": checkpointing}))
         model.train()
-        model(**actor_inputs(row)).square().sum().backward()
+        model(row).square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, grad in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], grad)
@@ -48,17 +48,17 @@ def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_
         num_hidden_layers=2, num_attention_heads=4, pad_token_id=1, architectures=["X"],
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    critic = open_critic(tmp_path, "single", 0)
+    critic = load_critic(tmp_path, heads="single")
     assert critic.route == "plain"
     rows = [pack([Item(ids, 0)]) for ids in ((5, 9), (5, 9, 1))]  # 1 is the padding's token
-    values = [critic.eval()(**critic.inputs(row)).item() for row in rows]
+    values = [critic.eval()(row).item() for row in rows]
     assert values[0] != values[1]
     apply_memory_policy(critic, OptimConfig(checkpointing="full"))
     critic.train()
     modes = []
     for layer in layers_of(critic.lm) or ():
         next(layer.children()).register_forward_pre_hook(lambda module, _: modes.append(module.training))
-    critic(**critic.inputs(rows[0])).sum().backward()
+    critic(rows[0]).sum().backward()
     assert modes == [False] * 4, "twice a layer, as for inference"
 
 
@@ -90,9 +90,9 @@ def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: st
 def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None:
     model = load_actor(make_actor(tmp_path / "actor"))
     row = pack(make_items(4))
-    before = model(**actor_inputs(row)).detach()
+    before = model(row).detach()
     add_adapters(model, OptimConfig(lora_rank=4))
-    torch.testing.assert_close(model(**actor_inputs(row)).detach(), before)
+    torch.testing.assert_close(model(row).detach(), before)
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
@@ -100,11 +100,11 @@ def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
-    adapted = model(**actor_inputs(row)).detach()
+    adapted = model(row).detach()
     assert (adapted - before).abs().max() > 1e-2
     merge_adapters(model.lm)
     assert not any("lora" in n for n, _ in model.named_parameters())
-    torch.testing.assert_close(model(**actor_inputs(row)).detach(), adapted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(row).detach(), adapted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -122,7 +122,7 @@ def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dt
             if own:
                 del module.forward, module.lora_B["default"].forward
         model.to(dtype)
-        logprobs = model(**actor_inputs(row))
+        logprobs = model(row)
         logprobs.square().sum().backward()
         outcomes.append([logprobs.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(outcomes[0]) == 29
@@ -192,7 +192,7 @@ def test_a_batch_of_the_released_critic_is_of_steps_each_with_both_its_states(tm
     folder, log = make_actor(tmp_path / "actor"), tmp_path / "m.jsonl"
     losses = train_critic(records, folder, tmp_path / "critic", config, seed=0, metrics_path=log)
     assert losses["critic_steps"] == 2  # 4 steps and 2
-    model = open_critic(folder, "double", 0)
+    model = load_critic(folder, heads="double")
     total = torch.zeros(())
     for i in sample_batches(6, config.critic, 0)[0]:
         following = after if records[i].is_last else records[i + 1].prompt_ids

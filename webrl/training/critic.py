@@ -27,28 +27,16 @@ NUM_LABELS = {"single": 1, "double": 4}
 
 
 @spent_on("model files")
-def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32, *, sees: bool = False) -> PackedCritic:
-    """A trained critic, on the CPU.
-
-    Args:
-        sees: as in `load_actor`.
-
-    Raises:
-        ModelError: not a critic folder (an actor's, say), or broken weights.
-    """
-    return open_critic(folder, heads=None, seed=0, dtype=dtype, sees=sees)
-
-
-def open_critic(
+def load_critic(
     folder: str | Path,
-    heads: str | None,
-    seed: int,
     dtype: torch.dtype = torch.float32,
     *,
+    heads: str | None = None,
+    seed: int = 0,
     skeleton: bool = False,
     sees: bool = False,
 ) -> PackedCritic:
-    """Open a critic to train further: a critic folder as it is, or an actor folder with fresh heads.
+    """A critic, on the CPU: a critic folder as it is, or an actor folder with fresh heads.
 
     Args:
         heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.
@@ -56,8 +44,8 @@ def open_critic(
         skeleton, sees: as in `load_actor`.
 
     Raises:
-        ModelError: an actor folder where a critic is needed, another number of heads, or an architecture with buffers
-            that no file holds.
+        ModelError: an actor folder where a critic is needed, another number of heads, broken weights, or an
+            architecture with buffers that no file holds.
     """
     if sees:
         from webrl.llm.eyes import Eyes
@@ -81,9 +69,8 @@ def open_critic(
     return PackedCritic(lm, route)
 
 
-@spent_on("model files")
 def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """A vision-language model with value heads in the place of its output layer; arguments as of `open_critic`."""
+    """A vision-language model with value heads in the place of its output layer; arguments as of `load_critic`."""
     config, fresh = critic_config(folder, heads)
     kind = sequence_classifier(config, sees=True)
     if fresh:
@@ -106,7 +93,7 @@ def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str,
     """The config of a folder that a critic is to be made of, and the options for fresh heads: {} if it is a critic.
 
     Raises:
-        ModelError: as `open_critic`.
+        ModelError: as `load_critic`.
     """
     config = config_of(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
@@ -197,8 +184,6 @@ def critic_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """
     if logits.shape[-1] == 1:
         return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
-    heads = logits.view(-1, 2, 2)
-    labels = targets.long()
-    return functional.cross_entropy(heads[:, 0], labels, reduction="none") + functional.cross_entropy(
-        heads[:, 1], labels, reduction="none"
-    )
+    heads, labels = logits.view(-1, 2, 2).unbind(1), targets.long()
+    first, second = (functional.cross_entropy(head, labels, reduction="none") for head in heads)
+    return first + second

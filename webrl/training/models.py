@@ -27,11 +27,10 @@ from webrl.llm.loading import (
 )
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
-from webrl.training.layers.attention import Layout
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import logit_scale, take_targets
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
-from webrl.training.packing import Pack, actor_inputs, critic_inputs
+from webrl.training.packing import Pack
 from webrl.training.ranks import is_main
 
 if TYPE_CHECKING:
@@ -67,17 +66,25 @@ class _Packed(nn.Module):
                     module.training = mode  # transformers' layers recompute only if they are told that they train
         return self
 
+    def refuse_pictures(self, row: Pack) -> None:
+        """Raise TrainingError for a picture that a model of text would not see."""
+        if self.eyes is None and any(row.pictures):
+            raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
+
     def inputs(self, row: Pack) -> dict[str, Any]:
-        """Return the keyword arguments of `forward` for a row.
+        """Return what the model's own forward pass takes for a row of one sequence, and for its picture if it sees.
+
+        Without `position_ids`, which each family derives from ids and picture itself.
 
         Raises:
-            DataError: its image is not there, or another one.
-            TrainingError: an image for a text model, none for one that sees, or a prompt written for another one.
+            DataError: its picture is not there, or another one.
+            TrainingError: it has none, or its prompt was written for another one.
         """
+        if row.num_samples != 1:
+            raise ValueError(f"a row of {row.num_samples} sequences for a model that takes one at a time")
+        inputs = {"input_ids": row.input_ids, "use_cache": False}
         if self.eyes is None:
-            if any(row.pictures):
-                raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
-            return critic_inputs(row)
+            return inputs
         (picture,) = row.pictures
         if picture is None:
             raise TrainingError("a sample without its screenshot: nothing is trained blind")
@@ -89,7 +96,7 @@ class _Packed(nn.Module):
                 f"its picture {look.num_tokens}: collect the episodes again with this model"
             )
         mask = {"attention_mask": torch.ones_like(row.input_ids)}
-        return critic_inputs(row) | {"image": mask | self.eyes.inputs(row.input_ids, [png])}
+        return inputs | mask | self.eyes.inputs(row.input_ids, [png])
 
 
 class PackedActor(_Packed):
@@ -107,70 +114,51 @@ class PackedActor(_Packed):
                 raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
             take_targets(head, logit_scale(lm.config))
 
-    def inputs(self, row: Pack) -> dict[str, Any]:
-        """As of `_Packed`, with the targets."""
-        return super().inputs(row) | actor_inputs(row)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        layout: Layout,
-        targets: Tensor,
-        image: dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        """Map [1, T] ids to [N] float32 log-probabilities of `targets`; fields as in `Pack`.
+    def forward(self, row: Pack) -> Tensor:
+        """Return [N] float32 log-probabilities of the row's targets.
 
         Raises:
-            TrainingError: the model returns logits of other positions than requested.
+            DataError, TrainingError: as `inputs`, a picture for a model of text, or a model that returns logits of
+                other positions than requested.
         """
+        self.refuse_pictures(row)
         if self.packs:
-            hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
-            logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
+            logprobs: Tensor = self.lm.get_output_embeddings()(hidden_states(self.lm, row), row.targets)
             return logprobs
-        # the model's own forward pass; without `position_ids`, which each family derives from ids and image itself
         options = {}
-        if image or "logits_to_keep" in inspect.signature(self.lm.forward).parameters:
-            options["logits_to_keep"] = layout.keep
-        ids = _one_sequence(input_ids, layout)
-        whole: Tensor = self.lm(input_ids=ids, use_cache=False, **(image or {}), **options).logits[0]
-        logits = whole if options else whole[layout.keep]  # [N, V]
-        if len(logits) != len(targets):
+        if self.eyes or "logits_to_keep" in inspect.signature(self.lm.forward).parameters:
+            options["logits_to_keep"] = row.layout.keep
+        whole: Tensor = self.lm(**self.inputs(row), **options).logits[0]
+        logits = whole if options else whole[row.layout.keep]  # [N, V]
+        if len(logits) != len(row.targets):
             raise TrainingError(
-                f"{type(self.lm).__name__} returns logits of {len(logits)} positions instead of {len(targets)}: "
+                f"{type(self.lm).__name__} returns logits of {len(logits)} positions instead of {len(row.targets)}: "
                 "it cannot be trained here"
             )
-        return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+        return logits.float().log_softmax(-1).gather(1, row.targets[:, None]).squeeze(1)
 
 
 class PackedCritic(_Packed):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
 
-    def forward(
-        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, image: dict[str, Tensor] | None = None
-    ) -> Tensor:
-        """Map [1, T] ids to [B, num_labels] float32 logits of the value heads."""
+    def forward(self, row: Pack) -> Tensor:
+        """Return [B, num_labels] float32 logits of the value heads; errors as of `PackedActor.forward`."""
+        self.refuse_pictures(row)
         if self.packs:
-            logits: Tensor = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout))
+            hidden = hidden_states(self.lm, row)
         else:  # transformers' own pooling mistakes a last token with the padding's id for padding
-            ids, base = _one_sequence(input_ids, layout), decoder_of(self.lm)
-            logits = self.lm.score(base(input_ids=ids, use_cache=False, **(image or {})).last_hidden_state[:, -1])
+            hidden = decoder_of(self.lm)(**self.inputs(row)).last_hidden_state[:, -1]
+        logits: Tensor = self.lm.score(hidden)
         return logits.float()
 
 
-def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
-    """[N, D] final hidden states of one packed row at the positions `layout.keep`."""
+def hidden_states(lm: Any, row: Pack) -> Tensor:
+    """[N, D] final hidden states of a packed row at the positions `layout.keep`."""
     base = decoder_of(lm)
     hidden: Tensor = base(
-        input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
+        input_ids=row.input_ids, position_ids=row.position_ids, layout=row.layout, use_cache=False
     ).last_hidden_state[0]
-    return hidden if is_trimmed(base) else hidden[layout.keep]
-
-
-def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:
-    if len(layout.seq_lens) != 1:
-        raise ValueError(f"a row of {len(layout.seq_lens)} sequences for a model that takes one at a time")
-    return input_ids
+    return hidden if is_trimmed(base) else hidden[row.layout.keep]
 
 
 @spent_on("model files")

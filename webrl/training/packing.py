@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -156,13 +155,3 @@ def plan_rows(
     rows = [sorted(row) for row in rows]
     rows.sort(key=lambda row: -sum(lengths[i] for i in row))
     return [rows[rank::num_ranks] for rank in range(num_ranks)]
-
-
-def actor_inputs(pack: Pack) -> dict[str, Any]:
-    """Keyword arguments of `PackedActor.forward` (models.py)."""
-    return {**critic_inputs(pack), "targets": pack.targets}
-
-
-def critic_inputs(pack: Pack) -> dict[str, Any]:
-    """Keyword arguments of `PackedCritic.forward` (models.py)."""
-    return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}

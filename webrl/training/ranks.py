@@ -59,6 +59,17 @@ def barrier() -> None:
         torch.distributed.barrier()
 
 
+def gather(item: Any) -> list[Any]:
+    """One picklable object of each process, in rank order, on every process."""
+    import torch
+
+    if world()[0] == 1:
+        return [item]
+    items: list[Any] = [None] * world()[0]
+    torch.distributed.all_gather_object(items, item)
+    return items
+
+
 def broadcast(value: Any) -> Any:
     """The main process's value, on every process."""
     import torch

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from webrl.training.critic import load_critic, values_of
 from webrl.training.critic_data import next_state_of, state_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
-from webrl.training.ranks import world
+from webrl.training.ranks import gather, world
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
@@ -81,7 +81,7 @@ def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, 
     """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
 
     def score(row: Pack) -> list[Tensor]:
-        logprobs: Tensor = model(**model.inputs(row))
+        logprobs: Tensor = model(row)
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 
@@ -136,7 +136,7 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     items = [make_item(state, limit) for state in states]
 
     def score(row: Pack) -> list[Tensor]:
-        return list(values_of(model(**model.inputs(row))).cpu())
+        return list(values_of(model(row)).cpu())
 
     return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
 
@@ -172,11 +172,7 @@ def run_rows(
 
         parts = over(run, rows)
     own = {i: result for row, part in zip(rows, parts, strict=True) for i, result in zip(row, part, strict=True)}
-    results = own
-    if ranks > 1:
-        gathered: list[Any] = [None] * ranks
-        torch.distributed.all_gather_object(gathered, own)
-        results = {i: result for part in gathered for i, result in part.items()}
+    results = {i: result for part in gather(own) for i, result in part.items()}
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:
         raise TrainingError(

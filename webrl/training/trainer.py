@@ -35,6 +35,7 @@ from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
+from webrl.training.ranks import gather
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
@@ -289,7 +290,7 @@ class _Loop:
         num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
         speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
-        parts = self.engine.gather(own) if own else []
+        parts = gather(own) if own else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
         return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
@@ -303,7 +304,7 @@ class _Loop:
         with torch.no_grad():
             for row in rows:
                 packed = pack([items[i] for i in row or [0]], self.device)
-                result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
+                result = self.job.loss(self.engine.model(row=packed), packed, row or [0])
                 total += result.loss.sum() * bool(row)
         self.engine.model.train()
         return float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)
@@ -333,7 +334,7 @@ class _Loop:
             with torch.no_grad():
                 for row in rows:
                     packed = pack([items[i] for i in row or [0]], self.device)
-                    logprobs = self.engine.model(**self.job.model.inputs(packed))
+                    logprobs = self.engine.model(row=packed)
                     sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
                     scored.update(zip(row, sums.double(), strict=False))
 
@@ -395,7 +396,7 @@ class _Loop:
     def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's loss, and its samples' metrics."""
         packed = pack([self.job.items[i] for i in indices], self.device)
-        output = self.engine.model(**self.job.model.inputs(packed))
+        output = self.engine.model(row=packed)
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
         losses = result.loss

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from webrl.llm.loading import mark_folder, pick_device
 from webrl.llm.pictures import Example
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic import open_critic
+from webrl.training.critic import load_critic
 from webrl.training.critic_data import critic_loss_function, critic_states
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
@@ -66,8 +67,11 @@ def train_critic(
     states = critic_states(samples, config.critic, config.run_dir)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
-    start = Start(str(init_dir), seed, config.critic.heads, sees=config.rollout.image_size is not None)
-    model, save = open_start(start, tokenizer, config.critic, config.models.prompt)
+    sees = config.rollout.image_size is not None
+    load = partial(load_critic, heads=config.critic.heads, seed=seed)
+    model, save = open_start(
+        load, init_dir, tokenizer, config.critic, sees=sees, seed=seed, prompt=config.models.prompt
+    )
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     units: dict[int, list[int]] = {}  # the loss of a sample is that of s and s' both, as released
     for position, state in enumerate(states):
@@ -115,8 +119,10 @@ def train_actor(
     while True:
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
-        start = Start(str(init_dir), seed, sees=config.rollout.image_size is not None)
-        model, save = open_start(start, tokenizer, optim, config.models.prompt)
+        sees = config.rollout.image_size is not None
+        model, save = open_start(
+            load_actor, init_dir, tokenizer, optim, sees=sees, seed=seed, prompt=config.models.prompt
+        )
         job = actor_job(model, samples, optim, save, examples, demonstrations)
         if job.trust:
             job.trust.may_retry = len(stopped) < RETRIES
@@ -204,7 +210,7 @@ def train_sft(
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
-    model, save = open_start(Start(str(init_dir), seed, sees=sees == {True}), tokenizer, optim, prompt)
+    model, save = open_start(load_actor, init_dir, tokenizer, optim, sees=sees == {True}, seed=seed, prompt=prompt)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
     held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
@@ -313,63 +319,50 @@ def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:
     return [make_item(example, limit) for example in examples]
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """The model that a training starts from."""
+def open_start(
+    load: Callable[..., PackedActor | PackedCritic],
+    folder: str | Path,
+    tokenizer: Any,
+    optim: OptimConfig,
+    *,
+    sees: bool,
+    seed: int,
+    prompt: str,
+) -> tuple[Any, Save]:
+    """Load the model to train, with adapters; returns it, and a function that writes the trained one.
 
-    folder: str
-    """Folder or hub name."""
-    seed: int
-    """Of fresh heads and adapters."""
-    heads: str | None = None
-    """A critic's value heads; None: an actor."""
-    sees: bool = False
-    """A vision-language model."""
-
-    def load(self, *, skeleton: bool = False) -> PackedActor | PackedCritic:
-        """The model, on the CPU; `skeleton` as of `load_actor`."""
-        if self.heads:
-            return open_critic(self.folder, self.heads, self.seed, skeleton=skeleton, sees=self.sees)
-        return load_actor(self.folder, skeleton=skeleton, sees=self.sees)
-
-
-def open_start(start: Start, tokenizer: Any, config: OptimConfig, prompt: str) -> tuple[Any, Save]:
-    """Load the model to train (`PackedActor` or `PackedCritic`), with adapters; returns it and what writes it.
+    The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
+    CPU, and the trained weights are put into it. Adapters are merged.
 
     Args:
+        load: `load_actor`, or `load_critic` with the heads and the seed that it is to have.
+        sees: a vision-language model.
+        seed: of the adapters.
         prompt: `models.prompt` of the training, where it is not the tokenizer's.
 
     Raises:
         TrainingError: options that have not been tried with screenshots.
     """
-    if start.sees:
-        untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
+    if sees:
+        untried = [*optim.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
         if untried:
             raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
-    model = start.load(skeleton=not start.sees and wants_skeleton(start.folder, config.engine))
-    prepare(model, config, start.seed)
-    return model, exporter(start, model.eyes.processor if model.eyes else tokenizer, config, prompt)
+    model = load(folder, sees=sees, skeleton=not sees and wants_skeleton(folder, optim.engine))
+    prepare(model, optim, seed)
+    processor = model.eyes.processor if model.eyes else tokenizer
 
-
-def exporter(start: Start, tokenizer: Any, config: OptimConfig, prompt: str) -> Save:
-    """A function (trained weights by name, folder) that writes config, safetensors and tokenizer (or processor).
-
-    The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
-    CPU, and the trained weights are put into it. Adapters are merged.
-    """
-
-    def save(state: dict[str, Tensor], folder: Path) -> None:
-        model = start.load()
-        add_adapters(model, config)
-        own = dict(model.named_parameters())
+    def save(state: dict[str, Tensor], out: Path) -> None:
+        whole = load(folder, sees=sees)
+        add_adapters(whole, optim)
+        own = dict(whole.named_parameters())
         for name, value in state.items():
             own[name].data.copy_(value)
-        lm = merge_adapters(model.lm) if config.lora_rank else model.lm
-        lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        mark_folder(folder, prompt)
+        lm = merge_adapters(whole.lm) if optim.lora_rank else whole.lm
+        lm.to(_DTYPES[optim.export_dtype]).save_pretrained(out)
+        processor.save_pretrained(out)
+        mark_folder(out, prompt)
 
-    return save
+    return model, save
 
 
 def _read(records: Records, what: str) -> list[StepRecord]:

@@ -12,8 +12,7 @@ go through hundreds of weights one by one than the GPU for all of them.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,9 @@ def _flat_master(tensors: Sequence[Tensor], device: torch.device) -> nn.Paramete
 class Bf16Engine(Engine):
     """One process, or replicas whose gradients are summed in float32."""
 
+    wants = ""  # the model is not wrapped
+    exchanges_last = False  # `step` does it, once a batch
+
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(the model in bfloat16, AdamW over its float32 masters)."""
         device = self.accelerator.device
@@ -116,17 +118,6 @@ class Bf16Engine(Engine):
         self.accelerator.prepare_model(masters, evaluation_mode=True)
         self._refresh()
         return model, self.accelerator.prepare_optimizer(make_optimizer(masters, self.config))
-
-    def check_type(self) -> None:
-        """Replicas need a process group; nothing else can be replaced in silence."""
-        if self.num_ranks > 1 and not torch.distributed.is_initialized():
-            raise TrainingError(f"engine {self.plan.name!r} has {self.num_ranks} processes but no process group")
-
-    @contextlib.contextmanager
-    def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Gradients are exchanged by `step`, once a batch."""
-        del is_last
-        yield
 
     def backward(self, loss: Tensor) -> None:
         """As in `Engine.backward`; adds the row's gradients to the masters', and `step` sums those over ranks."""

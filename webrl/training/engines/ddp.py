@@ -29,7 +29,9 @@ class Engine:
     """Model and optimizer after `accelerator.prepare`."""
 
     wants = "DistributedDataParallel"
-    """Class of the prepared model on several processes."""
+    """Class of the prepared model on several processes (DeepSpeed: on one, too)."""
+    exchanges_last = True
+    """True if the gradients are exchanged with the batch's last row."""
 
     def __init__(self, model: nn.Module, config: OptimConfig, device: str, plan: EnginePlan) -> None:
         self.config, self.plan, self.module = config, plan, model
@@ -65,7 +67,8 @@ class Engine:
             TrainingError: it was silently replaced.
         """
         found = type(self.model).__name__
-        if self.num_ranks > 1 and not found.endswith(self.wants):
+        must_be_wrapped = self.num_ranks > 1 or self.plan.kind == "deepspeed"
+        if must_be_wrapped and not found.endswith(self.wants):
             raise TrainingError(
                 f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
                 "not apply here (device, number of processes, or another accelerate config in the environment)"
@@ -73,8 +76,8 @@ class Engine:
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Surround forward and backward of one row: gradients are exchanged on the last row only."""
-        if is_last or self.num_ranks == 1:
+        """Surround forward and backward of one row."""
+        if is_last or self.num_ranks == 1 or not self.exchanges_last:
             yield
         else:
             with self.accelerator.no_sync(self.model):
@@ -152,14 +155,6 @@ class Engine:
         if self.num_ranks > 1:
             total = self.accelerator.reduce(total, reduction="sum")
         return dict(zip(keys, total, strict=True))
-
-    def gather(self, item: Any) -> list[Any]:
-        """One picklable object of each rank, in rank order, on every rank."""
-        if self.num_ranks == 1:
-            return [item]
-        items: list[Any] = [None] * self.num_ranks
-        torch.distributed.all_gather_object(items, item)
-        return items
 
     def barrier(self) -> None:
         """Wait for all ranks."""

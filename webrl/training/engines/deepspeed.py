@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from webrl.config import OptimConfig
 from webrl.config.extras import require
-from webrl.errors import TrainingError
 from webrl.runs.machine import free_port
 from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, make_optimizer
 
@@ -59,13 +58,6 @@ class DeepSpeedEngine(Engine):
         # else every later from_pretrained of this process would shard its model over all ranks, and wait for them
         unset_hf_deepspeed_config()
         return engine, optimizer
-
-    def check_type(self) -> None:
-        """A DeepSpeed engine on one process, too."""
-        if type(self.model).__name__ != self.wants:
-            raise TrainingError(
-                f"engine {self.plan.name!r} asked for DeepSpeed, accelerate gave {type(self.model).__name__}"
-            )
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:

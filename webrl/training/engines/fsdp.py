@@ -7,8 +7,6 @@ synchronised. `fully_shard` runs on both, so that what is tested here is what tr
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +26,20 @@ from torch.distributed.tensor import DTensor
 
 from webrl.errors import TrainingError
 from webrl.training.engines.ddp import Engine, make_optimizer
+from webrl.training.ranks import gather
 
 
 class FsdpEngine(Engine):
     """Weights, gradients and optimizer state sharded over all ranks; float32 masters, bf16 compute if asked."""
+
+    exchanges_last = False  # on every row: reducing on the last alone would hold whole float32 gradients in between
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(sharded model, AdamW over the shards)."""
         if not torch.distributed.is_initialized():
             raise TrainingError("engine 'fsdp2' needs a process group; start with `bash run_multinode.sh`")
         device = self.accelerator.device
-        skeleton = any(self.gather(any(p.is_meta for p in model.parameters())))
+        skeleton = any(gather(any(p.is_meta for p in model.parameters())))
         weights: dict[str, Any] = dict(model.state_dict()) if skeleton else {}
         buffers = dict(model.named_buffers())
         model.to("meta" if skeleton else device)
@@ -78,19 +79,6 @@ class FsdpEngine(Engine):
         whole = [n for n, p in self.model.named_parameters() if not isinstance(p, DTensor)]
         if not isinstance(self.model, FSDPModule) or whole:
             raise TrainingError(f"engine {self.plan.name!r} did not shard {whole[:1] or [type(self.model).__name__]}")
-
-    @contextlib.contextmanager
-    def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Gradients are reduced on every row, in the shadow of its backward pass, and accumulate as shards.
-
-        Reducing on the last row alone would hold whole float32 gradients in between.
-        """
-        del is_last
-        yield
-
-    def backward(self, loss: Tensor) -> None:
-        """As in `Engine.backward`; reduce-scatter averages over ranks."""
-        (loss * self.num_ranks).backward()
 
     def clip(self) -> float:
         """Norm over all shards."""

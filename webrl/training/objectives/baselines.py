@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -45,9 +46,9 @@ def awr_weights(records: Sequence[StepRecord], config: ActorConfig) -> list[floa
     return [math.exp(min(outcome_of(r) - value_of(r), cap) / beta) for r in records]
 
 
-def awr_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
-    """Weighted negative log-likelihood of each step, summed over its tokens."""
-    return LossOutput(loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"weight": batch.advantage})
+def loss(batch: LossInput, _config: ActorConfig, *, metric: str) -> LossOutput:
+    """Weighted negative log-likelihood of each step, summed over its tokens; the weights are logged as `metric`."""
+    return LossOutput(loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={metric: batch.advantage})
 
 
 def digirl_weights(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
@@ -72,14 +73,7 @@ def step_advantage(record: StepRecord, lam: float) -> float:
     return share * outcome + (1 - share) * (record.next_value - value_of(record))
 
 
-def digirl_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
-    """Negative log-likelihood of each kept step, summed over its tokens."""
-    return LossOutput(
-        loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"mask_fraction": batch.advantage}
-    )
-
-
 OBJECTIVES = {
-    "awr": Objective(advantages=awr_weights, loss=awr_loss, needs_reference=False),
-    "digirl": Objective(advantages=digirl_weights, loss=digirl_loss, needs_reference=False),
+    "awr": Objective(advantages=awr_weights, loss=partial(loss, metric="weight"), needs_reference=False),
+    "digirl": Objective(advantages=digirl_weights, loss=partial(loss, metric="mask_fraction"), needs_reference=False),
 }

@@ -224,7 +224,7 @@ def test_checks_are_made_of_what_the_agent_sees_and_kept_where_their_own_answer_
 
     crumbs = "<style>.c::before { content: '\\203A' }</style><h1>Household<b class=c>Balance Sheet</b></h1>"
     links = "<a href=/balance>Household<i class=c></i> sheet</a><a href=/fickle>Visitors</a><a href=/many>Loans</a>"
-    links += "<style>.c::before { content: '\\203A' }</style><a href=/many>Edit</a><a href=/other>edit</a>"
+    links += "<style>.c::before { content: '\\203A' }</style><a href=/many>Edit</a><a href=/other>\uf040 edit</a>"
     pages = {
         "/": page("home", links),
         "/balance": f"<title>b</title><aside><h1>The site</h1></aside>{crumbs}",

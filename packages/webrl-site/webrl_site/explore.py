@@ -53,6 +53,7 @@ _ACCOUNT = re.compile(
     rf"{LOGIN_LINK.pattern}|register|sign-?_?\s?up|forgot|password|account|verif|about|help|terms|privacy|imprint|language"
 )
 _NAMED = re.compile(r"^\s*\[(\w+)\] \w+ ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
+_ICON = re.compile(r"[\ue000-\uf8ff]")
 _SCRIPT = Path(__file__).with_name("explore.js")
 
 
@@ -237,7 +238,7 @@ class _Walk:
         self._unsafe += [form.action for form in page.forms if changes(form.action, form.submit or "")]
         for link in links:
             name, href, path = names.get(link.bid, ""), link.url, urlsplit(link.url).path
-            self._named[name.casefold()].add(_key(href))
+            self._named[plain_name(name).casefold()].add(_key(href))
             if _key(href) in self._known or _host(href) not in self._web.hosts or _NOT_PAGES.search(path):
                 continue
             self._known.add(_key(href))
@@ -261,12 +262,12 @@ class _Walk:
         """What was found."""
         left = [without_token(url) for url, _ in self._waiting if not self._is_spent(url)]
         vain = [f"{n} links like {shape}: those before brought no new page" for shape, n in self._vain.items()]
-        alike = [
-            f"{without_token(urls[0])} and {len(urls) - 1} more like it: {_PER_FORM} such links were enough"
-            for urls in self._alike.values()
-        ]
+        alike = []
+        for first, *more in self._alike.values():
+            others = f" and {len(more)} more like it" if more else ""
+            alike.append(f"{without_token(first)}{others}: {_PER_FORM} such links were enough")
         pages = (
-            page if len(self._named[page.link.casefold()]) < 2 else replace(page, link="")
+            page if len(self._named[plain_name(page.link).casefold()]) < 2 else replace(page, link="")
             for page in self.pages.values()
         )
         unsafe = dict.fromkeys(url for url in self._unsafe if not _route(url))  # a route is never asked for
@@ -308,6 +309,11 @@ async def _visit(
     told = (observation.text, forms, socket, env.refusal, url)
     seen = DiscoveredPage(env.page.url, found["title"], names.get(found["heading"], ""), link, *told)
     return seen, [_Link(*given) for part in parts for given in part["links"]], names
+
+
+def plain_name(name: str) -> str:
+    """A link's name without the icons of a font, which nobody can read."""
+    return _ICON.sub("", name).strip()
 
 
 def _has_token(url: str) -> bool:

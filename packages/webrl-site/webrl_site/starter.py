@@ -26,7 +26,7 @@ from webrl.rollouts.guard import LEAVES, changes
 from webrl.runs.store import write_text
 from webrl.types import Trajectory
 from webrl_site.env import WebEnv
-from webrl_site.explore import DiscoveredPage, Exploration, without_token
+from webrl_site.explore import DiscoveredPage, Exploration, plain_name, without_token
 from webrl_site.settings import WebConfig
 from webrl_site.suite import OwnSite
 from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
@@ -38,7 +38,6 @@ _ELEMENT = re.compile(
     r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
     r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
 )
-_ICON = re.compile(r"[\ue000-\uf8ff]")
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
     """Make instructions from names that the agent sees: open a page, and report its heading."""
     found: list[Starter] = []
     for number, page in enumerate(pages):
-        name = _ICON.sub("", page.link).strip()
+        name = plain_name(page.link)
         if page.url == pages[0].url or not _says_something(name):
             continue
         there = [{"url": f"^{_escape(page.url)}$"}]

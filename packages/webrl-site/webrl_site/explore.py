@@ -312,7 +312,7 @@ async def _visit(
 
 
 def plain_name(name: str) -> str:
-    """A link's name without the icons of a font, which nobody can read."""
+    """A link's name without the icons of a font, which no one can read."""
     return _ICON.sub("", name).strip()
 
 

@@ -28,7 +28,7 @@ from webrl.tasks.generate import exploration_requests
 from webrl.types import Label, Status, Task, Trajectory
 from webrl_site.explore import DiscoveredPage, Exploration, Form, explore
 from webrl_site.login import Logins
-from webrl_site.starter import starter_instructions, write_starter
+from webrl_site.starter import start_config, starter_instructions, write_starter
 from webrl_site.tasks import read_instructions
 
 
@@ -145,7 +145,7 @@ def test_what_read_only_refuses_and_a_page_with_nothing_to_act_on_are_told(tmp_p
     printed = capsys.readouterr().out
     out = f"{address.replace('.', '-').replace(':', '-')}.yaml"  # another port is another site
     assert words.format(address=address) in printed
-    assert f"set read_only: false in {out};" in printed
+    assert "give --writes; agents may then change the site" in printed
     assert "nothing that it can act on" in printed
     assert (tmp_path / out).is_file()
 
@@ -160,7 +160,7 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     third = DiscoveredPage("http://a.example/c", evil, evil, "c", evil, ())
     found = Exploration((page, other, third), (), (f"http://a.example/delete/{evil}",))
     entries = [starter.entry for starter in starter_instructions(found.pages)]
-    _, train, heldout = write_starter(out, found, page.url, "a", {}, entries)
+    _, train, heldout = write_starter(out, found, start_config(page.url, "a", 3, {}).rollout.web, {}, entries)
     web = load_config(out).rollout.web
     assert web.start_urls == ("http://a.example/",)
     assert not web.login.is_set

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from browsers import run, shared_browser
@@ -158,6 +159,36 @@ def test_a_menu_whose_links_all_lead_back_does_not_use_up_the_look_around_and_wh
     assert f"not visited (--pages 3): {url}/part/c" in printed
 
 
+def test_pages_that_a_parameter_names_are_found_and_what_is_left_out_as_more_of_the_same_is_said():
+    names = ("users", "groups", "roles", "mails")
+    links = [*(f"page={name}" for name in names), *(f"sort={number}" for number in range(4))]
+    shown = (
+        "<script>document.write(`<p>${location.search}</p><a href=/logout?next=${location.search}>Leave</a>`)</script>"
+    )
+    pages = {"/": page("home", "".join(f"<a href='/index.php?{query}'>{query}</a>" for query in links))}
+    url, found, _ = look_around(pages | {"/index.php": page("part", shown)})
+    assert paths_of(url, found) == ["/", *(f"/index.php?{query}" for query in links[:6])]
+    leaving, more = found.skipped
+    assert "/logout?" in leaving
+    assert more == f"{url}/index.php?sort=2 and 1 more like it: 2 such links were enough"
+
+
+def test_pages_that_get_their_content_by_post_get_it_only_with_writes(tmp_path, capsys):
+    script = "<script>fetch('/data', { method: 'POST' }).then(async (r) => document.body.append(...new DOMParser()"
+    script += ".parseFromString(await r.text(), 'text/html').body.children))</script>"
+    pages = {"/": page("home", script), "/data": "<a href=/list>The list</a>", "/list": page("Everything", "")}
+    _, asked, _ = written(pages)
+    assert {*asked} == {"/"}, "neither while looking around, nor while the instructions are tried"
+    assert "give --writes" in capsys.readouterr().out
+    assert load_config("site.yaml").rollout.web.read_only
+    for path in tmp_path.glob("site*"):
+        path.unlink()
+    _, asked, made = written(pages, "--writes")
+    assert {*asked} == {"/", "/data", "/list"}
+    assert 'Go to the page "The list".' in {entry.instruction for entry in made}
+    assert not load_config("site.yaml").rollout.web.read_only
+
+
 def test_links_in_frames_are_followed_and_a_text_check_reads_frames_as_the_agent_does():
     inner = "<a href=/inside>Inside</a><p>inner words</p><iframe srcdoc='<p>deep words</p>'></iframe>"
     frames = "<iframe src=/frame></iframe><iframe sandbox srcdoc='<p>boxed words</p>'></iframe>"
@@ -193,7 +224,7 @@ def test_checks_are_made_of_what_the_agent_sees_and_kept_where_their_own_answer_
 
     crumbs = "<style>.c::before { content: '\\203A' }</style><h1>Household<b class=c>Balance Sheet</b></h1>"
     links = "<a href=/balance>Household<i class=c></i> sheet</a><a href=/fickle>Visitors</a><a href=/many>Loans</a>"
-    links += "<style>.c::before { content: '\\203A' }</style><a href=/many>Edit</a><a href=/other>Edit</a>"
+    links += "<style>.c::before { content: '\\203A' }</style><a href=/many>Edit</a><a href=/other>\uf040 edit</a>"
     pages = {
         "/": page("home", links),
         "/balance": f"<title>b</title><aside><h1>The site</h1></aside>{crumbs}",
@@ -335,6 +366,8 @@ def test_starter_instructions_name_pages_that_one_can_tell_apart():
 
     found = starter_instructions([seen(0, ""), seen(1, ""), seen(2, "›"), seen(3, "\uf040 About")])
     assert [starter.entry["instruction"] for starter in found] == ['Go to the page "About".']
+    told = replace(seen(1, "Advanced search"), heading="Advanced Search")
+    assert [starter.entry["id"] for starter in starter_instructions([seen(0, ""), told])] == ["go-1"], "it names itself"
     (alone,) = starter_instructions([seen(0, "")])
     assert alone.entry["checks"] == [{"answer": "t0"}]
 

@@ -1,6 +1,7 @@
 """A short look around your own site: pages that can be reached by links, as the agent would see them.
 
-API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside.
+API: `await explore(browser, config, max_pages) -> Exploration`. Nothing is clicked; pages of a site that is
+`read_only` send nothing but GET and HEAD, the log-in aside.
 Links that look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few
 pages of one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
 """
@@ -21,7 +22,7 @@ from webrl.config.redaction import redact
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.guard import changes
+from webrl.rollouts.guard import LEAVES, changes
 from webrl.rollouts.observe import shown_frames
 from webrl_site.env import WebEnv
 from webrl_site.settings import WebConfig
@@ -35,6 +36,10 @@ LOGIN_LINK = re.compile(r"(?i)log-?_?\s?(in|on)\b|sign-?_?\s?in\b")
 _SETTLE_CAP_S = 6.0
 """A page that is seen once, before anything is known of the site, is waited for longer."""
 _VISITS_PER_PAGE = 3
+_NAMES_PAGE = re.compile(
+    r"(?i)\W*(p|page|view|tab|template|tpl|module|mod|section|screen|area|menu|option|controller|route|action|do|op|cmd)"
+)
+"""Parameters by which one program shows different pages (`index.php?page=users`)."""
 _NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _ASKS_BACK = re.compile(r"(?i)\bare you sure\b|\bcan(?:not|'t|\\'t) be undone\b|\bplease confirm\b")
@@ -48,6 +53,7 @@ _ACCOUNT = re.compile(
     rf"{LOGIN_LINK.pattern}|register|sign-?_?\s?up|forgot|password|account|verif|about|help|terms|privacy|imprint|language"
 )
 _NAMED = re.compile(r"^\s*\[(\w+)\] \w+ ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
+_ICON = re.compile(r"[\ue000-\uf8ff]")
 _SCRIPT = Path(__file__).with_name("explore.js")
 
 
@@ -146,8 +152,7 @@ async def explore(
         SiteError, BrowserError: the first start page does not open, or refuses the log-in.
     """
     require_start(config)
-    web = config.web.model_copy(update={"read_only": True})
-    config = config.model_copy(update={"web": web, "settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
+    config = config.model_copy(update={"settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
     walk = _Walk(config.web, first)
     env = WebEnv(browser, config)
     try:
@@ -183,7 +188,11 @@ class _Walk:
         self._skipped: list[str] = []
         self._vain: Counter[str] = Counter()
         """By shape: links that are not followed for that."""
+        self._alike: defaultdict[str, list[str]] = defaultdict(list)
+        """By form: links that are not followed because enough of the form were."""
         self._unsafe: list[str] = []
+        self._left_out_log_out = False
+        """Said once: many sites have a log-out on every page that leads back there."""
         self.pages: dict[str, DiscoveredPage] = {}
 
     def next(self) -> tuple[str, str] | None:
@@ -229,14 +238,16 @@ class _Walk:
         self._unsafe += [form.action for form in page.forms if changes(form.action, form.submit or "")]
         for link in links:
             name, href, path = names.get(link.bid, ""), link.url, urlsplit(link.url).path
-            self._named[name].add(_key(href))
+            self._named[plain_name(name).casefold()].add(_key(href))
             if _key(href) in self._known or _host(href) not in self._web.hosts or _NOT_PAGES.search(path):
                 continue
             self._known.add(_key(href))
             words = f"{link.words}\n{forms.get(_key(href), '')}"
             word = next(filter(None, (changes(href, said) for said in words.splitlines())), "")
             if word or link.asks:
-                self.skip(href, f"looks as if it changed something ({word or 'the page asks back'})")
+                if not (leaves := re.search(f"(?i){LEAVES}", href)) or not self._left_out_log_out:
+                    self.skip(href, f"looks as if it changed something ({word or 'the page asks back'})")
+                self._left_out_log_out |= bool(leaves)
                 self._unsafe.append(href)
             elif _has_token(href):
                 self.skip(href, "its address holds a token")
@@ -244,14 +255,23 @@ class _Walk:
                 self._forms[_form(href)] += 1
                 urgent = self._first is not None and self._first.search(f"{path} {_route(href)} {words}")
                 (self._waiting.appendleft if urgent else self._waiting.append)((href, name))
+            else:
+                self._alike[_form(href)].append(href)
 
     def result(self) -> Exploration:
         """What was found."""
         left = [without_token(url) for url, _ in self._waiting if not self._is_spent(url)]
         vain = [f"{n} links like {shape}: those before brought no new page" for shape, n in self._vain.items()]
-        pages = (page if len(self._named[page.link]) < 2 else replace(page, link="") for page in self.pages.values())
+        alike = []
+        for first, *more in self._alike.values():
+            others = f" and {len(more)} more like it" if more else ""
+            alike.append(f"{without_token(first)}{others}: {_PER_FORM} such links were enough")
+        pages = (
+            page if len(self._named[plain_name(page.link).casefold()]) < 2 else replace(page, link="")
+            for page in self.pages.values()
+        )
         unsafe = dict.fromkeys(url for url in self._unsafe if not _route(url))  # a route is never asked for
-        return Exploration(tuple(pages), (*vain, *self._skipped), tuple(unsafe), tuple(left))
+        return Exploration(tuple(pages), (*vain, *self._skipped, *alike), tuple(unsafe), tuple(left))
 
 
 def shows_only_login(found: Exploration) -> bool:
@@ -291,6 +311,11 @@ async def _visit(
     return seen, [_Link(*given) for part in parts for given in part["links"]], names
 
 
+def plain_name(name: str) -> str:
+    """A link's name without the icons of a font, which no one can read."""
+    return _ICON.sub("", name).strip()
+
+
 def _has_token(url: str) -> bool:
     """Check whether an address logs in anyone who knows it."""
     parts = urlsplit(url)
@@ -327,9 +352,12 @@ def _route(url: str) -> str:
 
 
 def _form(url: str) -> str:
-    """Addresses that differ in numbers, or in their query alone, show pages of one form."""
+    """Addresses that differ in numbers, or in a query that names no page, show pages of one form."""
     parts = urlsplit(url)
-    return f"{parts.netloc}{re.sub('[0-9]+', '0', unquote(parts.path + _route(url).partition('?')[0]))}"
+    route, _, inner = _route(url).partition("?")
+    given = (*parse_qsl(parts.query), *parse_qsl(inner))
+    named = sorted(f"{key}={value}" for key, value in given if _NAMES_PAGE.fullmatch(key))
+    return f"{parts.netloc}{re.sub('[0-9]+', '0', '?'.join((unquote(parts.path + route), *named)))}"
 
 
 def _shapes(url: str) -> Iterator[str]:

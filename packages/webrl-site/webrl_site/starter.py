@@ -26,7 +26,8 @@ from webrl.rollouts.guard import LEAVES, changes
 from webrl.runs.store import write_text
 from webrl.types import Trajectory
 from webrl_site.env import WebEnv
-from webrl_site.explore import DiscoveredPage, Exploration, without_token
+from webrl_site.explore import DiscoveredPage, Exploration, plain_name, without_token
+from webrl_site.settings import WebConfig
 from webrl_site.suite import OwnSite
 from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
 
@@ -37,7 +38,6 @@ _ELEMENT = re.compile(
     r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
     r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
 )
-_ICON = re.compile(r"[\ue000-\uf8ff]")
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def choose_name(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
 
 
-def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any]) -> RunConfig:
-    """Settings to look around with. Raises UsageError: no web address."""
-    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, "login": login}
+def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any], *, writes: bool = False) -> RunConfig:
+    """Settings to look around with, read-only unless pages may write. Raises UsageError: no web address."""
+    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, "login": login, "read_only": not writes}
     return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
 
 
@@ -94,8 +94,7 @@ def guess_login(page: DiscoveredPage, url: str, user: str | None, variable: str)
 def write_starter(
     out: Path,
     found: Exploration,
-    url: str,
-    name: str,
+    web: WebConfig,
     login: Mapping[str, Any],
     instructions: Sequence[Mapping[str, Any]],
 ) -> list[Path]:
@@ -103,6 +102,7 @@ def write_starter(
 
     What pages say of themselves is written to the config as quoted ASCII, so that none of it is YAML.
     """
+    url = web.start_urls[0]
     heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
     parts = ([entry for entry in instructions if entry not in heldout], heldout)
     written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
@@ -111,10 +111,12 @@ def write_starter(
     train_file, heldout_file = (json.dumps(str(path)) if path in written else "" for path in starter_files(out))
     pages = [f"#   {json.dumps(without_token(page.url))} {json.dumps(page.title)}" for page in found.pages]
     seen = (url, *(page.url for page in found.pages))
-    unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
-    forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
+    log_out = f"(?i){LEAVES}"
+    unsafe = [_pattern(address) for address in found.unsafe if not re.search(log_out, address)]
+    forbidden = dict.fromkeys((log_out, *(p for p in unsafe if not any(re.search(p, page) for page in seen))))
     text = _TEMPLATE.read_text(encoding="utf-8").format(
-        name=name,
+        name=web.name,
+        read_only=json.dumps(web.read_only),
         url=json.dumps(url),
         origin=urljoin(url, "/").rstrip("/"),
         train=train_file,
@@ -162,12 +164,12 @@ def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
     """Make instructions from names that the agent sees: open a page, and report its heading."""
     found: list[Starter] = []
     for number, page in enumerate(pages):
-        name = _ICON.sub("", page.link).strip()
+        name = plain_name(page.link)
         if page.url == pages[0].url or not _says_something(name):
             continue
         there = [{"url": f"^{_escape(page.url)}$"}]
         found.append(Starter({"id": f"go-{number}", "instruction": f'Go to the page "{name}".', "checks": there}, page))
-        if _says_something(page.heading):
+        if _says_something(page.heading) and page.heading.casefold() not in name.casefold():  # it would say the answer
             text = f'What is the main heading of the page "{name}"? Answer with its text.'
             check = [{"answer": _escape(page.heading)}]
             entry = {"id": f"heading-{number}", "instruction": text, "checks": check}

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
     )
+    parser.add_argument(
+        "--writes",
+        action="store_true",
+        help="let pages send what they send when they open (POST, WebSockets), and write `read_only: false`: for "
+        "programs that get their content that way",
+    )
     parser.add_argument("--basic-user", metavar="NAME", help="user for HTTP Basic authentication")
     parser.add_argument(
         "--basic-password-env", metavar="VARIABLE", help="with --basic-user: its password (default: BASIC_PASSWORD)"
@@ -67,7 +73,9 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
     from webrl.runs.text import visible
     from webrl_site.starter import num_elements, start_config, try_site
 
-    config = start_config(args.url, name, args.pages, {})  # refuses what is no address before a browser starts
+    config = start_config(
+        args.url, name, args.pages, {}, writes=args.writes
+    )  # refuses what is no address before a browser starts
     async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
         await _write_site(browser, args, out, name)
         try:
@@ -97,7 +105,7 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
     from webrl_site.starter import prove, start_config, starter_instructions, title_instruction, write_starter
 
     login = await _login(browser, args, name)
-    config = start_config(args.url, name, args.pages, login).rollout
+    config = start_config(args.url, name, args.pages, login, writes=args.writes).rollout
     found = await explore(browser, config, args.pages)
     asking = None if login.keys() - {"basic"} else next((page for page in found.pages if page.login), None)
     if asking and asking.login and shows_only_login(found):
@@ -107,7 +115,7 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
         )
     proved, dropped = await prove(browser, config, starter_instructions(found.pages))
     proved = proved or [title_instruction(found.pages[0], is_checked=False)]
-    files = write_starter(out, found, args.url, name, login, [starter.entry for starter in proved])
+    files = write_starter(out, found, config.web, login, [starter.entry for starter in proved])
     for page in found.pages:
         print(visible(f"  {without_token(page.url)}  {page.title!r:.60}  {len(page.text)} characters"))
     _print_some("not visited", found.skipped)
@@ -119,9 +127,13 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
         f"pages asked for {page.socket:.200}, which read_only keeps from them" for page in found.pages if page.socket
     ]
     refused = [f"requests of pages were refused: {page.refused:.200}" for page in found.pages if page.refused]
-    for told in (sockets or refused)[:1]:
+    for told in (*sockets[:1], *refused[:1]):
         print(visible(told))
-        print(f"  if something is missing without that, set read_only: false in {out}; agents may then change the site")
+    if sockets or refused:
+        print(
+            "  if something is missing without that, move the files away and give --writes; "
+            "agents may then change the site"
+        )
     if asking and asking.login:
         print(f"{visible(asking.url)} has a log-in: to use it, move the files away and give {asking.login.options}")
     print(f"wrote {', '.join(map(str, files))}")
@@ -160,7 +172,7 @@ async def _login(browser: Browser, args: argparse.Namespace, name: str) -> dict[
         return login
     variable = args.password_env or "PASSWORD"
     _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
-    config = start_config(args.url, name, 1, login).rollout
+    config = start_config(args.url, name, 1, login, writes=args.writes).rollout
     start = (await explore(browser, config, 1)).pages[0]
     guess = guess_login(start, args.url, args.user, variable)
     if guess is None:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 27_020,
+    "core: lines": 26_970,
     "core: files": 154,
-    "lines": 44_800,
+    "lines": 44_805,
     "files": 273,
-    "names per 1000 lines": 63.6,
-    "options": 180,
+    "names per 1000 lines": 63.3,
+    "options": 181,
     "duplicated runs": 1,
 }
 RUN = 6

@@ -83,6 +83,14 @@ DAMAGES = {
         r"of other shapes: model\.layers\.0\.mlp\.down_proj\.weight is .*16, 32.* and should be .*16, 48.* and 4 more",
     ),
     "a value model": (make_value_model, "is a value model .* name the actor's folder"),
+    "a width that is no number": (
+        lambda f: change_config(f, hidden_size="wide"),
+        "cannot read the config of '.*': Validation error for field 'hidden_size'",
+    ),
+    "a precision that there is not": (
+        lambda f: change_config(f, dtype="flat"),
+        "cannot read the config of '.*': module 'torch' has no attribute 'flat'",
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
     "a file of several is absent": (shard, "model-00002-of-"),
     "half a file": (truncate, "cannot load the model .*incomplete metadata"),

@@ -310,9 +310,10 @@ def config_of(name: str, **options: Any) -> Any:
     """
     from transformers import AutoConfig
 
+    whole = base_of(name) or name
     try:
-        return AutoConfig.from_pretrained(base_of(name) or name, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
+        return AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
+    except Exception as error:  # absurd values raise nearly anything in transformers
         raise ModelError(f"cannot read the config of {name!r}: {first_line(error)}") from error
 
 

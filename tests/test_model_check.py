@@ -311,7 +311,7 @@ def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapt
                 use(str(tmp_path / name))
 
 
-def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_and_one_that_is_not_there_is_named(
+def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_that_is_not_there_is_named(
     folder, adapter, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -323,5 +323,8 @@ def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_and_one_that_is_no
     assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
         copy_model("ann/agent", tmp_path / "actor")
+    for load in (load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+        with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
+            load("ann/agent")
     with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
         copy_model("ann/nothing", tmp_path / "nothing")

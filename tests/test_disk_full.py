@@ -6,10 +6,12 @@ import re
 import shutil
 import sqlite3
 from pathlib import Path
+from traceback import StackSummary
 from types import SimpleNamespace
 
 import pytest
 from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 
 from webrl import cli, stages
 from webrl.config import load_config
@@ -30,9 +32,10 @@ PARAMETERS = 3_688_704
     [
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
         sqlite3.OperationalError("database or disk is full"),
+        CheckpointException("write", {1: (RuntimeError("No space left on device"), StackSummary())}),
     ],
 )
-def test_a_full_disk_is_the_systems_error_whoever_writes(error: Exception, tmp_path: Path) -> None:
+def test_a_full_disk_is_the_systems_error_whoever_writes(error: BaseException, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device") as raised, full_disk_named(tmp_path / "model"):
         raise error
     assert raised.value.filename == str(tmp_path / "model")

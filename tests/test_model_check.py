@@ -83,6 +83,14 @@ DAMAGES = {
         r"of other shapes: model\.layers\.0\.mlp\.down_proj\.weight is .*16, 32.* and should be .*16, 48.* and 4 more",
     ),
     "a value model": (make_value_model, "is a value model .* name the actor's folder"),
+    "a width that is no number": (
+        lambda f: change_config(f, hidden_size="wide"),
+        "cannot read the config of '.*': Validation error for field 'hidden_size'",
+    ),
+    "a precision that there is not": (
+        lambda f: change_config(f, dtype="flat"),
+        "cannot read the config of '.*': module 'torch' has no attribute 'flat'",
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
     "a file of several is absent": (shard, "model-00002-of-"),
     "half a file": (truncate, "cannot load the model .*incomplete metadata"),
@@ -303,7 +311,7 @@ def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapt
                 use(str(tmp_path / name))
 
 
-def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_and_one_that_is_not_there_is_named(
+def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_that_is_not_there_is_named(
     folder, adapter, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -315,5 +323,8 @@ def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_and_one_that_is_no
     assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
         copy_model("ann/agent", tmp_path / "actor")
+    for load in (load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+        with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
+            load("ann/agent")
     with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
         copy_model("ann/nothing", tmp_path / "nothing")

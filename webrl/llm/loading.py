@@ -219,9 +219,7 @@ def quiet() -> Iterator[None]:
 
 
 def check_sight(config: RunConfig, name: str) -> None:
-    """Return unless the folder `name` holds a model that cannot read what it is shown.
-
-    (A hub name is looked at when it is loaded.)
+    """Return unless the folder `name` holds a model that cannot read what it is shown; a hub's is checked on loading.
 
     Raises:
         ModelError: screenshots for a model of text, or text alone for one that sees.
@@ -308,12 +306,16 @@ def config_of(name: str, **options: Any) -> Any:
     Raises:
         ModelError: it cannot be read, or as of `base_of`.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, utils
 
+    whole = base_of(name) or name
     try:
-        return AutoConfig.from_pretrained(base_of(name) or name, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot read the config of {name!r}: {first_line(error)}") from error
+        return AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
+    except Exception as error:  # absurd values raise nearly anything in transformers
+        why = f"cannot read the config of {name!r}: {first_line(error)}"
+        with contextlib.suppress(OSError):  # the Hub does not know the name at all
+            why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
+        raise ModelError(why) from error
 
 
 def adapter_base(folder: Path) -> str | None:

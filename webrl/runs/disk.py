@@ -94,9 +94,9 @@ def full_disk_named(path: Path) -> Iterator[None]:
         if error.errno in DISK_FULL and error.filename is None:
             error.filename = str(path)
         raise
-    except Exception as error:
+    except BaseException as error:  # of a sharded checkpoint, torch's is no Exception
         is_full = bool(_LIBRARY_FULL.search(str(error)))
-        if not is_full:
+        if not is_full and not isinstance(error, KeyboardInterrupt | SystemExit):
             try:
                 with tempfile.TemporaryFile(dir=path.parent) as probe:
                     probe.write(bytes(_PROBE_BYTES))

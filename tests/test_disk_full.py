@@ -98,10 +98,11 @@ def test_a_disk_without_room_is_refused_before_anything_is_played(
 
 
 def test_models_of_phases_that_nothing_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config("demo", [f"runs_dir={tmp_path}", "name=r", "num_phases=5", "keep_models=1"])
+    config = load_config("demo", [f"runs_dir={tmp_path}", "name=ré", "num_phases=5", "keep_models=1"])
     run = open_run(config)
-    (tmp_path / "next").mkdir()
-    (tmp_path / "next" / "config.yaml").write_text("models: {actor: runs/r/phase_03/actor}\n")
+    for place, phase in (("", 0), ("/study", 3)):
+        named = [f"runs_dir={tmp_path}{place}", "name=other", f"models.actor=runs/ré/phase_0{phase}/actor"]
+        open_run(load_config("demo", named))
     solved = {0: 4, 1: 9, 2: 9, 3: 5, 4: 6}  # phases 1 and 2 are equal: the newer one stays
     for phase, successes in solved.items():
         folder = run.phase(phase)
@@ -114,8 +115,8 @@ def test_models_of_phases_that_nothing_needs_are_removed(tmp_path: Path, monkeyp
     (run.phase(4).path / "eval.jsonl").touch()
     run_stage(config, "eval", 4)
     left = {phase for phase in solved if run.phase(phase).actor.is_dir() and run.phase(phase).critic.is_dir()}
-    assert left == {2, 3, 4}
-    assert not any(run.phase(phase).critic.exists() for phase in (0, 1))
+    assert left == {0, 2, 3, 4}
+    assert not any(model.exists() for model in (run.phase(1).actor, run.phase(1).critic))
 
 
 def test_a_phase_whose_actor_is_gone_is_not_evaluated_with_another(tmp_path: Path) -> None:

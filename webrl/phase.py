@@ -196,7 +196,8 @@ def _drop_models(run: RunFolder, keep: int) -> None:
         return sum(part.get("successes", 0) for part in parts)
 
     best = max(finished, key=successes, default=None)  # the newest of several
-    others = [path for path in run.path.parent.glob("*/config.yaml") if path != run.config and os.access(path, os.R_OK)]
+    near = (path for depth in ("*", "*/*") for path in run.path.parent.glob(f"{depth}/config.yaml"))  # a study's too
+    others = [path for path in near if path != run.config and os.access(path, os.R_OK)]
     named = "".join(path.read_text(encoding="utf-8", errors="replace") for path in others)
     for folder in finished[keep:]:
         if folder is not best and f"{run.path.name}/{folder.path.name}/" not in named:

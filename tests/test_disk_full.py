@@ -62,6 +62,10 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
     assert run_bytes(with_states) == run_bytes(config) + 2 * 12 * PARAMETERS
     fewer = config.model_copy(update={"keep_models": 1, "num_phases": 100})
     assert run_bytes(fewer) == 3 * (4 + 2) * PARAMETERS  # the newest, the best, the one in the making
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "data/tiny/actor"}')
+    merged = config.models.model_copy(update={"actor": str(tmp_path / "adapter")})  # in float32, whatever its base has
+    assert run_bytes(config.model_copy(update={"models": merged})) == run_bytes(config) - start + 4 * PARAMETERS
 
     phase = RunFolder(config.run_dir).phase(0)
     shutil.copytree("data/tiny/actor", phase.actor)

@@ -107,19 +107,21 @@ def test_models_of_phases_that_nothing_needs_are_removed(tmp_path: Path, monkeyp
     for place, phase in (("", 0), ("/study", 3)):
         named = [f"runs_dir={tmp_path}{place}", "name=other", f"models.actor=runs/ré/phase_0{phase}/actor"]
         open_run(load_config("demo", named))
-    solved = {0: 4, 1: 9, 2: 9, 3: 5, 4: 6}  # phases 1 and 2 are equal: the newer one stays
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "adapter_config.json").write_text('{"base_model_name_or_path": "runs/ré/phase_04/actor"}')
+    solved = {0: 4, 1: 9, 2: 9, 3: 5, 4: 6, 5: 6}  # phases 1 and 2 are equal: the newer one stays
     for phase, successes in solved.items():
         folder = run.phase(phase)
         for model in (folder.actor, folder.critic):
             model.mkdir(parents=True)
             (model / "config.json").touch()
-        for spec in STAGES[:-1] if phase == 4 else STAGES:
+        for spec in STAGES[:-1] if phase == 5 else STAGES:
             folder.mark_done(spec.name, {"successes": successes}, 0.0, 0.0, config)
     monkeypatch.setattr(stages, "play", lambda *_, **__: None)
-    (run.phase(4).path / "eval.jsonl").touch()
-    run_stage(config, "eval", 4)
+    (run.phase(5).path / "eval.jsonl").touch()
+    run_stage(config, "eval", 5)
     left = {phase for phase in solved if run.phase(phase).actor.is_dir() and run.phase(phase).critic.is_dir()}
-    assert left == {0, 2, 3, 4}
+    assert left == {0, 2, 3, 4, 5}
     assert not any(model.exists() for model in (run.phase(1).actor, run.phase(1).critic))
 
 

@@ -65,6 +65,10 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
     assert run_bytes(with_states) == run_bytes(config) + 2 * 12 * PARAMETERS
     fewer = config.model_copy(update={"keep_models": 1, "num_phases": 100})
     assert run_bytes(fewer) == 3 * (4 + 2) * PARAMETERS  # the newest, the best, the one in the making
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "data/tiny/actor"}')
+    merged = config.models.model_copy(update={"actor": str(tmp_path / "adapter")})  # in float32, whatever its base has
+    assert run_bytes(config.model_copy(update={"models": merged})) == run_bytes(config) - start + 4 * PARAMETERS
 
     phase = RunFolder(config.run_dir).phase(0)
     shutil.copytree("data/tiny/actor", phase.actor)
@@ -101,24 +105,27 @@ def test_a_disk_without_room_is_refused_before_anything_is_played(
 
 
 def test_models_of_phases_that_nothing_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config("demo", [f"runs_dir={tmp_path}", "name=r", "num_phases=5", "keep_models=1"])
+    config = load_config("demo", [f"runs_dir={tmp_path}", "name=ré", "num_phases=5", "keep_models=1"])
     run = open_run(config)
-    (tmp_path / "next").mkdir()
-    (tmp_path / "next" / "config.yaml").write_text("models: {actor: runs/r/phase_03/actor}\n")
-    solved = {0: 4, 1: 9, 2: 9, 3: 5, 4: 6}  # phases 1 and 2 are equal: the newer one stays
+    for place, phase in (("", 0), ("/study", 3)):
+        named = [f"runs_dir={tmp_path}{place}", "name=other", f"models.actor=runs/ré/phase_0{phase}/actor"]
+        open_run(load_config("demo", named))
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "adapter_config.json").write_text('{"base_model_name_or_path": "runs/ré/phase_04/actor"}')
+    solved = {0: 4, 1: 9, 2: 9, 3: 5, 4: 6, 5: 6}  # phases 1 and 2 are equal: the newer one stays
     for phase, successes in solved.items():
         folder = run.phase(phase)
         for model in (folder.actor, folder.critic):
             model.mkdir(parents=True)
             (model / "config.json").touch()
-        for spec in STAGES[:-1] if phase == 4 else STAGES:
+        for spec in STAGES[:-1] if phase == 5 else STAGES:
             folder.mark_done(spec.name, {"successes": successes}, 0.0, 0.0, config)
     monkeypatch.setattr(stages, "play", lambda *_, **__: None)
-    (run.phase(4).path / "eval.jsonl").touch()
-    run_stage(config, "eval", 4)
+    (run.phase(5).path / "eval.jsonl").touch()
+    run_stage(config, "eval", 5)
     left = {phase for phase in solved if run.phase(phase).actor.is_dir() and run.phase(phase).critic.is_dir()}
-    assert left == {2, 3, 4}
-    assert not any(run.phase(phase).critic.exists() for phase in (0, 1))
+    assert left == {0, 2, 3, 4, 5}
+    assert not any(model.exists() for model in (run.phase(1).actor, run.phase(1).critic))
 
 
 def test_a_phase_whose_actor_is_gone_is_not_evaluated_with_another(tmp_path: Path) -> None:

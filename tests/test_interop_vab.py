@@ -1,8 +1,10 @@
 """VAB trace folders: both ways, and every kind of damage listed with file and line."""
 
+import errno
 import json
 import shutil
 
+import orjson
 import pytest
 
 from webrl.errors import DataError
@@ -164,6 +166,18 @@ def test_an_unfinished_trajectory_is_written_with_a_negative_score(tmp_path):
     write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.ENV_ERROR)], tmp_path)
     assert json.loads((tmp_path / "actions" / "7.json").read_text())["score"] == -1
     assert read(tmp_path)[1] == {"negative_score": 1}
+
+
+def test_a_trace_that_finds_no_room_is_named_and_leaves_no_half_file(tmp_path, monkeypatch):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(orjson, "dumps", no_room)
+    step = Step(0, "page", "noop()", "noop()")
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.AGENT_DONE)], tmp_path)
+    assert raised.value.filename == str(tmp_path / "traces" / "7.jsonl")
+    assert not list((tmp_path / "traces").iterdir())
 
 
 def write_fixed(folder, score, task_id="12"):

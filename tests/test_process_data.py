@@ -404,6 +404,7 @@ def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, act
     assert plan.output_filter == run.phase(1).train_filter
     assert plan.experience == (run.phase(0).train,)
     assert plan.labels == run.phase(1).labels
+    assert plan.actor == str(run.phase(0).actor)  # also where it is gone: nothing is scored under another one
 
 
 def test_path_lists_may_be_separated_and_quoted_as_published():

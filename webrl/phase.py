@@ -188,15 +188,16 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
 
 
 def _drop_models(run: RunFolder, keep: int) -> None:
-    """Remove the models of finished phases but for the newest, the best and those that a neighboring run names."""
+    """Remove models of finished phases but the newest, the best and those that a run, cell or adapter near it names."""
     finished = [folder for k in range(run.last_phase(), -1, -1) if is_phase_done(folder := run.phase(k))]
 
     def successes(folder: PhaseFolder) -> int:
-        parts = by_suite(folder.read_stage(STAGES[-1].name)["counts"]).values()
-        return sum(part.get("successes", 0) for part in parts)
+        return sum(part.get("successes", 0) for part in by_suite(folder.read_stage("eval")["counts"]).values())
 
     best = max(finished, key=successes, default=None)  # the newest of several
-    others = [path for path in run.path.parent.glob("*/config.yaml") if path != run.config and os.access(path, os.R_OK)]
+    kinds = (f"{depth}/{name}" for depth in ("*", "*/*") for name in ("config.yaml", "adapter_config.json"))
+    near = (path for kind in kinds for path in run.path.parent.glob(kind))
+    others = [path for path in near if path != run.config and os.access(path, os.R_OK)]
     named = "".join(path.read_text(encoding="utf-8", errors="replace") for path in others)
     for folder in finished[keep:]:
         if folder is not best and f"{run.path.name}/{folder.path.name}/" not in named:

@@ -20,7 +20,7 @@ import orjson
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.tokens import without_end
-from webrl.runs.disk import file_name
+from webrl.runs.disk import atomic_path, file_name
 from webrl.runs.store import numbered_lines, open_input, read_json, write_json
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -139,7 +139,7 @@ def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
             seen[base] += 1
             task_id = f"{base}-{seen[base] + 1}"
         used.add(task_id)
-        with (folder / "traces" / f"{task_id}.jsonl").open("wb") as file:
+        with atomic_path(folder / "traces" / f"{task_id}.jsonl") as temporary, temporary.open("wb") as file:
             for step in trajectory.steps:
                 row = {
                     "trace_id": task_id,

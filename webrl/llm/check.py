@@ -109,11 +109,11 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
 
 
 def weights_of(name: str) -> tuple[int, int] | None:
-    """Return the parameters of a model (an adapter's: of its base) and its files' bytes; None where no file is here."""
+    """Return the parameters of a model and its copy's bytes (an adapter's: merged, in float32); None if not here."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    name = base_of(name) or name
+    name = (base := base_of(name)) or name
     folder = model_folder(name)
     if folder is None:
         with contextlib.suppress(HFValidationError):  # loading it tells
@@ -123,7 +123,8 @@ def weights_of(name: str) -> tuple[int, int] | None:
     if not files or not all(file.is_file() for file in files):
         return None
     tensors = [tensor for file in files for tensor in _headers(name, file).values()]
-    return sum(tensor.numel() for tensor in tensors), sum(file.stat().st_size for file in files)
+    parameters = sum(tensor.numel() for tensor in tensors)
+    return parameters, 4 * parameters if base else sum(file.stat().st_size for file in files)
 
 
 def _weight_files(folder: Path) -> list[Path]:

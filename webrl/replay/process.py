@@ -126,7 +126,7 @@ def make_plan(
     if phases:  # the newest with rollouts
         *past, newest = phases
         played, written, earlier = newest.path, newest.train, tuple(p.train for p in past if p.train.is_file())
-        playing = str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor
+        playing = str(past[-1].actor) if past else config.models.actor
     else:
         out = config.runs_dir / "samples"
         played, written, earlier = SAMPLES / "vab", out / "train.jsonl", (SAMPLES / "experience/trajectories.jsonl",)

@@ -156,7 +156,7 @@ def open_run(config: RunConfig) -> RunFolder:
                 f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "
                 "remove the folder, or restore the settings"
             )
-        write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
+        write_text(folder.config, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
     except OSError as error:
         if error.errno in DISK_FULL:
             raise

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 26_970,
     "core: files": 154,
-    "lines": 44_805,
+    "lines": 44_810,
     "files": 273,
     "names per 1000 lines": 63.3,
     "options": 181,

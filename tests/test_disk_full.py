@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 from pathlib import Path
 from traceback import StackSummary
-from types import SimpleNamespace
 
 import pytest
 from safetensors import SafetensorError
@@ -98,7 +97,7 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
 def test_a_disk_without_room_is_refused_before_anything_is_played(
     command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: (10**12, 10**12, 1000))
     assert cli.main([*command, f"runs_dir={tmp_path}"]) == 1
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "demo").exists()

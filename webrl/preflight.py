@@ -265,8 +265,9 @@ def check_output(config: TrainingConfig, init: str, out: Path) -> None:
 def room_text(folder: Path, need: int) -> tuple[str, bool]:
     """Return what is needed and free on the disk of a folder that may not exist yet, and whether it suffices."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(there).free
-    return f"needs about {need / 1e9:.1f} GB more for weights, and {there} has {free / 1e9:.1f} GB free", need <= free
+    total, _, free = shutil.disk_usage(there)  # of /proc or /sys, 0: writing there says why it cannot be
+    text = f"needs about {need / 1e9:.1f} GB more for weights, and {there} has {free / 1e9:.1f} GB free"
+    return text, need <= free or not total
 
 
 def _state_bytes(parameters: int, config: TrainingConfig, outs: Sequence[Path]) -> int:

@@ -86,7 +86,8 @@ class Checkpoints:
             with full_disk_named(temporary):
                 engine.save_state(temporary)
         except OSError:  # half a state would fill the disk for nothing
-            shutil.rmtree(temporary, ignore_errors=True)
+            if engine.is_main:
+                shutil.rmtree(temporary, ignore_errors=True)
             raise
         engine.barrier()
         sync_tree(temporary)  # on every rank: a machine syncs only what it wrote itself

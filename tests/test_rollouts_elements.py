@@ -1,5 +1,6 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
+import asyncio
 import json
 import re
 
@@ -517,6 +518,21 @@ def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_
     assert "not enabled" in errors[1]
     assert [text.startswith("drag_and_drop: ") and "does not take" in text for text in texts[3:]] == [True, False]
     assert "'taken'" in texts[4]
+
+
+def test_a_drop_may_take_the_page_away():
+    async def never(_, writer):
+        await asyncio.sleep(20)
+
+    page = """<title>t</title><p draggable=true>Milk</p><p ondragover=event.preventDefault() ondrop="DROP">here</p>"""
+    start = "<title>first</title><a href=/away target=_blank rel=opener>open</a>"
+    waits = {"/": page.replace("DROP", "location = '/never'"), "/never": never}
+    closes = {"/": start, "/away": page.replace("DROP", "window.close()")}
+    drag = "drag_and_drop('{Milk}', '{here}')"
+    for pages, actions, title in ((waits, [drag], "'t'"), (closes, ["click('{open}')", drag], "'first'")):
+        texts, errors = on_page(pages, *actions, step_timeout_s=10)
+        assert errors == [""] * len(actions)
+        assert texts[-1].startswith(f"RootWebArea {title}")
 
 
 # Stock BrowserGym gives an `object` or `embed` a number like any element, and shows nothing of the page that is in it.

@@ -243,15 +243,16 @@ class Tab:
         self.worlds[frame] = context
         return await self.evaluate_in_page(expression, context)
 
-    async def evaluate_or_stop(self, expression: str, patience_s: float) -> Any:
+    async def evaluate_or_stop(self, expression: str, patience_s: float, frame: str = "") -> Any:
         """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
 
         (Chromium holds scripts back while a page is leaving.)
 
         Args:
             patience_s: how long that server has.
+            frame: as in `evaluate`.
         """
-        answer = asyncio.ensure_future(self.evaluate(expression))
+        answer = asyncio.ensure_future(self.evaluate(expression, frame))
         try:
             await asyncio.wait([answer], timeout=patience_s)
             if not answer.done() and self.leaving:

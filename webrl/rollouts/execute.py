@@ -51,7 +51,7 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
-_ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag", "dropped")
+_ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _EXAMPLES = {
     "color": "#ff0000",
@@ -407,8 +407,13 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await tabs.page.mouse.down()
     await attempt(await locate(tabs.page, to_bid), "hover")
     await tabs.page.mouse.up()
-    if await _call(tabs, from_bid, "dropped") == "none":
-        tabs.tell(f"drag_and_drop: {to_bid} does not take what was dropped")
+    frame = tabs.tab.frames.get(from_bid.rstrip("0123456789"), "")
+    try:
+        effect = await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame)
+    except (ChannelError, ChannelClosed):  # the drop has taken the page away
+        return
+    if effect == "none":
+        tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:

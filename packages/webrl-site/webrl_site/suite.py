@@ -72,9 +72,11 @@ class OwnSite(Suite):
         return not config.rollout.web.train_files
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
-        """Pages that a short look found."""
+        """Pages that a short look found, read-only: nobody holds the site here, and nothing resets it."""
+        web = config.rollout.web.model_copy(update={"read_only": True})
+        rollout = config.rollout.model_copy(update={"web": web})
         async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
-            found = await explore(browser, config.rollout, config.rollout.web.explore_pages)
+            found = await explore(browser, rollout, web.explore_pages)
         name = config.rollout.web.name
         return [
             (own_site.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)

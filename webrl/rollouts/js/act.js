@@ -268,9 +268,10 @@
   // What became of the browser's own drag that was begun since it was watched: 'none' if no place took it; null: there was
   // none, as where a page follows the mouse.
   let effect = null;
+  const onDragEnd = (event) => { if (event.isTrusted) effect = event.dataTransfer.dropEffect; };
   api.watchDrag = () => {
     effect = null;
-    window.addEventListener('dragend', (event) => { effect = event.dataTransfer.dropEffect; }, { capture: true, once: true });
+    window.addEventListener('dragend', onDragEnd, true);
   };
   api.dropped = () => effect;
 

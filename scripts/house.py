@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 26_970,
+    "core: lines": 26_980,
     "core: files": 154,
-    "lines": 44_810,
+    "lines": 44_820,
     "files": 273,
     "names per 1000 lines": 63.3,
     "options": 181,

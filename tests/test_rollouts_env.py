@@ -777,3 +777,25 @@ def test_a_step_before_a_reset_is_an_error():
 
     with pytest.raises(BrowserError, match="before reset"):
         in_browser(play)
+
+
+def test_web_sockets_to_other_hosts_do_not_get_through_either():
+    reached = []
+
+    async def knock(path, writer):
+        reached.append(path)
+
+    page = """<title>home</title><script>
+    document.title = 'asking';
+    const socket = new WebSocket('OTHER/socket');
+    socket.onerror = () => { document.title = 'refused'; };</script>"""
+
+    async def play(env):
+        async with serve({"/socket": knock}) as other:
+            home = page.replace("OTHER", other.replace("http", "ws"))
+            async with serve({"/": home}) as url:
+                await env.reset(at(url + "/"))
+                return (await env.step("noop(500)")).observation.text
+
+    assert "RootWebArea 'refused'" in in_browser(play)
+    assert reached == []

@@ -72,7 +72,7 @@ class OwnSite(Suite):
         return not config.rollout.web.train_files
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
-        """Pages that a short look found, read-only: nobody holds the site here, and nothing resets it."""
+        """Pages that a short look found, read-only: the site is not locked here, and nothing resets it."""
         web = config.rollout.web.model_copy(update={"read_only": True})
         rollout = config.rollout.model_copy(update={"web": web})
         async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:

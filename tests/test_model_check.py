@@ -141,6 +141,15 @@ def test_the_check_says_what_is_wrong_where_a_library_would_not_or_only_hours_la
         check_model(str(folder), prompt_format="chat")
 
 
+def test_a_judge_and_a_generator_that_are_never_asked_need_no_chat_template(folder, tmp_path, capsys):
+    (folder / "chat_template.jinja").unlink()
+    own = "label.judge=environment tasks.source=fresh"
+    for name in ("orm", "generator"):
+        assert attempt(f"run demo --dry-run {own} models.{name}=MODEL", folder, tmp_path) == 0
+        assert attempt(f"run demo --dry-run models.{name}=MODEL", folder, tmp_path) == 1
+        assert "has no chat template" in capsys.readouterr().err
+
+
 def test_tied_weights_are_not_missed_and_a_larger_embedding_than_the_tokenizers_is_fine(tmp_path):
     folder = save_tiny_model(tmp_path / "tied", hidden=16)
     assert "lm_head.weight" not in load_file(folder / "model.safetensors")

@@ -194,11 +194,11 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
             that sees and is shown text alone, or the other way round.
     """
     due = frozenset(stages)
-    texts = list[tuple[str, str]]()
+    texts = list[tuple[str, str]]()  # one that is never asked needs no chat template
     if due & {"label", "accept"} and config.label.engine.kind != "openai":
-        texts.append((config.models.orm, config.label.prompt_format))
+        texts.append((config.models.orm, config.label.prompt_format if config.label.judge == "orm" else "webrl"))
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
-        texts.append((config.models.generator, "chat"))
+        texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl"))
     for name, _ in texts:
         model_folder(name)  # what is not there is said before torch is imported
     acting = due & {"rollout", "replay", "train", "accept", "eval"}

@@ -230,11 +230,16 @@ async def _say(tabs: Tabs, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
-async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
-    """Result of one of `js/act.js`'s functions on an element; None for one of a frame, but for what needs no place."""
+def _frame_of(tabs: Tabs, bid: str, name: str) -> str | None:
+    """Frame in which one of `js/act.js`'s functions runs; None for an element of one, but for what needs no place."""
     prefix = bid.rstrip("0123456789")
     frame = tabs.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
-    if prefix and not frame:
+    return None if prefix and not frame else frame
+
+
+async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
+    """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
+    if (frame := _frame_of(tabs, bid, name)) is None:
         return None
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
@@ -407,7 +412,8 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await tabs.page.mouse.down()
     await attempt(await locate(tabs.page, to_bid), "hover")
     await tabs.page.mouse.up()
-    frame = tabs.tab.frames.get(from_bid.rstrip("0123456789"), "")
+    if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
+        return
     try:
         effect = await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame)
     except (ChannelError, ChannelClosed):  # the drop has taken the page away

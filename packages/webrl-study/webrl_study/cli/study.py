@@ -95,7 +95,7 @@ def _check(study: Any) -> None:
     from webrl_study.cells import check_config
 
     stages = [stage.name for stage in STAGES]
-    _check_demonstrations(study)
+    _check_demos(study)
     for cell in (*study.sfts, *study.starts, *study.cells):
         check_config(cell)
     for cell in study.jobs:
@@ -107,22 +107,21 @@ def _check(study: Any) -> None:
         check_inputs(config, stages)
 
 
-def _check_demonstrations(study: Any) -> None:
-    from webrl.replay.demonstrations import check_demonstrations
-
+def _check_demos(study: Any) -> None:
     for path in study.config.demos:
         if not path.exists():
             raise UsageError(
                 f"demos: {str(path)!r} does not exist; name demonstrations of `webrl record-demos`, or none"
             )
-    for cell in study.jobs:
-        check_demonstrations(cell.config)
 
 
 def _show_plan(study: Any) -> int:
+    from webrl.replay.demonstrations import check_demonstrations
     from webrl_study.cells import num_finished
 
-    _check_demonstrations(study)
+    _check_demos(study)
+    for cell in study.jobs:
+        check_demonstrations(cell.config)
     config = study.config
     print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
     for cell in study.jobs:

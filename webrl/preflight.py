@@ -19,8 +19,7 @@ from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite
 
-_BYTES = {"fp32": 4, "bf16": 2}
-"""Of a weight, by `export_dtype`."""
+_BYTES = {"fp32": 4, "bf16": 2}  # of a weight, by `export_dtype`
 
 
 def check_settings(config: RunConfig, source: str) -> None:
@@ -223,8 +222,7 @@ def run_bytes(config: RunConfig) -> int | None:
     """
     phases = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1)]
     with_actor = [str(folder.actor) for folder in phases if folder.actor.is_dir()]
-    found = weights_of([config.models.actor, *with_actor][-1])
-    if found is None:
+    if (found := weights_of([config.models.actor, *with_actor][-1])) is None:
         return None
     parameters, start = found
     sections = {"actor": config.actor, "critic": config.critic} if config.trains_critic else {"actor": config.actor}
@@ -244,22 +242,22 @@ def run_bytes(config: RunConfig) -> int | None:
 
 def check_room(config: RunConfig) -> None:
     """Raise StageError where the run folder's disk has less room than the run still needs; see `run_bytes`."""
-    need = run_bytes(config)
-    if need is not None and not (found := room_text(config.run_dir, need))[1]:
+    if (need := run_bytes(config)) is not None:
         fewer = "keep_models=1 (the newest and the best phase's stay), " if config.keep_models != 1 else ""
-        raise StageError(
-            f"{config.run_dir} {found[0]}; set {fewer}a smaller num_phases, or runs_dir=… on a larger disk"
-        )
+        _require_room(config.run_dir, need, f"set {fewer}a smaller num_phases, or runs_dir=… on a larger disk")
 
 
 def check_output(config: TrainingConfig, init: str, out: Path) -> None:
     """Raise StageError where there is no room for a model that is trained outside a run's phases."""
-    found = None if out.is_dir() else weights_of(init)
-    if found is not None:
+    if not out.is_dir() and (found := weights_of(init)) is not None:
         need = found[0] * _BYTES[config.export_dtype] + _state_bytes(found[0], config, [out])
-        text, suffices = room_text(out, need)
-        if not suffices:
-            raise StageError(f"{out} {text}; name an --out on a larger disk, or free some space")
+        _require_room(out, need, "name an --out on a larger disk, or free some space")
+
+
+def _require_room(folder: Path, need: int, fix: str) -> None:
+    text, suffices = room_text(folder, need)
+    if not suffices:
+        raise StageError(f"{folder} {text}; {fix}")
 
 
 def room_text(folder: Path, need: int) -> tuple[str, bool]:

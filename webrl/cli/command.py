@@ -75,7 +75,7 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
         if error.filename is None and error.errno not in DISK_FULL:
             raise
         advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
-        print(f"{name}: {error.filename or 'standard output'}: {error.strerror}{advice}", file=sys.stderr)
+        print(f"{name}: {error.filename or 'a file or standard output'}: {error.strerror}{advice}", file=sys.stderr)
         return 1
 
 

@@ -161,7 +161,7 @@ class Browser:
                 timeout=LAUNCH_TIMEOUT_S * 1000,
                 headless=not self._visible,
                 # The hint: a Wayland desktop without X.
-                args=[*_ARGS, *(["--ozone-platform-hint=auto"] * self._visible), "--remote-debugging-port=0"],
+                args=[*_ARGS, *(["--ozone-platform-hint=auto"] if self._visible else []), "--remote-debugging-port=0"],
                 ignore_default_args=["--hide-scrollbars"],
                 handle_sigint=False,
                 handle_sigterm=False,

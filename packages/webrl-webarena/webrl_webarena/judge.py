@@ -75,10 +75,8 @@ class AnswerJudge:
             "key": key, "model": self._model, "url": str(self._url), "messages": messages, "answer": answer,
             "seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }  # fmt: skip
-        with (
-            full_disk_named(self._path),
-            self._path.open("a", encoding="utf-8") as file,
-        ):  # one write: workers share the file
+        with full_disk_named(self._path), self._path.open("a", encoding="utf-8") as file:
+            # one write: workers share the file
             file.write(json.dumps(call, ensure_ascii=False) + "\n")
         self._answers[key] = answer
         return answer

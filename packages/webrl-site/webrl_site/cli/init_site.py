@@ -73,9 +73,8 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
     from webrl.runs.text import visible
     from webrl_site.starter import num_elements, start_config, try_site
 
-    config = start_config(
-        args.url, name, args.pages, {}, writes=args.writes
-    )  # refuses what is no address before a browser starts
+    # refuses what is no address before a browser starts
+    config = start_config(args.url, name, args.pages, {}, writes=args.writes)
     async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
         await _write_site(browser, args, out, name)
         try:

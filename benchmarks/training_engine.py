@@ -193,8 +193,8 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
     """One row: `train` with an actor's job; `profile` prints where the device's time goes, which slows it."""
     batch = TINY_BATCH if tiny else BATCH
     config = ActorConfig.model_validate(
-        {"objective": "sft", "lr": 1e-6, "batch_size": batch, "max_tokens": shape.max_tokens,
-         "lora_rank": shape.lora_rank, **VARIANTS[variant]}
+        {"objective": "sft", "lr": 1e-6, "batch_size": batch, "max_tokens": shape.max_tokens, "max_kl": None,
+         "max_success_drop": None, "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
     if variant in ("plain layers", "liger layers"):

@@ -120,24 +120,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         seed_tasks(config)
     if due & {"label", "accept"}:
         configured_text(config.label)
-    if "label" in due and config.refreshes_judge:
-        from webrl.interop.problems import ProblemLog
-        from webrl.reward.data import read_judged
-        from webrl.tasks.curriculum import practice_tasks
-
-        if load_plan(config.orm.engine).kind == "fsdp2":
-            raise UsageError(
-                f"orm.engine={config.orm.engine} shards a model over several processes, and a judge is trained further "
-                "by one (orm.refresh_every); set orm.engine=ddp"
-            )
-        for path in config.orm.refresh_data:
-            if not path.exists():
-                raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
-            if next(read_judged(path, ProblemLog()), None) is None:
-                raise UsageError(
-                    f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
-                )
-        practice_tasks(config, config.orm.refresh_every)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 

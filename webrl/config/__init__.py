@@ -562,16 +562,6 @@ class OrmConfig(HeldOut):
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
     heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
-    refresh_every: int = Field(
-        0,
-        ge=0,
-        description="phases between two further trainings of models.orm on practice episodes of the newest actor with "
-        "the environment's reward, which actor and critic never see; 0: never (paper)",
-    )
-    refresh_tasks: int = Field(1000, ge=1, description="practice tasks of such a training: the suite's own")
-    refresh_data: tuple[Path, ...] = Field(
-        (), description="what models.orm was trained on: as many of its and of earlier practice's episodes go along"
-    )
 
 
 class EvaluateConfig(Section):
@@ -670,15 +660,6 @@ class RunConfig(Section):
                         del part[key]
         return data
 
-    @model_validator(mode="after")
-    def _judge_can_be_refreshed(self) -> Self:
-        every = self.orm.refresh_every
-        if every and self.label.judge != "orm":
-            raise ValueError(f"orm.refresh_every={every} trains an ORM, label.judge is {self.label.judge}; set it to 0")
-        if every and self.label.engine.kind == "openai":
-            raise ValueError(f"orm.refresh_every={every}: a server keeps the ORM that it has; label.engine.kind=openai")
-        return self
-
     @property
     def run_dir(self) -> Path:
         """Folder of this run."""
@@ -698,11 +679,6 @@ class RunConfig(Section):
     def used_demos(self) -> tuple[Path, ...]:
         """The demonstrations that are trained on, one way or the other."""
         return self.replay.demos if self.actor.imitation else self.replayed_demos
-
-    @property
-    def refreshes_judge(self) -> bool:
-        """Whether any phase of the run trains its judge further."""
-        return 0 < self.orm.refresh_every <= self.num_phases
 
     @property
     def max_phase_tasks(self) -> int:

@@ -194,7 +194,7 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
     if "train" in due and config.trains_critic and start and not has_started:
         from webrl.training.critic import check_critic
 
-        check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
+        check_critic(start, sees=config.rollout.image_size is not None)
 
 
 def run_bytes(config: RunConfig) -> int | None:

@@ -461,10 +461,6 @@ class OptimConfig(TrainingConfig):
 class CriticConfig(OptimConfig):
     """Value model (paper: binary cross-entropy against the outcome)."""
 
-    heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
-    train_next_state: bool = Field(
-        False, description="also train on s' (released code); a step's two states are one sample of the batch"
-    )
     on_replay: bool = Field(
         False, description="also train on replayed steps (released code), all of them successes: V rises everywhere"
     )

@@ -24,8 +24,7 @@ from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.architectures import compile_layers
-from webrl.training.critic import load_critic, values_of
-from webrl.training.critic_data import next_state_of, state_of
+from webrl.training.critic import load_critic, next_state_of, state_of, values_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world

@@ -190,11 +190,6 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format)
     for name, prompt_format in dict.fromkeys(texts):
         check_model(name, sees=False, prompt_format=prompt_format)
-    start = config.models.critic
-    if "train" in due and config.trains_critic and start and not has_started:
-        from webrl.training.critic import check_critic
-
-        check_critic(start, sees=config.rollout.image_size is not None)
 
 
 def run_bytes(config: RunConfig) -> int | None:

@@ -44,8 +44,6 @@ class Context:
         """The phase before."""
         self.actor = config.models.actor if phase == 0 else str(self.previous.actor)
         """π_{k-1}: the actor that this phase starts from."""
-        self.critic = config.models.critic if phase == 0 else str(self.previous.critic)
-        """The critic that this phase starts from; None: the actor plus a fresh value head."""
         self.has_curriculum = phase > 0 and config.tasks.source == "curriculum"
         """Whether this phase's tasks are written from the last one's failures."""
 
@@ -211,7 +209,7 @@ def train(context: Context) -> Counts:
         barrier()
         return counts
 
-    start = context.critic or context.actor
+    start = str(context.previous.critic) if context.phase else context.actor  # plus a fresh value head (paper)
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
     if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective

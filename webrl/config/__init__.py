@@ -134,7 +134,6 @@ class ModelsConfig(PromptLimit):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
     actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
-    critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
     orm: ModelName = Field("data/tiny/orm", description="outcome reward model")
     generator: ModelName = Field("data/tiny/generator", description="task generator")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(

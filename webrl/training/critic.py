@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
-from webrl.llm.check import check_model
-from webrl.llm.loading import config_of, load_causal_lm, load_pretrained, model_folder
+from webrl.llm.loading import config_of, load_causal_lm, load_pretrained
 from webrl.llm.pictures import Example, Picture
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
@@ -106,21 +105,6 @@ def critic_config(folder: str | Path, fresh: bool) -> tuple[Any, dict[str, int]]
     if is_critic and config.num_labels != 1:
         raise ModelError(f"critic {str(folder)!r} has {config.num_labels} value logits, not one; start from the actor")
     return config, {} if is_critic else {"num_labels": 1}
-
-
-def check_critic(folder: str, *, sees: bool) -> None:
-    """Return if a critic can start from a folder, as `check_model`: a critic's, or an actor's.
-
-    Raises:
-        ModelError: it cannot.
-    """
-    if model_folder(folder) is None:  # of the Hub: looked at when it is loaded
-        return
-    config, options = critic_config(folder, fresh=True)
-    if options:
-        check_model(folder, sees=sees)
-    else:
-        check_model(folder, kind=sequence_classifier(config, sees=sees))
 
 
 def sequence_classifier(config: Any, *, sees: bool = False) -> Any:

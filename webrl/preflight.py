@@ -14,7 +14,7 @@ from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
-from webrl.reward.system_text import configured_text
+from webrl.reward.orm import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite

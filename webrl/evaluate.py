@@ -172,21 +172,11 @@ def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> d
     return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 
-def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """An evaluation's counts by suite, where a run plays several, which no rate is taken over; else its own by ""."""
-    found: dict[str, Mapping[str, Any]] = evaluation.get("by_suite") or {"": evaluation}
-    return found
-
-
 def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `miniwob: held-out …` of several
-    suites; `held-out seeds, greedy` (or `, T = 0.5`) of a further temperature.
+    """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `held-out seeds, greedy` (or
+    `, T = 0.5`) of a further temperature.
     """
-    rates = {
-        f"{suite}: {name}" if suite else name: rate
-        for suite, counts in by_suite(evaluation).items()
-        for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
-    }
+    rates = {"held-out seeds": evaluation, "held-out types": evaluation.get("heldout_types") or {}}
     for temperature, counts in (evaluation.get("at_temperature") or {}).items():
         how = "greedy" if temperature == "0" else f"T = {temperature}"
         rates |= {f"{name}, {how}": rate for name, rate in named_rates(counts).items() if rate}

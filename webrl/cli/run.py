@@ -25,7 +25,6 @@ from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
-from webrl.suites import by_suite
 from webrl.types import Task, Trajectory
 
 
@@ -101,10 +100,9 @@ def run_all(config: RunConfig) -> int:
 
 
 def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
-    """What the suites print of an evaluation."""
-    for suite in map(find_suite, config.tasks.suites):
-        if text := suite.describe(counts.get("by_suite", {}).get(suite.name, counts)):
-            print(text, file=file)
+    """What the suite prints of an evaluation."""
+    if text := find_suite(config.tasks.suite).describe(counts):
+        print(text, file=file)
 
 
 def find_other(config: RunConfig, other: str) -> Path | RunConfig:
@@ -152,20 +150,18 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
             "paired comparison needs the same `seed` and `tasks` in both evaluations"
         )
     parts: dict[str, Any] = {"of": str(found)}
-    groups = [by_suite(side, config.tasks.suite) for side in (first, second)]
-    for suite in groups[0]:
-        for split, name in (("eval", "held-out seeds"), ("eval_heldout", "held-out types")):
-            here, there = (
-                [t for t in group[suite] if (t.task.split == "eval_heldout") == (split == "eval_heldout")]
-                for group in groups
-            )
-            if not here:
-                continue
-            difference = page_difference(here, there)
-            if difference is None:
-                raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
-            rates = [success_rate(side).to_json() for side in (here, there)]
-            parts[f"{suite}: {name}" if suite else name] = {"this": rates[0], "other": rates[1], **difference}
+    for split, name in (("eval", "held-out seeds"), ("eval_heldout", "held-out types")):
+        here, there = (
+            [t for t in side if (t.task.split == "eval_heldout") == (split == "eval_heldout")]
+            for side in (first, second)
+        )
+        if not here:
+            continue
+        difference = page_difference(here, there)
+        if difference is None:
+            raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
+        rates = [success_rate(side).to_json() for side in (here, there)]
+        parts[name] = {"this": rates[0], "other": rates[1], **difference}
     return parts
 
 

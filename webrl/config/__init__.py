@@ -71,29 +71,24 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
-def _one_suite_or_several(value: Any) -> Any:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not names:
-        raise ValueError("expected a suite or a list of suites, such as miniwob or [miniwob, arena]")
-    for i, name in enumerate(names):
-        try:
-            plugins.find(plugins.SUITES, str(name))
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        if name in names[:i]:
-            raise ValueError(f"{name!r} is listed twice; name each suite once")
-    return names[0] if len(names) == 1 else tuple(names)
+def _known_suite(name: Any) -> Any:
+    if not isinstance(name, str):
+        raise ValueError("expected the name of one suite, such as miniwob")
+    try:
+        plugins.find(plugins.SUITES, name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return name
 
 
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Annotated[str | tuple[str, ...], BeforeValidator(_one_suite_or_several)] = Field(
+    suite: Annotated[str, BeforeValidator(_known_suite)] = Field(
         "miniwob",
         validate_default=False,  # a second package with a `miniwob` is refused where it is used
         description="world of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
-        "docs/own_site.md), webarena, webarena_lite, or a suite of another package; "
-        "several in one curriculum: [miniwob, arena], among which the numbers of tasks are shared evenly",
+        "docs/own_site.md), webarena, webarena_lite, or a suite of another package",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
@@ -117,11 +112,6 @@ class TasksConfig(Section):
         if self.shares != "even" and self.source != "fresh":
             raise ValueError(f"shares={self.shares} goes with source=fresh, not {self.source}; see generate.shares")
         return self
-
-    @property
-    def suites(self) -> tuple[str, ...]:
-        """The suite, or all of them."""
-        return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
 class PromptLimit(Section):

@@ -211,7 +211,7 @@ def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> li
     types = list(dict.fromkeys(task.site for task in _fresh(config, phase, number)))
     weights = {site: shares.get(site, fmean(shares.values())) for site in types}
     wanted = split_evenly(number, weights if any(weights.values()) else dict.fromkeys(types, 1.0))
-    pool = _fresh(config, phase, max(wanted.values()) * len(types) * len(config.tasks.suites))
+    pool = _fresh(config, phase, max(wanted.values()) * len(types))
     seen: Counter[str] = Counter()
     first: list[Task] = []
     others: list[Task] = []

@@ -31,7 +31,6 @@ class WebArena(Suite):
 
     name = "webarena"
     api_version = API_VERSION
-    can_mix = False
     can_record_by_hand = False
     not_served = "WebArena tasks are not served over OpenEnv; use rollout.env=browser"
 

@@ -20,7 +20,7 @@ from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
-from webrl.reports.trackers import Relay, open_trackers
+from webrl.reports.trackers import open_trackers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
@@ -67,7 +67,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
         other = find_other(config, against)
         if phase is None:
             phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
-    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+    with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
     _describe(config, counts, sys.stderr)  # standard output stays JSON
     if other is not None and phase is not None:

@@ -368,11 +368,6 @@ class LabelConfig(PromptLimit):
     system_prompt: Path | None = Field(
         None, description="file with the ORM's system text (the released one's is in its code); none: ours"
     )
-    actions: Literal["auto", "canonical", "raw"] = Field(
-        "auto",
-        description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
-        "use to claim success; raw: as written; auto: raw with prompt_format webrl, whose ORM knows them so",
-    )
     min_agreement: Fraction = Field(
         0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
     )

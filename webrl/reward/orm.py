@@ -229,15 +229,16 @@ UNREADABLE = "(unreadable)"
 
 
 def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
-    """Return the agent's answers as the configured judge sees them, one a step (`label.actions`).
+    """Return the agent's answers as the configured judge sees them, one a step.
 
     A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
     actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
     agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
-    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own.
+    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own. An ORM in the
+    released format sees them as written, as it was trained.
     """
-    raw = config.actions == "raw" or (config.actions == "auto" and config.prompt_format == "webrl")
-    return list(responses) if raw and config.judge == "orm" else [canonical(response) for response in responses]
+    raw = config.prompt_format == "webrl" and config.judge == "orm"
+    return list(responses) if raw else [canonical(response) for response in responses]
 
 
 def canonical(response: str) -> str:

@@ -12,7 +12,7 @@ from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.critic import load_critic, load_value_lm, next_state_of, state_of
+from webrl.training.critic import load_critic, load_value_lm, states_of
 from webrl.training.models import PackedCritic, load_actor
 from webrl.training.packing import Item, pack
 from webrl.types import StepRecord
@@ -102,8 +102,8 @@ def test_a_state_that_a_step_carries_along_brings_its_picture(folder, tmp_path):
     first, second = records_of(folder, config.run_dir, 1)
     carried = {"next_screenshot": second.screenshot, "next_screenshot_sha256": second.screenshot_sha256}
     alone = replace(first, next_prompt_ids=second.prompt_ids, **carried)
-    states = [state_of(alone, config.run_dir), next_state_of(alone, config.run_dir)]
-    assert [state.picture for state in states] == [Picture.of(r, config.run_dir) for r in (first, second)]
+    states = states_of([alone], config.run_dir)
+    assert [state.picture for state in states.values()] == [Picture.of(r, config.run_dir) for r in (first, second)]
     train_critic([alone], folder, config.run_dir / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     (valued,) = score_values([alone], config.run_dir / "critic", config)
     both = score_values([first, second], config.run_dir / "critic", config)

@@ -124,7 +124,7 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     try:
         file = _open_inside(path)
     except DataError as error:
-        problems.add("unreadable", str(path), f"{_reason(error, path)}; left out")
+        problems.add("unreadable", str(path), f"{str(error).removeprefix(f'{path}: ')}; left out")
         return None
     too_long: list[str] = []
     with file:
@@ -179,7 +179,7 @@ def _read_score(path: Path) -> _Score:
         _open_inside(actions).close()
         data = read_json(actions)
     except DataError as error:
-        return None, ("bad_action_file", str(actions), f"{_reason(error, actions)}; not scored")
+        return None, ("bad_action_file", str(actions), f"{str(error).removeprefix(f'{actions}: ')}; not scored")
     score = data.get("score") if isinstance(data, dict) else None
     return _checked_score(score, "bad_action_file", str(actions))
 
@@ -207,7 +207,3 @@ def _open_inside(path: Path) -> IO[bytes]:
     if not target.is_relative_to(path.parent.parent.resolve()):
         raise DataError(f"{path}: a link to {target}, outside of the folder; copy that file here if you trust it")
     return open_input(path)
-
-
-def _reason(error: DataError, path: Path) -> str:
-    return str(error).removeprefix(f"{path}: ")

@@ -156,12 +156,15 @@ def state_of(record: StepRecord, root: Path) -> Example:
     return Example(record.prompt_ids, (), Picture.of(record, root))
 
 
-def next_state_of(record: StepRecord, root: Path) -> Example | None:
-    """Return the next state that a step carries along; None if it carries none."""
-    if not record.next_prompt_ids:
-        return None
-    digest = record.next_screenshot_sha256
-    return Example(record.next_prompt_ids, (), Picture(root / record.next_screenshot, digest) if digest else None)
+def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int], Example]:
+    """Return the states of steps, and the next ones that they carry along, by trajectory and index in it."""
+    states = {(r.trajectory_id, r.index): state_of(r, root) for r in records}
+    for r in records:
+        if r.next_prompt_ids:
+            digest = r.next_screenshot_sha256
+            following = Example(r.next_prompt_ids, (), Picture(root / r.next_screenshot, digest) if digest else None)
+            states.setdefault((r.trajectory_id, r.index + 1), following)
+    return states
 
 
 def values_of(logits: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.architectures import compile_layers
-from webrl.training.critic import load_critic, next_state_of, state_of, values_of
+from webrl.training.critic import load_critic, states_of, values_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
@@ -98,12 +98,9 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     `next_value` is the value of the trajectory's next step, or of `next_prompt_ids` where that step is not among
     `records`; without either it is 0 after the last step and stays None elsewhere.
     """
-    wanted, root = list(records), config.run_dir
+    wanted = list(records)
     check_pictures(wanted, config)
-    states = {(r.trajectory_id, r.index): state_of(r, root) for r in wanted}
-    for record in wanted:
-        if following := next_state_of(record, root):
-            states.setdefault((record.trajectory_id, record.index + 1), following)
+    states = states_of(wanted, config.run_dir)
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
     values = dict(zip(states, state_values(list(states.values()), critic_dir, config), strict=True))
     return [

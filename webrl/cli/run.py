@@ -150,11 +150,8 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
             "paired comparison needs the same `seed` and `tasks` in both evaluations"
         )
     parts: dict[str, Any] = {"of": str(found)}
-    for split, name in (("eval", "held-out seeds"), ("eval_heldout", "held-out types")):
-        here, there = (
-            [t for t in side if (t.task.split == "eval_heldout") == (split == "eval_heldout")]
-            for side in (first, second)
-        )
+    for name, heldout in (("held-out seeds", False), ("held-out types", True)):
+        here, there = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (first, second))
         if not here:
             continue
         difference = page_difference(here, there)

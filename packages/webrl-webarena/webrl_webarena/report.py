@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.evaluate import is_decided, is_success, rates_by, site_of, success_rate
+from webrl.evaluate import is_decided, is_success, rates_by, success_rate
 from webrl.runs.disk import file_name
 from webrl.runs.store import write_json
 from webrl.types import Trajectory
@@ -39,9 +39,9 @@ def summarize(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
         # over all tasks, if every unjudged episode failed, and if every one succeeded
         "bounds": (successes / total, (successes + len(unjudged)) / total),
-        "by_site": rates_by(site_of, single),
-        "cross_site": success_rate(cross).to_json() | {"by_sites": rates_by(site_of, cross)},
-        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged),
+        "by_site": rates_by(single),
+        "cross_site": success_rate(cross).to_json() | {"by_sites": rates_by(cross)},
+        "by_evaluator": rates_by(judged, lambda t: "+".join(config_of(t.task)["eval"]["eval_types"])),
         "mean_steps": round(sum(len(t.steps) for t in trajectories) / total, 2),
     }
 

@@ -167,11 +167,6 @@ def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int]
     return states
 
 
-def values_of(logits: Tensor) -> Tensor:
-    """[B, 1] logits -> [B] values in [0, 1]."""
-    return logits[:, 0].sigmoid()
-
-
 def critic_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of each state's value against the outcome (paper Eq. 9).
 
@@ -193,7 +188,7 @@ def critic_loss_function(records: Sequence[StepRecord]) -> Callable[[Tensor, Pac
 
     def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
         wanted = targets[indices].to(logits.device)
-        values = values_of(logits.detach())
+        values = logits.detach()[:, 0].sigmoid()
         accuracy = ((values > 0.5) == (wanted > 0.5)).float()
         return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
 

@@ -24,7 +24,7 @@ from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.architectures import compile_layers
-from webrl.training.critic import load_critic, states_of, values_of
+from webrl.training.critic import load_critic, states_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
@@ -132,7 +132,8 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     items = [make_item(state, limit) for state in states]
 
     def score(row: Pack) -> list[Tensor]:
-        return list(values_of(model(row)).cpu())
+        logits: Tensor = model(row)  # [B, 1]
+        return list(logits[:, 0].sigmoid().cpu())
 
     return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
 

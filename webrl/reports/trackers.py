@@ -68,8 +68,10 @@ class Trackers:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._forward()
-        self.close()
+        try:
+            self._forward()
+        finally:
+            self.close()
 
     def _relay(self) -> None:
         while not self._stop.wait(_INTERVAL_S):

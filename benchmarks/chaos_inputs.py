@@ -64,9 +64,7 @@ class Outcome:
         return lines[start:]
 
 
-_PROGRAMS = re.compile(
-    r"(webrl|gen_task|process_data|convert_experience|generate_test_data|one_gpu)(\.py)?( [\w-]+)?: "
-)
+_PROGRAMS = re.compile(r"(webrl|gen_task|process_data|generate_test_data|one_gpu)(\.py)?( [\w-]+)?: ")
 
 
 class _Hung(BaseException):

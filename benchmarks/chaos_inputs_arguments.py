@@ -7,7 +7,6 @@ from chaos_inputs_case import BadInput, a_fifo, a_folder, a_run, a_socket, link_
 _GEN = "python scripts/gen_task.py"
 _PROCESS = "python scripts/process_data.py"
 _TEST_DATA = "python scripts/generate_test_data.py"
-_CONVERT = "python scripts/convert_experience.py"
 _NODES = "bash run_multinode.sh --dry-run"
 
 ARGUMENTS = (
@@ -115,8 +114,6 @@ ARGUMENTS = (
     BadInput(f"{_TEST_DATA} --first_id x", 2, "'x'", "--first_id", "whole number"),
     BadInput(f"{_TEST_DATA} --first_id=-7", 2, "'-7'", "--first_id", "from 0 up"),
     BadInput(f"{_TEST_DATA} --input nowhere.jsonl", 1, "nowhere.jsonl", "No such file", ""),
-    BadInput(f"{_CONVERT} one.pt", 2, "OUT_DIR", "arguments", "required"),
-    BadInput(f"{_CONVERT} nowhere.pt out", 1, "nowhere.pt", "No such file", ""),
     # a job's shape
     BadInput(_NODES, 2, "'two'", "NNODES", "is not a number", variables={"NNODES": "two"}),
     BadInput(_NODES, 2, "0:0", "NNODES", "nodes", variables={"NNODES": "0"}),

@@ -7,7 +7,6 @@ from chaos_inputs_case import BadInput, a_fifo, a_folder, a_run, a_socket, link_
 _GEN = "python scripts/gen_task.py --num_tasks 1"
 _PROCESS = "python scripts/process_data.py --stage 1 --actor_path none --output_path out.jsonl"
 _TEST_DATA = "python scripts/generate_test_data.py --output_path tasks.json"
-_CONVERT = "python scripts/convert_experience.py"
 _ORM = "webrl train-orm demo --out orm"
 
 FILES = (
@@ -46,17 +45,10 @@ FILES = (
     BadInput(f"{_PROCESS} --rollout_path data/samples/experience --output_path folder", 2, "'folder'", "--output_path", "is a folder", files={"folder/x": ""}),
     BadInput(f"{_PROCESS} --rollout_path data/samples/vab", 1, "no_token_ids", "data/samples/vab", "--actor_path"),
     # experience of the released code
-    BadInput(f"{_CONVERT} hostile/empty out", 1, "damaged file", "hostile/empty", ""),
-    BadInput(f"{_CONVERT} hostile/random_bytes out", 1, "damaged file", "hostile/random_bytes", ""),
-    BadInput(f"{_CONVERT} hostile/runs_code.pkl out", 1, "posix.system", "hostile/runs_code.pkl", "Do not load"),
-    BadInput(f"{_CONVERT} hostile/no_pickle.zip out", 1, "damaged file", "hostile/no_pickle.zip", ""),
-    BadInput(f"{_CONVERT} folder out", 1, "a folder", "not a regular file", "", files={"folder": a_folder}),
-    BadInput(f"{_CONVERT} pipe out", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
-    BadInput(f"{_CONVERT} data/README.md out", 1, "damaged file", "data/README.md", ""),
-    BadInput(f"{_CONVERT} hostile/empty_list.pkl out", 1, "no usable trajectory", "hostile/empty_list.pkl", ""),
-    BadInput(f"{_CONVERT} hostile/steps.pkl out", 1, "flat list", "hostile/steps.pkl", "unfiltered file"),
-    BadInput(f"{_CONVERT} hostile/number.pkl out", 1, "int", "hostile/number.pkl", "list of trajectories"),
-    BadInput(f"{_CONVERT} hostile/empty_list.pkl file", 1, "file", "exists", "", files={"file": ""}),
+    BadInput(f"{_PROCESS} --rollout_path hostile/runs_code.pkl", 1, "posix.system", "hostile/runs_code.pkl", "Do not load"),
+    BadInput(f"{_PROCESS} --rollout_path hostile/empty_list.pkl", 1, "no usable step", "hostile/empty_list.pkl", ""),
+    BadInput(f"{_PROCESS} --rollout_path hostile/steps.pkl", 1, "flat list", "hostile/steps.pkl", "unfiltered file"),
+    BadInput(f"{_PROCESS} --rollout_path hostile/number.pkl", 1, "int", "hostile/number.pkl", "list of trajectories"),
     # task files
     BadInput(f"{_TEST_DATA} --input hostile/random_bytes", 1, "malformed JSON", "hostile/random_bytes:1", ""),
     BadInput(f"{_TEST_DATA} --input hostile/no_objects.jsonl", 1, "1", "hostile/no_objects.jsonl:1", "`task` and `web`"),

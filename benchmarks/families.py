@@ -167,7 +167,7 @@ def check_actor(result: Result, folder: Path, device: str) -> None:
 
 def check_values(result: Result, folder: Path) -> None:
     """Value logits of a critic that starts from the folder."""
-    critic = load_critic(folder, heads="single").train()
+    critic = load_critic(folder, fresh=True).train()
     if critic.route != result.route:
         result.route += f"/{critic.route}"
     critic.lm.save_pretrained(folder / "critic")

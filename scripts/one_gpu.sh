@@ -9,8 +9,7 @@
 # On the next machine: tar -xzf RUN.tar.gz -C runs, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
 # start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
-# knows successes of types which the start never solves (0: none); the loop's actor and critic see neither. Where the config
-# has orm.refresh_every, the judge is trained further on practice episodes of the newest actor, and on these.
+# knows successes of types which the start never solves (0: none); the loop's actor and critic see neither.
 # JUDGE=no: the config's models.orm; that is so wherever the config asks for the environment's reward (label.judge).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -24,7 +23,7 @@ dry=no config="" settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
     *) [[ -z "$config" ]] || { echo "one_gpu: one CONFIG at most, found $config and $word" >&2; exit 2; }
@@ -66,7 +65,7 @@ practice="$run/judge"
 judged=("$practice/phase_00/trajectories.jsonl")
 [[ $judge_demos == 0 ]] || judged+=("$practice/demos")
 if [[ "$judge" != no ]]; then
-  loop+=(models.orm="$run/orm" orm.refresh_data="[$(printf '"%s", ' "${judged[@]}")]")
+  loop+=(models.orm="$run/orm")
 fi
 
 say() { printf '\n== %s\n' "$*"; }

@@ -11,11 +11,9 @@ import torch
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.released import convert_released, load_restricted, page_of_prompt, read_released
+from webrl.interop.released import load_restricted, page_of_prompt, read_released
 from webrl.llm.prompts import released_parts
-from webrl.reward.labels import read_labels
-from webrl.runs.store import read_records
-from webrl.types import Step, Trajectory
+from webrl.types import Step
 
 REPO = Path(__file__).parent.parent
 
@@ -131,24 +129,17 @@ def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
 
 def test_a_flat_list_of_steps_is_refused_with_the_way_out(tmp_path):
     torch.save(make_items(), tmp_path / "train_filter.pt")
-    with pytest.raises(DataError, match="convert the unfiltered file"):
+    with pytest.raises(DataError, match="name the unfiltered file"):
         list(read_released(tmp_path / "train_filter.pt", ProblemLog()))
 
 
-def test_convert_writes_trajectories_and_labels(tmp_path):
-    torch.save([make_items(), make_items(reward=0)], tmp_path / "sft.pt")
-    assert convert_released(tmp_path / "sft.pt", tmp_path / "out") == {"trajectories": 2, "successes": 1}
-    trajectories = list(read_records(tmp_path / "out" / "trajectories.jsonl", Trajectory))
-    labels = read_labels(tmp_path / "out" / "labels.jsonl")
-    assert [labels[t.trajectory_id].reward for t in trajectories] == [1, 0]
-
-
-def test_the_converter_command_refuses_code_with_exit_code_1(tmp_path):
+def test_a_command_that_is_given_code_refuses_it_with_exit_code_1(tmp_path):
     path = tmp_path / "evil.pt"
     torch.save(Evil(eval, "1"), path)
-    command = [sys.executable, "scripts/convert_experience.py", str(path), str(tmp_path / "out")]
-    result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    command = [sys.executable, "scripts/process_data.py", "--stage", "1", "--actor_path", "none"]
+    files = ["--rollout_path", str(path), "--output_path", str(tmp_path / "out.jsonl")]
+    result = subprocess.run([*command, *files], cwd=REPO, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "refused: the pickle asks for builtins.eval" in result.stderr
     assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out" / "trajectories.jsonl").exists()
+    assert not (tmp_path / "out.jsonl").exists()

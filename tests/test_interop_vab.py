@@ -1,16 +1,14 @@
 """VAB trace folders: both ways, and every kind of damage listed with file and line."""
 
-import errno
 import json
 import shutil
 
-import orjson
 import pytest
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import read_vab, score_label, write_vab
-from webrl.types import Status, Step, Task, Trajectory
+from webrl.interop.vab import read_vab, score_label
+from webrl.types import Status
 
 HTML = '<button id="7">Search</button>'
 
@@ -141,43 +139,6 @@ def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
 def test_a_folder_without_traces_is_one_clear_error(tmp_path):
     with pytest.raises(DataError, match="no traces folder; expected RESULT/traces"):
         list(read_vab(tmp_path, ProblemLog()))
-
-
-def test_written_traces_read_back_as_they_were(tmp_path):
-    steps = tuple(Step(i, f'page {i}\n"quoted" ü', f"do(action='{i}')", f"do(action='{i}')") for i in range(3))
-    task = Task("miniwob.click/button.3", "webarena", instruction="Do ünïcode")
-    trajectory = Trajectory("p0", task, "Do ünïcode", 0, steps, "page 2", Status.STEP_LIMIT, env_reward=1.0)
-    assert write_vab([trajectory, trajectory], tmp_path) == 2
-    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == [
-        "miniwob.click%2Fbutton.3-2.jsonl",
-        "miniwob.click%2Fbutton.3.jsonl",
-    ]
-    row = json.loads((tmp_path / "traces" / "miniwob.click%2Fbutton.3.jsonl").read_text().splitlines()[1])
-    assert list(row) == ["trace_id", "index", "prompt", "html", "response", "target"]
-    assert (row["index"], row["prompt"], row["target"]) == (1, "** Simplified html **", "Do ünïcode")
-    first, second = read(tmp_path)[0]
-    assert [(s.observation, s.response) for s in first.steps] == [(s.observation, s.response) for s in steps]
-    assert first.instruction == second.instruction == "Do ünïcode"
-    assert first.env_reward == 1.0
-
-
-def test_an_unfinished_trajectory_is_written_with_a_negative_score(tmp_path):
-    step = Step(0, "page", "noop()", "noop()")
-    write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.ENV_ERROR)], tmp_path)
-    assert json.loads((tmp_path / "actions" / "7.json").read_text())["score"] == -1
-    assert read(tmp_path)[1] == {"negative_score": 1}
-
-
-def test_a_trace_that_finds_no_room_is_named_and_leaves_no_half_file(tmp_path, monkeypatch):
-    def no_room(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(orjson, "dumps", no_room)
-    step = Step(0, "page", "noop()", "noop()")
-    with pytest.raises(OSError, match="No space left") as raised:
-        write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.AGENT_DONE)], tmp_path)
-    assert raised.value.filename == str(tmp_path / "traces" / "7.jsonl")
-    assert not list((tmp_path / "traces").iterdir())
 
 
 def write_fixed(folder, score, task_id="12"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from webrl.config import load_config
 from webrl.errors import StageError
@@ -33,9 +31,7 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path}"
     start = f"{same} models.actor=some/base"
     practice = f"tasks.num_seed_tasks=5000 models.actor={run}/sft --run {run}/judge --seed 1000003"
-    loop, _, known = commands.pop().rpartition(" orm.refresh_data=")
-    assert yaml.safe_load(*shlex.split(known)) == [f"{run}/judge/phase_00/trajectories.jsonl", f"{run}/judge/demos"]
-    begun, _, demos = loop.partition(" replay.demos=")
+    begun, _, demos = commands.pop().partition(" replay.demos=")
     assert begun == f"run {same} models.actor={run}/sft"
     assert demos.replace("\\", "") == f'["{run}/demos"] models.orm={run}/orm'
     assert commands == [

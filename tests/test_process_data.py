@@ -18,7 +18,7 @@ import pytest
 from llm_builders import save_tiny_model, score
 from test_interop_vab import make_rows, write_trace
 
-from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, RunConfig, validate_config
+from webrl.config import ModelsConfig, ReplayConfig, RunConfig, validate_config
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
@@ -32,7 +32,7 @@ from webrl.replay.sources import Source, Tools, build_records, find_source, read
 from webrl.replay.stage import add_history, mix_replay
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import dump_line, read_records, write_records
-from webrl.training.critic_data import critic_states
+from webrl.training.critic import states_of
 from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
 
@@ -273,8 +273,7 @@ def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
     (trace,) = read_vab(tmp_path / "vab", ProblemLog())
     following = open_encoder(load_tokenizer(str(actor)), str(actor), config)(trace, 2)
     assert replayed.next_prompt_ids == following.prompt_ids
-    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
-    assert {s.step_id: s.example.prompt_ids for s in states}["12:1'"] == following.prompt_ids
+    assert states_of(records, tmp_path)["12", 2].prompt_ids == following.prompt_ids
 
 
 def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):

@@ -13,7 +13,7 @@ from webrl import cli
 from webrl.config import LabelConfig, load_config
 from webrl.errors import UsageError
 from webrl.reward.data import JudgedExample
-from webrl.reward.system_text import configured_text
+from webrl.reward.orm import configured_text
 from webrl.reward.train import prompt_ids
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@ from test_process_data import make_config, make_trajectory, write_phase
 from test_reward_data import make_trajectory as make_shown
 
 from webrl.cli import main
-from webrl.config import CriticConfig, RunConfig, load_config
+from webrl.config import RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
@@ -29,7 +29,7 @@ from webrl.replay.sources import Source, Tools, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
-from webrl.training.critic_data import critic_states
+from webrl.training.critic import states_of
 from webrl.types import Status, StepRecord, Trajectory
 
 
@@ -96,12 +96,12 @@ def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
     encode = open_encoder(load_tokenizer(str(actor)), str(actor), config)
     (demonstration,) = read_demonstrations([tmp_path / "trajectories.jsonl"], ProblemLog(), "success", Counter())
     records = [record for record in replayed(RunFolder(config.run_dir)) if record.num_steps == 6]
-    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
-    found = {state.step_id: state.example.prompt_ids for state in states}
+    found = states_of(records, tmp_path)
     followed = [record for record in records if record.index < 5]
     assert any(record.next_prompt_ids for record in followed)  # the draw has left a successor out
     for record in followed:
-        assert found[f"{record.step_id}'"] == encode(demonstration, record.index + 1).prompt_ids
+        after = found[record.trajectory_id, record.index + 1]
+        assert after.prompt_ids == encode(demonstration, record.index + 1).prompt_ids
 
 
 def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_path, actor):
@@ -113,10 +113,9 @@ def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_pat
     records = replayed(RunFolder(config.run_dir))
     assert len({record.step_id for record in records}) == 6
     assert [r.trajectory_id for r in records[4:]] == ["t0", "t0"]
-    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
-    found = {state.step_id: state.example.prompt_ids for state in states}
+    found = states_of(records, tmp_path)
     for before, after in zip(records[::2], records[1::2], strict=True):
-        assert found[f"{before.step_id}'"] == after.prompt_ids
+        assert found[before.trajectory_id, before.index + 1].prompt_ids == after.prompt_ids
 
 
 def test_no_demonstration_is_replayed_in_phase_0(tmp_path, actor):

@@ -131,17 +131,6 @@ def test_an_interval_is_rounded_once():
         assert f"[{100 * low:.1f}, {100 * high:.1f}]" in rate_text(rate_of(successes, 234).to_json())
 
 
-def test_a_phase_says_what_training_its_judge_further_changed() -> None:
-    shares = {"before": {"value": 0.9}, "after": {"value": 0.925}, "num_heldout": 120, "kept": ""}
-    said = "trained further: right in 90.0 -> 92.5 % of 120 held-out practice tasks"
-    assert dict(phase_rows({"phase": 2, "label": {"refresh": shares}}))["judge"] == said
-    nothing = {"before": None, "after": None, "num_heldout": 0, "kept": "why"}
-    assert dict(phase_rows({"phase": 2, "label": {"refresh": nothing}}))["judge"] == "as it was: why"
-    nothing["kept"] = ""
-    assert dict(phase_rows({"phase": 2, "label": {"refresh": nothing}}))["judge"].endswith("nothing was held out")
-    assert "judge" not in dict(phase_rows({"phase": 2, "label": {}}))
-
-
 def test_a_phase_that_is_worse_than_the_start_is_warned_of(tmp_path, monkeypatch, caplog):
     folder = RunFolder(tmp_path / "run")
     (folder.path).mkdir()

@@ -1,4 +1,4 @@
-"""Trackers and the relay that feeds them, with real TensorBoard files."""
+"""Trackers and what feeds them, with real TensorBoard files."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ import pytest
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.reports.trackers import Relay, Trackers, open_trackers
+from webrl.reports.trackers import Trackers, open_trackers
 
 
 class Broken:
@@ -53,9 +53,9 @@ def test_tensorboard_gets_scalars_on_each_groups_own_axis(tmp_path):
     assert found == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)]}
 
 
-def test_a_failing_log_call_warns_once_and_the_others_go_on(caplog):
+def test_a_failing_log_call_warns_once_and_the_others_go_on(tmp_path, caplog):
     broken, listing = Broken(), Listing()
-    with caplog.at_level(logging.WARNING), Trackers({"broken": broken, "listing": listing}) as trackers:
+    with caplog.at_level(logging.WARNING), Trackers(tmp_path, {"broken": broken, "listing": listing}) as trackers:
         trackers.log("actor", {"loss": 1.0}, 1)
         trackers.log("actor", {"loss": 2.0}, 2)
     assert broken.calls == 1
@@ -70,26 +70,25 @@ def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
         open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",)))
 
 
-def test_the_relay_forwards_new_whole_lines_only(tmp_path):
+def test_new_whole_lines_only_are_forwarded(tmp_path):
     path = tmp_path / "phase_01" / "metrics.jsonl"
     path.parent.mkdir()
     path.write_text(json.dumps({"name": "critic", "step": 1, "critic/loss": 9.0}) + "\n", encoding="utf-8")
     listing = Listing()
-    with Relay(tmp_path, Trackers({"listing": listing})), path.open("a", encoding="utf-8") as file:
+    with Trackers(tmp_path, {"listing": listing}), path.open("a", encoding="utf-8") as file:
         line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
         file.write(json.dumps(line) + "\n" + "not json\n" + '{"name": "torn", "st')
-    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2)]
+    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2), "closed"]
 
 
-def test_the_relay_survives_a_file_that_a_resumed_trainer_shortened(tmp_path):
+def test_a_file_that_a_resumed_trainer_shortened_is_followed(tmp_path):
     path = tmp_path / "phase_01" / "metrics.jsonl"
     path.parent.mkdir()
     path.write_text(json.dumps({"name": "actor", "step": 1, "actor/loss": 9.0}) + "\n" * 50, encoding="utf-8")
     listing = Listing()
-    relay = Relay(tmp_path, Trackers({"listing": listing}))
-    with relay:
+    with Trackers(tmp_path, {"listing": listing}) as trackers:
         path.write_text("", encoding="utf-8")
-        relay._forward()
+        trackers._forward()
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"name": "actor", "step": 1, "actor/loss": 8.0}) + "\n")
-    assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1)]
+    assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1), "closed"]

@@ -4,20 +4,17 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from llm_builders import save_tiny_model
 from test_interop_vab import write_trace
 
 from webrl.cli.train_orm import describe_report
-from webrl.config import LabelConfig, OrmConfig, load_config, validate_config
-from webrl.config.extras import wanted_extras
-from webrl.errors import DataError, JudgeError, UsageError
+from webrl.config import LabelConfig, OrmConfig, validate_config
+from webrl.errors import DataError, JudgeError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.preflight import check_inputs
 from webrl.reward.data import (
     JudgedExample,
     JudgedTrajectory,
@@ -30,12 +27,8 @@ from webrl.reward.data import (
 from webrl.reward.data import judged as as_judged
 from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
-from webrl.reward.train import encode_example, refresh, train_orm
-from webrl.runs.folder import RunFolder
-from webrl.runs.store import write_json, write_records
-from webrl.stages import Context
-from webrl.suites import eval_tasks
-from webrl.tasks.curriculum import practice_tasks
+from webrl.reward.train import encode_example, train_orm
+from webrl.runs.store import write_records
 from webrl.training.metrics import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -255,103 +248,3 @@ def test_nothing_judged_is_one_clear_error(tmp_path, base):
     paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
     with pytest.raises(DataError, match="no finished trajectory with an outcome"):
         train_orm(make_config(tmp_path, base), paths)
-
-
-def test_a_judge_is_trained_further_on_practice_and_rehearses_what_it_knew(tmp_path, base):
-    old = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(90)]
-    new = [make_trajectory(100 + i, i % 2, num_steps=1, mark=f"leaf {i}") for i in range(40)]
-    write_records(tmp_path / "old.jsonl", old)
-    write_records(tmp_path / "practice.jsonl", new)
-    config = make_config(tmp_path, base, heldout=0.5, epochs=8)
-    files = tmp_path / "practice.jsonl", [tmp_path / "old.jsonl"], tmp_path / "orm"
-    counts = refresh(config, *files, seed=1)
-    report = json.loads((tmp_path / "orm_report" / "report.json").read_text())
-    assert sum(report["data"].values()) == 20 + 40, "half of practice, and as many earlier ones as there is practice"
-    assert counts["num_heldout"] == 20
-    assert counts["after"]["value"] > max(0.8, counts["before"]["value"])
-    before = (tmp_path / "orm" / "model.safetensors").stat().st_mtime_ns
-    assert refresh(config, *files, seed=1) == counts
-    assert (tmp_path / "orm" / "model.safetensors").stat().st_mtime_ns == before, "it is not trained twice"
-
-
-def test_each_phase_labels_with_the_newest_judge(tmp_path):
-    config = validate_config(
-        {"runs_dir": str(tmp_path), "orm": {"refresh_every": 2}, "models": {"orm": "first"}}, "test"
-    )
-    contexts = [Context(config, RunFolder(tmp_path / "run"), phase) for phase in range(6)]
-    assert {context.config_with_judge().models.orm for context in contexts} == {"first"}, "none was made"
-    for phase in (2, 4):
-        contexts[phase].folder.orm.mkdir(parents=True)
-    judges = [Path(context.config_with_judge().models.orm).parent.name for context in contexts]
-    assert judges == ["", "", "phase_02", "phase_02", "phase_04", "phase_04"]
-    assert [context.refreshes_judge for context in contexts] == [False, False, True, False, True, False]
-    assert contexts[4].config_with_judge(3).models.orm == contexts[2].config_with_judge().models.orm
-    never = validate_config({}, "test")
-    assert Context(never, RunFolder(tmp_path), 4).config_with_judge().models.orm == never.models.orm
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"label": {"judge": "llm"}}, r"^test: orm\.refresh_every=2 trains an ORM, label\.judge is llm"),
-        ({"label": {"engine": {"kind": "openai"}}}, "a server keeps the ORM that it has"),
-    ],
-)
-def test_what_cannot_be_refreshed_is_refused(settings, said):
-    with pytest.raises(UsageError, match=said):
-        validate_config({"orm": {"refresh_every": 2}, **settings}, "test")
-
-
-@pytest.mark.companion("site")
-def test_a_judge_practises_on_pages_of_its_own_and_none_that_is_evaluated():
-    config = load_config("demo", ["orm.refresh_every=1", "orm.refresh_tasks=60"])
-    practice = [{(t.site, t.seed) for t in practice_tasks(config, phase)} for phase in (1, 2)]
-    assert [len(tasks) for tasks in practice] == [60, 60]
-    assert practice[0] != practice[1]
-    assert not (practice[0] | practice[1]) & {(t.site, t.seed) for t in eval_tasks(config)}
-    own_site = load_config("web_example", ["orm.refresh_every=1", "rollout.web.train_files=[]"])
-    with pytest.raises(DataError, match=r"orm\.refresh_every=1: a judge cannot practise on web: no task has a reward"):
-        practice_tasks(own_site, 1)
-
-
-def test_a_judge_stays_where_practice_has_one_outcome_or_it_errs_more_often_then(tmp_path, base):
-    config = make_config(tmp_path, base, heldout=0.5)
-    practice, out = tmp_path / "practice.jsonl", tmp_path / "orm"
-    write_records(practice, [make_trajectory(i, 0) for i in range(8)])
-    counts = refresh(config, practice, [], out, seed=1)
-    assert (counts["num_practice"], counts["num_success"], counts["after"]) == (8, 0, None)
-    assert counts["kept"].startswith("0 of 8 practice episodes are successes")
-    write_records(practice, [make_trajectory(i, i % 2) for i in range(40)])
-    report = {"num_rehearsed": 0, "num_heldout": 20}
-    report |= {"start": {"accuracy": {"value": 0.9, "ci95": [0.8, 0.95]}}}
-    report |= {"heldout": {"accuracy": {"value": 0.5, "ci95": [0.4, 0.6]}}}
-    out.mkdir()
-    write_json(tmp_path / "orm_report" / "report.json", report)
-    counts = refresh(config, practice, [], out, seed=1)
-    assert counts["kept"] == "it was right more often before"
-    assert not out.exists()
-    assert refresh(config, practice, [], out, seed=1) == counts, "it is not trained again"
-
-
-def test_what_is_held_out_is_not_rehearsed_in_the_same_words(tmp_path, base):
-    words = [make_trajectory(i, i % 2, num_steps=1) for i in range(20)]
-    write_records(tmp_path / "practice.jsonl", words)
-    again = [replace(t, trajectory_id=f"old-{t.trajectory_id}") for t in words]
-    write_records(tmp_path / "old.jsonl", again)
-    config = make_config(tmp_path, base, heldout=0.5, epochs=1)
-    counts = refresh(config, tmp_path / "practice.jsonl", [tmp_path / "old.jsonl"], tmp_path / "orm", seed=1)
-    assert (counts["num_heldout"], counts["num_rehearsed"]) == (10, 10)
-
-
-def test_data_without_outcomes_are_refused_before_a_run_begins(tmp_path):
-    refreshed = ["orm.refresh_every=1", "num_phases=1"]
-    config = load_config("demo", [*refreshed, "orm.refresh_data=[data/samples/experience]"])
-    with pytest.raises(UsageError, match="'data/samples/experience' has no finished trajectory with an outcome"):
-        check_inputs(config, ("label",))
-    with pytest.raises(UsageError, match="'nowhere' does not exist"):
-        check_inputs(load_config("demo", [*refreshed, "orm.refresh_data=[nowhere]"]), ("label",))
-    with pytest.raises(UsageError, match="trained further by one"):
-        check_inputs(load_config("demo", [*refreshed, "orm.engine=fsdp2"]), ("label",))
-    deepspeed = load_config("demo", [*refreshed, "orm.engine=zero2"])
-    assert list(wanted_extras(deepspeed, ("label",)))[:1] == [("deepspeed", "orm.engine=zero2")]
-    check_inputs(load_config("demo", refreshed), ("label",))

@@ -12,8 +12,7 @@ from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.critic import load_critic, load_value_lm
-from webrl.training.critic_data import critic_states
+from webrl.training.critic import load_critic, load_value_lm, states_of
 from webrl.training.models import PackedCritic, load_actor
 from webrl.training.packing import Item, pack
 from webrl.types import StepRecord
@@ -25,7 +24,7 @@ RED, BLUE = (220, 20, 20), (20, 20, 220)
 def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradient_reaches_the_pixels(family, tmp_path):
     processor, model = build_vlm(family, tmp_path / "actor")
     eyes = Eyes(str(tmp_path / "actor"), processor=processor)
-    critic = PackedCritic(load_value_lm(tmp_path / "actor", "single", seed=3), "plain", eyes)
+    critic = PackedCritic(load_value_lm(tmp_path / "actor", fresh=True, seed=3), "plain", eyes)
     picture = saved(tmp_path, png(RED))
     row = pack([Item(tuple(eyes.encode(SHORT, eyes.look(picture.read()))), 0, picture)])
     ids = row.input_ids
@@ -37,7 +36,7 @@ def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradie
     torch.testing.assert_close(logits, critic.lm.score(hidden[:, -1]), atol=1e-5, rtol=1e-4)
 
     critic.lm.save_pretrained(tmp_path / "critic")
-    again = PackedCritic(load_value_lm(tmp_path / "critic", None), "plain", eyes).eval()
+    again = PackedCritic(load_value_lm(tmp_path / "critic", fresh=False), "plain", eyes).eval()
     torch.testing.assert_close(again(row), logits)
     other = pack([Item(tuple(ids[0].tolist()), 0, saved(tmp_path, png(BLUE, dot=50)))])
     assert (critic(other) - logits).abs().max() > 1e-4, "another picture would be noticed"
@@ -86,8 +85,6 @@ def test_webrls_update_takes_screenshots(folder, tmp_path):
     assert [r.next_value for r in valued[8:]] == [valued[9].value, 0.0, valued[11].value, 0.0]
     reopened = load_critic(config.run_dir / "critic", sees=True)
     assert reopened.eyes.look(png()) == Eyes(str(folder)).look(png())
-    with pytest.raises(ModelError, match=r"has 1 value logits, critic.heads='double' needs 4"):
-        load_critic(config.run_dir / "critic", heads="double", sees=True)
     with pytest.raises(ModelError, match="not a critic; train one with"):
         load_critic(folder, sees=True)
 
@@ -101,12 +98,12 @@ def test_webrls_update_takes_screenshots(folder, tmp_path):
 
 
 def test_a_state_that_a_step_carries_along_brings_its_picture(folder, tmp_path):
-    config = seeing_config(folder, tmp_path, "critic.train_next_state=true", "critic.heads=double")
+    config = seeing_config(folder, tmp_path)
     first, second = records_of(folder, config.run_dir, 1)
     carried = {"next_screenshot": second.screenshot, "next_screenshot_sha256": second.screenshot_sha256}
     alone = replace(first, next_prompt_ids=second.prompt_ids, **carried)
-    states = critic_states([alone], config.critic, config.run_dir)
-    assert [s.example.picture for s in states] == [Picture.of(r, config.run_dir) for r in (first, second)]
+    states = states_of([alone], config.run_dir)
+    assert [state.picture for state in states.values()] == [Picture.of(r, config.run_dir) for r in (first, second)]
     train_critic([alone], folder, config.run_dir / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     (valued,) = score_values([alone], config.run_dir / "critic", config)
     both = score_values([first, second], config.run_dir / "critic", config)
@@ -135,7 +132,7 @@ def test_a_critic_is_not_given_steps_that_were_played_blind(folder, tmp_path):
 
 
 def test_a_critic_whose_folder_lacks_weights_is_refused_by_their_name(folder, tmp_path):
-    critic = load_critic(folder, heads="double", sees=True)
+    critic = load_critic(folder, fresh=True, sees=True)
     state = {name: value for name, value in critic.lm.state_dict().items() if name != "score.weight"}
     critic.lm.save_pretrained(tmp_path / "broken", state_dict=state)
     critic.eyes.processor.save_pretrained(tmp_path / "broken")

@@ -140,7 +140,7 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
 
 
 def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
-    from webrl.training.layers.trim import is_trimmed
+    from webrl.training.layers.head import is_trimmed
 
     model = load_actor(make_actor(tmp_path))
     assert model.packs

@@ -1,4 +1,4 @@
-"""LoRA, activation checkpointing, two heads and s' training: the same results by other means."""
+"""LoRA and activation checkpointing: the same results by other means."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_config, make_items, make_record, make_records
+from training_builders import make_actor, make_config, make_items, make_records
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from webrl.config import CriticConfig, OptimConfig
-from webrl.errors import ModelError, TrainingError
-from webrl.training import score_actions, score_values, train_actor, train_critic
+from webrl.config import OptimConfig
+from webrl.errors import TrainingError
+from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.architectures import apply_memory_policy, layers_of
 from webrl.training.critic import load_critic
-from webrl.training.critic_data import critic_states
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack
-from webrl.training.trainer import Job, memory_errors, sample_batches, train
+from webrl.training.trainer import Job, memory_errors, train
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])
@@ -48,7 +47,7 @@ def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_
         num_hidden_layers=2, num_attention_heads=4, pad_token_id=1, architectures=["X"],
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    critic = load_critic(tmp_path, heads="single")
+    critic = load_critic(tmp_path, fresh=True)
     assert critic.route == "plain"
     rows = [pack([Item(ids, 0)]) for ids in ((5, 9), (5, 9, 1))]  # 1 is the padding's token
     values = [critic.eval()(row).item() for row in rows]
@@ -155,56 +154,6 @@ def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path
     AutoModelForCausalLM.from_pretrained(tmp_path / "new")
     critic = load_file(tmp_path / "critic" / "model.safetensors")
     assert critic["score.weight"].shape == (1, 16)
-
-
-def test_the_released_critic_has_two_heads_and_learns_next_states(tmp_path: Path) -> None:
-    records = [
-        make_record("a", 0, 2, 1),
-        make_record("a", 1, 2, 1, next_prompt_ids=(5, 6, 7)),
-        make_record("b", 0, 2, 0),
-    ]
-    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
-    assert [(s.step_id, s.example.prompt_ids, s.target) for s in states[3:]] == [
-        ("a:0'", records[1].prompt_ids, 1.0),
-        ("a:1'", (5, 6, 7), 1.0),
-    ]
-    config = make_config()
-    critic = config.critic.model_copy(update={"heads": "double", "train_next_state": True})
-    config = config.model_copy(update={"critic": critic})
-    folder = make_actor(tmp_path / "actor")
-    losses = train_critic(records, folder, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m.jsonl")
-    assert losses["critic_samples"] == 5
-    scored = score_values(records, tmp_path / "c", config)
-    assert scored[1].next_value not in (None, 0.0)
-    single = make_config()
-    with pytest.raises(ModelError, match="4 value logits"):
-        train_critic(records, tmp_path / "c", tmp_path / "d", single, seed=0, metrics_path=tmp_path / "m.jsonl")
-
-
-def test_a_batch_of_the_released_critic_is_of_steps_each_with_both_its_states(tmp_path: Path) -> None:
-    after = (5, 6, 7)
-    records = [
-        dataclasses.replace(r, next_prompt_ids=after) if r.is_last else r for r in make_records(2, 3)
-    ]  # 6 steps, 12 states
-    released = {"heads": "double", "train_next_state": True, "batch_size": 4, "epochs": 1.0, "max_grad_norm": 1e9}
-    config = make_config()
-    config = config.model_copy(update={"critic": config.critic.model_copy(update=released)})
-    folder, log = make_actor(tmp_path / "actor"), tmp_path / "m.jsonl"
-    losses = train_critic(records, folder, tmp_path / "critic", config, seed=0, metrics_path=log)
-    assert losses["critic_steps"] == 2  # 4 steps and 2
-    model = load_critic(folder, heads="double")
-    total = torch.zeros(())
-    for i in sample_batches(6, config.critic, 0)[0]:
-        following = after if records[i].is_last else records[i + 1].prompt_ids
-        for prompt in (records[i].prompt_ids, following):
-            heads = model.lm(torch.tensor([prompt])).logits[0].view(2, 2)
-            total = total - heads.log_softmax(-1)[:, records[i].outcome].sum()
-    (total / 4).backward()
-    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
-    line = json.loads(log.read_text().splitlines()[0])
-    assert line["critic/loss"] == pytest.approx((total / 4).item(), rel=1e-4)
-    assert line["critic/grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
-    assert 0 <= line["critic/accuracy"] <= 1
 
 
 def test_the_log_has_what_the_paper_is_held_against(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from webrl.llm import Policy, PolicyOutput, Turn, open_policy
 from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_room, check_settings
 from webrl.reports.run import phase_metrics
-from webrl.reports.trackers import Relay, open_trackers
+from webrl.reports.trackers import open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
@@ -48,7 +48,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_extras(config, stages)
     check_inputs(config, stages)
     check_room(config)
-    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+    with hold_run(config.run_dir), open_trackers(config) as trackers:
 
         def report(summary: dict[str, Any]) -> None:
             if on_phase is not None:

@@ -136,10 +136,10 @@ def summarize_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Return `summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
     seen = [t for t in trajectories if t.task.split != "eval_heldout"]
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
-    summary = success_rate(seen).to_json() | {"by_task": rates_by(site_of, seen)}
+    summary = success_rate(seen).to_json() | {"by_task": rates_by(seen)}
     if heldout:
         total = success_rate(heldout).to_json()
-        summary["heldout_types"] = total | {"by_task": rates_by(site_of, heldout)}
+        summary["heldout_types"] = total | {"by_task": rates_by(heldout)}
     return summary
 
 
@@ -172,21 +172,11 @@ def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> d
     return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 
-def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """An evaluation's counts by suite, where a run plays several, which no rate is taken over; else its own by ""."""
-    found: dict[str, Mapping[str, Any]] = evaluation.get("by_suite") or {"": evaluation}
-    return found
-
-
 def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `miniwob: held-out …` of several
-    suites; `held-out seeds, greedy` (or `, T = 0.5`) of a further temperature.
+    """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `held-out seeds, greedy` (or
+    `, T = 0.5`) of a further temperature.
     """
-    rates = {
-        f"{suite}: {name}" if suite else name: rate
-        for suite, counts in by_suite(evaluation).items()
-        for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
-    }
+    rates = {"held-out seeds": evaluation, "held-out types": evaluation.get("heldout_types") or {}}
     for temperature, counts in (evaluation.get("at_temperature") or {}).items():
         how = "greedy" if temperature == "0" else f"T = {temperature}"
         rates |= {f"{name}, {how}": rate for name, rate in named_rates(counts).items() if rate}
@@ -207,14 +197,11 @@ def is_evaluated(evaluation: Mapping[str, Any]) -> bool:
     return any(rate.get("episodes") for rate in named_rates(evaluation).values())
 
 
-def rates_by(key: Callable[[Trajectory], str], trajectories: Iterable[Trajectory]) -> dict[str, Any]:
-    """Return `success_rate` of each group, as JSON by the group's name."""
+def rates_by(
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], str] = lambda t: t.task.site
+) -> dict[str, Any]:
+    """Return `success_rate` of each group (default: each site, which is a task's type on MiniWoB), as JSON by name."""
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         groups[key(trajectory)].append(trajectory)
     return {name: success_rate(group).to_json() for name, group in sorted(groups.items())}
-
-
-def site_of(trajectory: Trajectory) -> str:
-    """Return the task's site, which is its type on MiniWoB."""
-    return trajectory.task.site

@@ -21,7 +21,6 @@ from typing import Any
 from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.evaluate import by_suite
 from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.pool import keep_browsers
 from webrl.rollouts.suite import find_suite
@@ -69,7 +68,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         WebRLError: one clear message; finished work is kept, and the same call resumes from there.
     """
     # The sites of other suites are reset between stages, and no page may be open on them then.
-    keep = keep_browsers if all(find_suite(name).is_stateless for name in config.tasks.suites) else nullcontext
+    keep = keep_browsers if find_suite(config.tasks.suite).is_stateless else nullcontext
     with hold_run(config.run_dir), keep_servers(), keep():
         folder = open_run(config)
         for phase in range(config.num_phases + 1):
@@ -192,7 +191,7 @@ def _drop_models(run: RunFolder, keep: int) -> None:
     finished = [folder for k in range(run.last_phase(), -1, -1) if is_phase_done(folder := run.phase(k))]
 
     def successes(folder: PhaseFolder) -> int:
-        return sum(part.get("successes", 0) for part in by_suite(folder.read_stage("eval")["counts"]).values())
+        return int(folder.read_stage("eval")["counts"].get("successes", 0))
 
     best = max(finished, key=successes, default=None)  # the newest of several
     kinds = (f"{depth}/{name}" for depth in ("*", "*/*") for name in ("config.yaml", "adapter_config.json"))

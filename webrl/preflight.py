@@ -14,7 +14,7 @@ from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
-from webrl.reward.system_text import configured_text
+from webrl.reward.orm import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite
@@ -120,24 +120,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         seed_tasks(config)
     if due & {"label", "accept"}:
         configured_text(config.label)
-    if "label" in due and config.refreshes_judge:
-        from webrl.interop.problems import ProblemLog
-        from webrl.reward.data import read_judged
-        from webrl.tasks.curriculum import practice_tasks
-
-        if load_plan(config.orm.engine).kind == "fsdp2":
-            raise UsageError(
-                f"orm.engine={config.orm.engine} shards a model over several processes, and a judge is trained further "
-                "by one (orm.refresh_every); set orm.engine=ddp"
-            )
-        for path in config.orm.refresh_data:
-            if not path.exists():
-                raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
-            if next(read_judged(path, ProblemLog()), None) is None:
-                raise UsageError(
-                    f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
-                )
-        practice_tasks(config, config.orm.refresh_every)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 
@@ -208,11 +190,6 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format)
     for name, prompt_format in dict.fromkeys(texts):
         check_model(name, sees=False, prompt_format=prompt_format)
-    start = config.models.critic
-    if "train" in due and config.trains_critic and start and not has_started:
-        from webrl.training.critic import check_critic
-
-        check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
 
 
 def run_bytes(config: RunConfig) -> int | None:

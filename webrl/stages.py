@@ -44,24 +44,8 @@ class Context:
         """The phase before."""
         self.actor = config.models.actor if phase == 0 else str(self.previous.actor)
         """π_{k-1}: the actor that this phase starts from."""
-        self.critic = config.models.critic if phase == 0 else str(self.previous.critic)
-        """The critic that this phase starts from; None: the actor plus a fresh value head."""
         self.has_curriculum = phase > 0 and config.tasks.source == "curriculum"
         """Whether this phase's tasks are written from the last one's failures."""
-
-    def config_with_judge(self, phase: int | None = None) -> RunConfig:
-        """Return the config with the newest judge of a phase (default: this one), where the run refreshes it."""
-        every, phase = self.config.orm.refresh_every, self.phase if phase is None else phase
-        due = range(phase - phase % every, 0, -every) if every else ()
-        found = (self.run.phase(k).orm for k in due)
-        orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
-        return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
-
-    @property
-    def refreshes_judge(self) -> bool:
-        """Whether this phase trains the judge further before it labels."""
-        every = self.config.orm.refresh_every
-        return bool(every and self.phase and self.phase % every == 0)
 
     @property
     def rate_factor(self) -> float:
@@ -163,7 +147,7 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
     if size == 1:
         return []
     labels = folder.path / "refill_labels.jsonl"
-    judge(context.config_with_judge(), list(read_records(folder.trajectories, Trajectory)), labels)
+    judge(context.config, list(read_records(folder.trajectories, Trajectory)), labels)
     rewards = {name: label.reward for name, label in read_labels(labels).items()}
     groups: dict[str, set[int | None]] = {}
     for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
@@ -182,21 +166,10 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
 
 
 def label(context: Context) -> Counts:
-    """Judge every finished trajectory with the outcome reward model, trained further first where that is due."""
+    """Judge every finished trajectory with the outcome reward model."""
     from webrl.reward.stage import label_file
 
-    config, folder, phase, refreshed = context.config, context.folder, context.phase, {}
-    if context.refreshes_judge:
-        from webrl.reward.train import refresh
-        from webrl.tasks.curriculum import practice_tasks
-
-        tasks, out = practice_tasks(config, phase), folder.practice
-        play(config, tasks, context.actor, out, phase=phase, prefix=f"j{phase:02d}")
-        learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
-        earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
-        before = context.config_with_judge(phase - 1)
-        refreshed["refresh"] = refresh(before, out, earlier, folder.orm, seed=config.seed + phase)
-    return label_file(context.config_with_judge(), folder.trajectories, folder.labels) | refreshed
+    return label_file(context.config, context.folder.trajectories, context.folder.labels)
 
 
 def replay(context: Context) -> Counts:
@@ -236,7 +209,7 @@ def train(context: Context) -> Counts:
         barrier()
         return counts
 
-    start = context.critic or context.actor
+    start = str(context.previous.critic) if context.phase else context.actor  # plus a fresh value head (paper)
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
     if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective
@@ -296,7 +269,7 @@ def accept(context: Context) -> Counts:
     if not verdict_path.exists():
         tasks = probe_tasks(config)
         if not tasks:
-            reason = f"{'+'.join(config.tasks.suites)} has no tasks that training leaves over: updates are kept unseen"
+            reason = f"{config.tasks.suite} has no tasks that training leaves over: updates are kept unseen"
             logger.warning("accept.tasks=%d: %s; set accept.tasks=0 to silence this", config.accept.tasks, reason)
             return {"rate_factor": factor, "skipped": reason}
         for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):
@@ -326,7 +299,7 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
     from webrl.reward.labels import read_labels
     from webrl.reward.stage import judge
 
-    config, solved, unreadable = context.config_with_judge(), [], []
+    config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
         judge(config, list(read_records(path, Trajectory)), labels)

@@ -20,12 +20,11 @@ from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
-from webrl.reports.trackers import Relay, open_trackers
+from webrl.reports.trackers import open_trackers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
-from webrl.suites import by_suite
 from webrl.types import Task, Trajectory
 
 
@@ -68,7 +67,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
         other = find_other(config, against)
         if phase is None:
             phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
-    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+    with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
     _describe(config, counts, sys.stderr)  # standard output stays JSON
     if other is not None and phase is not None:
@@ -101,10 +100,9 @@ def run_all(config: RunConfig) -> int:
 
 
 def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
-    """What the suites print of an evaluation."""
-    for suite in map(find_suite, config.tasks.suites):
-        if text := suite.describe(counts.get("by_suite", {}).get(suite.name, counts)):
-            print(text, file=file)
+    """What the suite prints of an evaluation."""
+    if text := find_suite(config.tasks.suite).describe(counts):
+        print(text, file=file)
 
 
 def find_other(config: RunConfig, other: str) -> Path | RunConfig:
@@ -152,20 +150,15 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
             "paired comparison needs the same `seed` and `tasks` in both evaluations"
         )
     parts: dict[str, Any] = {"of": str(found)}
-    groups = [by_suite(side, config.tasks.suite) for side in (first, second)]
-    for suite in groups[0]:
-        for split, name in (("eval", "held-out seeds"), ("eval_heldout", "held-out types")):
-            here, there = (
-                [t for t in group[suite] if (t.task.split == "eval_heldout") == (split == "eval_heldout")]
-                for group in groups
-            )
-            if not here:
-                continue
-            difference = page_difference(here, there)
-            if difference is None:
-                raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
-            rates = [success_rate(side).to_json() for side in (here, there)]
-            parts[f"{suite}: {name}" if suite else name] = {"this": rates[0], "other": rates[1], **difference}
+    for name, heldout in (("held-out seeds", False), ("held-out types", True)):
+        here, there = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (first, second))
+        if not here:
+            continue
+        difference = page_difference(here, there)
+        if difference is None:
+            raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
+        rates = [success_rate(side).to_json() for side in (here, there)]
+        parts[name] = {"this": rates[0], "other": rates[1], **difference}
     return parts
 
 

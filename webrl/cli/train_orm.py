@@ -10,8 +10,8 @@ from webrl.config.extras import check_extras
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.preflight import check_output
+from webrl.reward.orm import configured_text
 from webrl.reward.report import undecided_sites
-from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.training.metrics import TrainingPaths
 

@@ -71,29 +71,24 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
-def _one_suite_or_several(value: Any) -> Any:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not names:
-        raise ValueError("expected a suite or a list of suites, such as miniwob or [miniwob, arena]")
-    for i, name in enumerate(names):
-        try:
-            plugins.find(plugins.SUITES, str(name))
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        if name in names[:i]:
-            raise ValueError(f"{name!r} is listed twice; name each suite once")
-    return names[0] if len(names) == 1 else tuple(names)
+def _known_suite(name: Any) -> Any:
+    if not isinstance(name, str):
+        raise ValueError("expected the name of one suite, such as miniwob")
+    try:
+        plugins.find(plugins.SUITES, name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return name
 
 
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Annotated[str | tuple[str, ...], BeforeValidator(_one_suite_or_several)] = Field(
+    suite: Annotated[str, BeforeValidator(_known_suite)] = Field(
         "miniwob",
         validate_default=False,  # a second package with a `miniwob` is refused where it is used
         description="world of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
-        "docs/own_site.md), webarena, webarena_lite, or a suite of another package; "
-        "several in one curriculum: [miniwob, arena], among which the numbers of tasks are shared evenly",
+        "docs/own_site.md), webarena, webarena_lite, or a suite of another package",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
@@ -118,11 +113,6 @@ class TasksConfig(Section):
             raise ValueError(f"shares={self.shares} goes with source=fresh, not {self.source}; see generate.shares")
         return self
 
-    @property
-    def suites(self) -> tuple[str, ...]:
-        """The suite, or all of them."""
-        return (self.suite,) if isinstance(self.suite, str) else self.suite
-
 
 class PromptLimit(Section):
     """How long a prompt may be."""
@@ -134,7 +124,6 @@ class ModelsConfig(PromptLimit):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
     actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
-    critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
     orm: ModelName = Field("data/tiny/orm", description="outcome reward model")
     generator: ModelName = Field("data/tiny/generator", description="task generator")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
@@ -379,11 +368,6 @@ class LabelConfig(PromptLimit):
     system_prompt: Path | None = Field(
         None, description="file with the ORM's system text (the released one's is in its code); none: ours"
     )
-    actions: Literal["auto", "canonical", "raw"] = Field(
-        "auto",
-        description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
-        "use to claim success; raw: as written; auto: raw with prompt_format webrl, whose ORM knows them so",
-    )
     min_agreement: Fraction = Field(
         0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
     )
@@ -461,10 +445,6 @@ class OptimConfig(TrainingConfig):
 class CriticConfig(OptimConfig):
     """Value model (paper: binary cross-entropy against the outcome)."""
 
-    heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
-    train_next_state: bool = Field(
-        False, description="also train on s' (released code); a step's two states are one sample of the batch"
-    )
     on_replay: bool = Field(
         False, description="also train on replayed steps (released code), all of them successes: V rises everywhere"
     )
@@ -562,16 +542,6 @@ class OrmConfig(HeldOut):
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
     heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
-    refresh_every: int = Field(
-        0,
-        ge=0,
-        description="phases between two further trainings of models.orm on practice episodes of the newest actor with "
-        "the environment's reward, which actor and critic never see; 0: never (paper)",
-    )
-    refresh_tasks: int = Field(1000, ge=1, description="practice tasks of such a training: the suite's own")
-    refresh_data: tuple[Path, ...] = Field(
-        (), description="what models.orm was trained on: as many of its and of earlier practice's episodes go along"
-    )
 
 
 class EvaluateConfig(Section):
@@ -670,15 +640,6 @@ class RunConfig(Section):
                         del part[key]
         return data
 
-    @model_validator(mode="after")
-    def _judge_can_be_refreshed(self) -> Self:
-        every = self.orm.refresh_every
-        if every and self.label.judge != "orm":
-            raise ValueError(f"orm.refresh_every={every} trains an ORM, label.judge is {self.label.judge}; set it to 0")
-        if every and self.label.engine.kind == "openai":
-            raise ValueError(f"orm.refresh_every={every}: a server keeps the ORM that it has; label.engine.kind=openai")
-        return self
-
     @property
     def run_dir(self) -> Path:
         """Folder of this run."""
@@ -698,11 +659,6 @@ class RunConfig(Section):
     def used_demos(self) -> tuple[Path, ...]:
         """The demonstrations that are trained on, one way or the other."""
         return self.replay.demos if self.actor.imitation else self.replayed_demos
-
-    @property
-    def refreshes_judge(self) -> bool:
-        """Whether any phase of the run trains its judge further."""
-        return 0 < self.orm.refresh_every <= self.num_phases
 
     @property
     def max_phase_tasks(self) -> int:

@@ -107,7 +107,6 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
         if engine.kind == "vllm" and engine.vllm_python is None and not due.isdisjoint(users):
             yield "vllm", f"{section}.engine.kind=vllm"
     updates = {"train": ("critic", "actor"), "sft": ("sft",), "train-orm": ("orm",)}
-    updates |= {"label": ("orm",)} if config.refreshes_judge else {}
     for section in (name for stage in updates.keys() & due for name in updates[stage]):
         training: OptimConfig = getattr(config, section)
         if load_plan(training.engine).kind == "deepspeed":

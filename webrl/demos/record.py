@@ -9,8 +9,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
-from webrl.rollouts.suite import suite_at
-from webrl.suites import parts
+from webrl.rollouts.suite import find_suite, suite_at
 from webrl.types import Task
 
 DEMONSTRATION_SEED = 10_000
@@ -36,22 +35,21 @@ class ExpertPolicy:
 
 
 def expert_tasks(config: RunConfig, per_type: int) -> list[Task]:
-    """What the experts of the config's suites are to play: training tasks that no run with a small seed draws.
+    """What the experts of the config's suite are to play: training tasks that no run with a small seed draws.
 
     Raises:
         UsageError: a suite without experts, a type that is not known, or held out.
         DataError: a task type without expert; a training file that is not understood.
     """
-    tasks: list[Task] = []
-    for suite, part in parts(config):
-        types = suite.demonstration_types(part)
-        if not any(map(suite.expert, types)):
-            raise UsageError(f"tasks.suite={suite.name} has no scripted experts for {', '.join(types)}; use --by-hand")
-        drawn = part.tasks.model_copy(update={"num_seed_tasks": per_type * len(types)})
-        mine = suite.training_tasks(part.model_copy(update={"tasks": drawn, "seed": DEMONSTRATION_SEED + part.seed}))
-        if lacking := sorted({task.site for task in mine if suite.expert(task.site) is None}):
-            raise DataError(f"no scripted expert for {', '.join(lacking)}")
-        tasks += mine
+    suite = find_suite(config.tasks.suite)
+    types = suite.demonstration_types(config)
+    if not any(map(suite.expert, types)):
+        raise UsageError(f"tasks.suite={suite.name} has no scripted experts for {', '.join(types)}; use --by-hand")
+    drawn = config.tasks.model_copy(update={"num_seed_tasks": per_type * len(types)})
+    seed = DEMONSTRATION_SEED + config.seed
+    tasks = suite.training_tasks(config.model_copy(update={"tasks": drawn, "seed": seed}))
+    if lacking := sorted({task.site for task in tasks if suite.expert(task.site) is None}):
+        raise DataError(f"no scripted expert for {', '.join(lacking)}")
     return tasks
 
 

@@ -10,7 +10,6 @@ import pickletools
 import re
 import sys
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.tokens import without_end
-from webrl.runs.disk import make_folder
-from webrl.runs.store import open_input, write_records
+from webrl.runs.store import open_input
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -90,7 +88,7 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
     if not isinstance(data, list):
         raise DataError(f"{path}: expected a list of trajectories, found {type(data).__name__}")
     if data and all(isinstance(item, dict) for item in data):
-        raise DataError(f"{path}: a flat list of shuffled steps (a *_filter file); convert the unfiltered file instead")
+        raise DataError(f"{path}: a flat list of shuffled steps (a *_filter file); name the unfiltered file instead")
     for number, items in enumerate(data):
         try:
             found = _trajectory(f"{path.stem}-{number}", items)
@@ -98,26 +96,6 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
             problems.add("bad_trajectory", f"{path}:{number}", f"trajectory {number}: {error}; left out")
         else:
             yield found
-
-
-def convert_released(path: Path, out: Path) -> dict[str, int]:
-    """Write `out/trajectories.jsonl` and `out/labels.jsonl`; problems go to `out/problems.txt`.
-
-    Returns:
-        `trajectories`, `successes`, and problems by kind.
-
-    Raises:
-        DataError: see `read_released`; also if there is no usable trajectory.
-    """
-    make_folder(out)
-    with ProblemLog(out / "problems.txt") as problems:
-        found = list(read_released(path, problems))
-    if not found:
-        raise DataError(f"{path}: no usable trajectory: {dict(problems.counts)}")
-    write_records(out / "trajectories.jsonl", (trajectory for trajectory, _ in found))
-    write_records(out / "labels.jsonl", (label for _, label in found))
-    counts = Counter(trajectories=len(found), successes=sum(label.reward == 1 for _, label in found))
-    return dict(counts + problems.counts)
 
 
 def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:

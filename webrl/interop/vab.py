@@ -1,4 +1,4 @@
-"""Trace folders of VAB-WebArena-Lite, both ways.
+"""Trace folders of VAB-WebArena-Lite.
 
 `RESULT/traces/<task_id>.jsonl` holds one line per step (`trace_id, index, prompt, html, response, target`),
 `RESULT/actions/<task_id>.json` the outcome (`task_id, actions, score`). The released WebRL code copies traces to
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,13 +19,10 @@ import orjson
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.tokens import without_end
-from webrl.runs.disk import atomic_path, file_name
-from webrl.runs.store import numbered_lines, open_input, read_json, write_json
+from webrl.runs.store import numbered_lines, open_input, read_json
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
-PAST_PAGE = "** Simplified html **"
-"""`prompt` of every line but the first."""
 SITE = "webarena"
 """Traces do not name their site."""
 _FIXED = "fixed_traces"
@@ -122,48 +118,13 @@ def score_label(trajectory: Trajectory) -> Label:
     return Label(trajectory.trajectory_id, score, int(score >= 0.5), "trace score")
 
 
-def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """Write a trace folder that VAB's scripts and `read_vab` read; gives the number of traces.
-
-    Files are named after the task id (`webrl.runs.disk.file_name`), further attempts at a task `<task_id>-2` and so on
-    (the next number that is free). An unfinished trajectory gets the score -1.
-    """
-    seen: Counter[str] = Counter()
-    used: set[str] = set()
-    count = 0
-    for name in ("traces", "actions"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    for trajectory in trajectories:
-        task_id = base = file_name(trajectory.task.task_id)
-        while not task_id or task_id in used:
-            seen[base] += 1
-            task_id = f"{base}-{seen[base] + 1}"
-        used.add(task_id)
-        with atomic_path(folder / "traces" / f"{task_id}.jsonl") as temporary, temporary.open("wb") as file:
-            for step in trajectory.steps:
-                row = {
-                    "trace_id": task_id,
-                    "index": step.index,
-                    "prompt": trajectory.instruction if step.index == 0 else PAST_PAGE,
-                    "html": step.observation,
-                    "response": step.response,
-                    "target": trajectory.instruction,
-                }
-                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-        score = (trajectory.env_reward or 0.0) if trajectory.status.finished else -1
-        actions = [step.action for step in trajectory.steps]
-        write_json(folder / "actions" / f"{task_id}.json", {"task_id": task_id, "actions": actions, "score": score})
-        count += 1
-    return count
-
-
 def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     """Rows of the last attempt in a trace file, or None (reported)."""
     rows: list[dict[str, Any]] = []
     try:
         file = _open_inside(path)
     except DataError as error:
-        problems.add("unreadable", str(path), f"{_reason(error, path)}; left out")
+        problems.add("unreadable", str(path), f"{str(error).removeprefix(f'{path}: ')}; left out")
         return None
     too_long: list[str] = []
     with file:
@@ -218,7 +179,7 @@ def _read_score(path: Path) -> _Score:
         _open_inside(actions).close()
         data = read_json(actions)
     except DataError as error:
-        return None, ("bad_action_file", str(actions), f"{_reason(error, actions)}; not scored")
+        return None, ("bad_action_file", str(actions), f"{str(error).removeprefix(f'{actions}: ')}; not scored")
     score = data.get("score") if isinstance(data, dict) else None
     return _checked_score(score, "bad_action_file", str(actions))
 
@@ -246,7 +207,3 @@ def _open_inside(path: Path) -> IO[bytes]:
     if not target.is_relative_to(path.parent.parent.resolve()):
         raise DataError(f"{path}: a link to {target}, outside of the folder; copy that file here if you trust it")
     return open_input(path)
-
-
-def _reason(error: DataError, path: Path) -> str:
-    return str(error).removeprefix(f"{path}: ")

@@ -27,7 +27,7 @@ _LFS = b"version https://git-lfs"
 
 
 @spent_on("model files")
-def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt_format: str = "webrl") -> None:
+def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "webrl") -> None:
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
@@ -36,7 +36,6 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt
 
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
-        kind: class of transformers that it is loaded with, where that is no language model.
         prompt_format: of its prompts; all but `webrl` need a chat template, which of one that sees its processor has.
 
     Raises:
@@ -46,7 +45,7 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt
     folder = model_folder(base or name)
     if folder is None:
         return
-    model = _empty_model(base or name, folder, sees, kind)
+    model = _empty_model(base or name, folder, sees)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
         add_adapter(model, name, base, _headers(name, path))
@@ -71,13 +70,13 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt
         )
 
 
-def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
+def _empty_model(name: str, folder: Path, sees: bool | None) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
     config = config_of(str(folder))
     sees = hasattr(config, "vision_config") if sees is None else sees
-    auto: Any = kind or (AutoModelForImageTextToText if sees else AutoModelForCausalLM)
-    classes = getattr(auto, "_model_mapping", {type(config): auto})
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    classes = auto._model_mapping
     if type(config) not in classes:
         if hasattr(config, "auto_map"):
             raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")

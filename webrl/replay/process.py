@@ -32,7 +32,7 @@ from webrl.replay.sources import (
 )
 from webrl.replay.stage import SCORE_CACHE, add_history
 from webrl.reward.labels import read_outcomes
-from webrl.reward.system_text import configured_text
+from webrl.reward.orm import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
 from webrl.runs.store import count_lines, write_records

@@ -40,7 +40,6 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
         ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
         ("labelled success", labelled_text(phase)),
-        ("judge", refresh_text(phase)),
         ("labels", agreement_text(phase)),
         ("groups", groups_text(phase)),
         ("replayed steps", _with_parts(phase.get("num_replayed") or None, dict(by_type[:8]) | others, "")),
@@ -145,18 +144,6 @@ def agreement_text(phase: Summary) -> str:
     sites = found.get("by_site", {})
     undecided = undecided_sites(sites)
     return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
-
-
-def refresh_text(phase: Summary) -> str:
-    """Describe what further training changed in the judge, on held-out practice episodes of the newest actor."""
-    found = (phase.get("label") or {}).get("refresh")
-    if not found:
-        return ""
-    if not found["after"]:
-        return f"as it was: {found['kept']}" if found["kept"] else "trained further; nothing was held out"
-    before, after = (100 * found[name]["value"] for name in ("before", "after"))
-    what = f"as it was ({found['kept']})" if found["kept"] else "trained further"
-    return f"{what}: right in {before:.1f} -> {after:.1f} % of {found['num_heldout']} held-out practice tasks"
 
 
 def groups_text(phase: Summary) -> str:

@@ -17,7 +17,6 @@ from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_r
 from webrl.runs.lock import who_works_in
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
-from webrl.suites import by_suite
 from webrl.types import Trajectory
 
 NAMES = tuple(spec.name for spec in STAGES)
@@ -58,9 +57,8 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows += _progress(folder, stage, since, config)
     for phase in range(run.last_phase() + 1):
         with contextlib.suppress(DataError, StageError, AttributeError):  # not evaluated, or damaged: a report names it
-            for name, rate in named_rates(run.phase(phase).read_stage("eval")["counts"]).items():
-                if name.endswith("held-out seeds") and (text := rate_text(rate)):
-                    rows.append((f"phase {phase}", f"{text} of {name}"))
+            if text := rate_text(named_rates(run.phase(phase).read_stage("eval")["counts"])["held-out seeds"]):
+                rows.append((f"phase {phase}", f"{text} of held-out seeds"))
     if due:
         of_phase, of_run = seconds_left(run, NAMES, folder.phase, num_phases)
         spent = min(time.time() - since, usual[1]) if since is not None and usual else 0.0
@@ -115,10 +113,8 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     yield what, ", ".join(filter(None, (f"{done} of {planned}" if planned else str(done), rate, left)))
     if stage != "label" and done:
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
-        for suite, mine in by_suite(judged, config.tasks.suite).items():
-            if mine:
-                where = f" on {suite}" if suite else ""
-                yield "so far", f"{rate_text(success_rate(mine).to_json())}{where}, by the environment's reward"
+        if judged:
+            yield "so far", f"{rate_text(success_rate(judged).to_json())}, by the environment's reward"
 
 
 def _num_lines(path: Path) -> int:

@@ -1,7 +1,7 @@
 """Metrics to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
-`Relay` carries the metrics of a run to them while it works: trainers, here or in other processes, append to
-`phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
+Trainers, here or in other processes, append a run's metrics to `phase_NN/metrics.jsonl`; that file is the record,
+trackers are a view.
 
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
@@ -26,11 +26,21 @@ from webrl.errors import ExtraMissing, UsageError
 logger = logging.getLogger(__name__)
 
 
-class Trackers:
-    """All trackers of a run; a context manager. A failing call only warns; the others continue."""
+_INTERVAL_S = 5.0
 
-    def __init__(self, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
-        self._trackers = dict(trackers)
+
+class Trackers:
+    """All trackers of a run; a failing call only warns, and the others continue.
+
+    A context manager, within which new lines of `[phase_NN/]metrics.jsonl` go to them as `phase_NN/<name>/<metric>`.
+    Lines that were there on entry belong to an earlier call and are left out.
+    """
+
+    def __init__(self, run_dir: Path, trackers: Mapping[str, _TensorBoard | _Hosted]) -> None:
+        self._run_dir, self._trackers = run_dir, dict(trackers)
+        self._offsets: dict[Path, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._relay, name="metrics-relay", daemon=True)
 
     def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
         """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
@@ -51,10 +61,50 @@ class Trackers:
                 del self._trackers[name]
 
     def __enter__(self) -> Trackers:
+        self._offsets = {path: path.stat().st_size for path in self._files()}
+        self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        self._stop.set()
+        self._thread.join()
+        try:
+            self._forward()
+        finally:
+            self.close()
+
+    def _relay(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._forward()
+
+    def _files(self) -> list[Path]:
+        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
+
+    def _forward(self) -> None:
+        for path in self._files():
+            try:
+                # A trainer that resumes from a checkpoint rewrites its file shorter.
+                offset = min(self._offsets.get(path, 0), path.stat().st_size)
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")
+            except OSError as error:
+                logger.warning("cannot read %s for the trackers: %s", path, error)
+                continue
+            self._offsets[path] = offset + len(whole) + len(newline)
+            for line in whole.splitlines():
+                try:
+                    data: dict[str, Any] = json.loads(line)
+                    group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
+                except (ValueError, KeyError, TypeError):
+                    logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
+                    continue
+                metrics = {
+                    name.removeprefix(f"{data['name']}/"): value
+                    for name, value in data.items()
+                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+                }
+                self.log(group, metrics, step)
 
 
 def open_trackers(config: RunConfig) -> Trackers:
@@ -70,12 +120,12 @@ def open_trackers(config: RunConfig) -> Trackers:
                 require(name, f"trackers=[{name}]")
             opened[name] = _TensorBoard(config) if name == "tensorboard" else _Hosted(name, config)
         except ExtraMissing:
-            Trackers(opened).close()
+            Trackers(config.run_dir, opened).close()
             raise
         except Exception as error:
-            Trackers(opened).close()
+            Trackers(config.run_dir, opened).close()
             raise UsageError(f"tracker {name!r} cannot be set up: {error}; or leave it out of `trackers`") from error
-    return Trackers(opened)
+    return Trackers(config.run_dir, opened)
 
 
 class _TensorBoard:
@@ -114,62 +164,3 @@ class _Hosted:
 
     def close(self) -> None:
         self._run.finish()
-
-
-_INTERVAL_S = 5.0
-
-
-class Relay:
-    """Context manager: new lines of `[phase_NN/]metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
-
-    Lines that were there on entry belong to an earlier call and are left out.
-    """
-
-    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
-        self._run_dir, self._trackers = run_dir, trackers
-        self._offsets: dict[Path, int] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metrics-relay", daemon=True)
-
-    def __enter__(self) -> Relay:
-        self._offsets = {path: path.stat().st_size for path in self._files()}
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._forward()
-
-    def _run(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
-            self._forward()
-
-    def _files(self) -> list[Path]:
-        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
-
-    def _forward(self) -> None:
-        for path in self._files():
-            try:
-                # A trainer that resumes from a checkpoint rewrites its file shorter.
-                offset = min(self._offsets.get(path, 0), path.stat().st_size)
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    whole, newline, _ = file.read().rpartition(b"\n")
-            except OSError as error:
-                logger.warning("cannot read %s for the trackers: %s", path, error)
-                continue
-            self._offsets[path] = offset + len(whole) + len(newline)
-            for line in whole.splitlines():
-                try:
-                    data: dict[str, Any] = json.loads(line)
-                    group, step = f"{path.parent.name}/{data['name']}", int(data["step"])
-                except (ValueError, KeyError, TypeError):
-                    logger.warning("%s: not a metric line, left out of the trackers: %r", path, line[:80])
-                    continue
-                metrics = {
-                    name.removeprefix(f"{data['name']}/"): value
-                    for name, value in data.items()
-                    if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
-                }
-                self._trackers.log(group, metrics, step)

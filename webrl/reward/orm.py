@@ -18,14 +18,13 @@ from typing import Any
 
 from webrl.config import LabelConfig
 from webrl.config.redaction import redact
-from webrl.errors import JudgeError, ModelError, PolicyError
+from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
 from webrl.evaluate import is_success
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.prompts import Prompt, build_judge_prompt, llm_judge_messages
 from webrl.reward.labels import read_labels
-from webrl.reward.system_text import configured_text
 from webrl.rollouts.actions import read_any
-from webrl.runs.store import Appender
+from webrl.runs.store import Appender, open_input
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -103,6 +102,31 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
         raise JudgeError(str(error)) from error
     except JudgeError as error:
         raise JudgeError(f"{model.name!r}: {error}") from error
+
+
+def configured_text(config: LabelConfig) -> str | None:
+    """Return the text of `label.system_prompt` without white space around it, read once; None where that is not set.
+
+    (The released outcome model was trained with a text that is not ours to ship; the user copies it from its code.)
+
+    Raises:
+        UsageError: no such file, no text, or no UTF-8; says where the released text is.
+    """
+    return _text_of(config.system_prompt) if config.system_prompt else None
+
+
+@lru_cache(maxsize=8)
+def _text_of(path: Path) -> str:
+    advice = "the released model's is `system` in build_rm_data of scripts/process_data.py, github.com/THUDM/WebRL"
+    try:
+        with open_input(path) as file:
+            text = file.read().decode().strip()
+    except (DataError, UnicodeDecodeError) as error:
+        said = f"{path}: not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise UsageError(f"label.system_prompt: {said}; {advice}") from None
+    if not text:
+        raise UsageError(f"label.system_prompt: {path} is empty; {advice}")
+    return text
 
 
 def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
@@ -205,15 +229,16 @@ UNREADABLE = "(unreadable)"
 
 
 def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
-    """Return the agent's answers as the configured judge sees them, one a step (`label.actions`).
+    """Return the agent's answers as the configured judge sees them, one a step.
 
     A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
     actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
     agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
-    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own.
+    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own. An ORM in the
+    released format sees them as written, as it was trained.
     """
-    raw = config.actions == "raw" or (config.actions == "auto" and config.prompt_format == "webrl")
-    return list(responses) if raw and config.judge == "orm" else [canonical(response) for response in responses]
+    raw = config.prompt_format == "webrl" and config.judge == "orm"
+    return list(responses) if raw else [canonical(response) for response in responses]
 
 
 def canonical(response: str) -> str:

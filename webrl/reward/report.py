@@ -17,10 +17,8 @@ from webrl.types import Trajectory
 NUM_BINS = 10
 
 
-def judge_report(
-    truth: Sequence[int], p_yes: Sequence[float], threshold: float = 0.5, num_unjudged: int = 0
-) -> dict[str, Any]:
-    """Compare judgements with the truth; an answer is positive if P(YES) exceeds `threshold`.
+def judge_report(truth: Sequence[int], p_yes: Sequence[float], num_unjudged: int = 0) -> dict[str, Any]:
+    """Compare judgements with the truth; an answer is positive if P(YES) exceeds 0.5.
 
     Returns:
         `num` judged trajectories, `num_success` of them, `true_positive`, `false_positive`, `true_negative`,
@@ -33,7 +31,7 @@ def judge_report(
 
     y = np.asarray(truth, dtype=np.int64)  # [N]
     p = np.asarray(p_yes, dtype=np.float64)  # [N]
-    said = (p > threshold).astype(np.int64)  # [N]
+    said = (p > 0.5).astype(np.int64)  # [N]
     tp, fp = int((said & y).sum()), int((said & (1 - y)).sum())
     fn, tn = int(y.sum()) - tp, int((1 - y).sum()) - fp
     successes, failures = tp + fn, tn + fp
@@ -71,7 +69,7 @@ def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
     if not everything:
         return None
     # The rewards as labelled decide; P(YES) ranks (AUC).
-    report = judge_report([r[0] for r in everything], [r[2] for r in everything], 0.5, unjudged)
+    report = judge_report([r[0] for r in everything], [r[2] for r in everything], unjudged)
     report["auc"] = judge_report([r[0] for r in everything], [r[1] for r in everything])["auc"]
     sites = [site for site, group in rows.items() for _ in group]
     report["by_site"] = count_sites(sites, [r[0] for r in everything], [r[2] for r in everything])

@@ -89,10 +89,6 @@ class Suite(ABC):
     """Pages hold nothing but themselves: they stay open between episodes, and browsers between stages."""
     draws_fresh: ClassVar[bool] = False
     """`training_tasks` has other tasks for every draw (`tasks.source=fresh`)."""
-    can_mix: ClassVar[bool] = True
-    """It may be one of several suites of a run."""
-    is_one_type: ClassVar[bool] = False
-    """Its tasks are of one type, so that none is named in `tasks.train_sites`."""
     can_record_by_hand: ClassVar[bool] = True
     """A person may play its tasks in a visible browser (`webrl record-demos --by-hand`)."""
     not_served: ClassVar[str] = ""
@@ -130,8 +126,8 @@ class Suite(ABC):
             logger.warning("tasks.suite=%s: %d of %d held-out tasks (num_eval_tasks)", self.name, count, len(tasks))
         return tasks[:count]
 
-    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:  # noqa: B027 (most have nothing to refuse)
-        """Raise UsageError where settings cannot work together; `mixed`: it is one of several suites."""
+    def check_settings(self, config: RunConfig) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Raise UsageError where settings cannot work together."""
 
     def proposes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Whether phase 0 has no instructions, so that the generator proposes them for pages of `explore`."""

@@ -36,10 +36,8 @@ from webrl.tasks.generate import (
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-_PRACTICE = 1_000_000
-"""Phases' draws of tasks are numbered; those for a judge begin here."""
 _PROBE = 2_000_000
-"""The draw of `probe_tasks`."""
+"""The draw of `probe_tasks`; phases draw from 0 on."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> li
     types = list(dict.fromkeys(task.site for task in _fresh(config, phase, number)))
     weights = {site: shares.get(site, fmean(shares.values())) for site in types}
     wanted = split_evenly(number, weights if any(weights.values()) else dict.fromkeys(types, 1.0))
-    pool = _fresh(config, phase, max(wanted.values()) * len(types) * len(config.tasks.suites))
+    pool = _fresh(config, phase, max(wanted.values()) * len(types))
     seen: Counter[str] = Counter()
     first: list[Task] = []
     others: list[Task] = []
@@ -229,42 +227,20 @@ def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
     return seed_tasks(config.model_copy(update={"tasks": tasks}), draw)
 
 
-def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
-    """Return the tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
-
-    Raises:
-        DataError: nothing is left.
-    """
-    if kept := spare_tasks(config, _PRACTICE + phase, config.orm.refresh_tasks, rewarded=True):
-        return kept
-    raise DataError(
-        f"orm.refresh_every={config.orm.refresh_every}: a judge cannot practise on {'+'.join(config.tasks.suites)}: no "
-        "task has a reward of its own and is not held out; set it to 0"
-    )
-
-
 def probe_tasks(config: RunConfig) -> list[Task]:
     """Return the tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
 
-    None of them is trained on, so that suites of fixed tasks may have none.
+    None of them is trained on or evaluated, so that suites of fixed tasks may have none. Where a seed makes pages, they
+    are other ones than training has.
     """
+    if not config.accept.tasks:
+        return []
     rewarded = config.label.judge == "environment"
-    spare = spare_tasks(config, _PROBE, config.accept.tasks, rewarded=rewarded) if config.accept.tasks else []
-    trained = {task.task_id for task in seed_tasks(config)}
-    return [task for task in spare if task.task_id not in trained]
-
-
-def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) -> list[Task]:
-    """At most `number` of the suite's own tasks, on other pages than training has where a seed makes them, and none
-    that an evaluation asks.
-
-    Args:
-        draw: which tasks; phases draw from 0 on.
-        rewarded: leave out tasks without a reward of their own.
-    """
-    drawn = [task for task in _fresh(config, draw, number) if not (rewarded and suite_of(task).needs_judge(task))]
+    drawn = _fresh(config, _PROBE, config.accept.tasks)
+    drawn = [task for task in drawn if not (rewarded and suite_of(task).needs_judge(task))]
     verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
-    return [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]
+    trained = {task.task_id for task in seed_tasks(config)}
+    return [t for t, verdict in zip(drawn, verdicts, strict=True) if not verdict and t.task_id not in trained]
 
 
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:

@@ -1,14 +1,16 @@
 """The value model V(s, I): a value head on the language model, read at the prompt's true last token.
 
-Stored as a transformers `…ForSequenceClassification` folder (safetensors), so that anything can load it (where
-transformers has no such class for an architecture, `sequence_classifier` makes it of the same parts):
-`num_labels` 1 is the paper's single head (V = sigmoid of the logit); 4 are the released code's two heads of two
-classes each (V = min over the heads of softmax(logits)[1]). The state is the prompt; the action is not part of it.
+Stored as a transformers `…ForSequenceClassification` folder (safetensors) with one label, so that anything can load it
+(where transformers has no such class for an architecture, `sequence_classifier` makes it of the same parts): V is the
+sigmoid of the logit. The state is the prompt; the action is not part of it.
+
+The released code has two heads of two classes each, takes the smaller of their values, and trains on s' as well as s.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
-from webrl.llm.check import check_model
-from webrl.llm.loading import config_of, load_causal_lm, load_pretrained, model_folder
+from webrl.llm.loading import config_of, load_causal_lm, load_pretrained
+from webrl.llm.pictures import Example, Picture
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
 from webrl.training.models import PackedCritic, load_routed
-
-NUM_LABELS = {"single": 1, "double": 4}
+from webrl.training.objectives import LossOutput, outcome_of
+from webrl.training.packing import Pack
+from webrl.types import StepRecord
 
 
 @spent_on("model files")
@@ -31,28 +34,28 @@ def load_critic(
     folder: str | Path,
     dtype: torch.dtype = torch.float32,
     *,
-    heads: str | None = None,
+    fresh: bool = False,
     seed: int = 0,
     skeleton: bool = False,
     sees: bool = False,
 ) -> PackedCritic:
-    """A critic, on the CPU: a critic folder as it is, or an actor folder with fresh heads.
+    """A critic, on the CPU: a critic folder as it is, or an actor folder with a fresh head.
 
     Args:
-        heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.
-        seed: of the fresh heads' weights.
+        fresh: whether an actor's folder will do.
+        seed: of the fresh head's weights.
         skeleton, sees: as in `load_actor`.
 
     Raises:
-        ModelError: an actor folder where a critic is needed, another number of heads, broken weights, or an
+        ModelError: an actor folder where a critic is needed, several value logits, broken weights, or an
             architecture with buffers that no file holds.
     """
     if sees:
         from webrl.llm.eyes import Eyes
 
         eyes = Eyes(str(folder))
-        return PackedCritic(load_value_lm(folder, heads, seed, dtype), "plain", eyes)
-    config, options = critic_config(folder, heads)
+        return PackedCritic(load_value_lm(folder, fresh, seed, dtype), "plain", eyes)
+    config, options = critic_config(folder, fresh)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         lm, route = load_routed(sequence_classifier(config), folder, dtype, skeleton=skeleton, **options)
@@ -69,14 +72,14 @@ def load_critic(
     return PackedCritic(lm, route)
 
 
-def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """A vision-language model with value heads in the place of its output layer; arguments as of `load_critic`."""
-    config, fresh = critic_config(folder, heads)
+def load_value_lm(folder: str | Path, fresh: bool, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """A vision-language model with a value head in the place of its output layer; arguments as of `load_critic`."""
+    config, options = critic_config(folder, fresh)
     kind = sequence_classifier(config, sees=True)
-    if fresh:
+    if options:
         # the model below the output layer is taken as it was loaded: by names alone not every family's is found
         generator = load_causal_lm(str(folder), dtype=dtype, sees=True)
-        generator.config.num_labels = fresh["num_labels"]
+        generator.config.num_labels = options["num_labels"]
         with torch.device("meta"):
             lm = kind(generator.config)
         setattr(lm, lm.base_model_prefix, generator.base_model)
@@ -89,37 +92,19 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
     return lm
 
 
-def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str, int]]:
-    """The config of a folder that a critic is to be made of, and the options for fresh heads: {} if it is a critic.
+def critic_config(folder: str | Path, fresh: bool) -> tuple[Any, dict[str, int]]:
+    """The config of a folder that a critic is to be made of, and the options for a fresh head: {} if it is a critic.
 
     Raises:
         ModelError: as `load_critic`.
     """
     config = config_of(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-    if heads is None and not is_critic:
+    if not fresh and not is_critic:
         raise ModelError(f"{str(folder)!r} holds {config.architectures}, not a critic; train one with `webrl train`")
-    if is_critic and heads is not None and config.num_labels != NUM_LABELS[heads]:
-        raise ModelError(
-            f"critic {str(folder)!r} has {config.num_labels} value logits, critic.heads={heads!r} needs "
-            f"{NUM_LABELS[heads]}; set critic.heads to match, or start from the actor"
-        )
-    return config, {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
-
-
-def check_critic(folder: str, heads: str, *, sees: bool) -> None:
-    """Return if a critic can start from a folder, as `check_model`: a critic of such heads, or an actor.
-
-    Raises:
-        ModelError: it cannot.
-    """
-    if model_folder(folder) is None:  # of the Hub: looked at when it is loaded
-        return
-    config, fresh = critic_config(folder, heads)
-    if fresh:
-        check_model(folder, sees=sees)
-    else:
-        check_model(folder, kind=sequence_classifier(config, sees=sees))
+    if is_critic and config.num_labels != 1:
+        raise ModelError(f"critic {str(folder)!r} has {config.num_labels} value logits, not one; start from the actor")
+    return config, {} if is_critic else {"num_labels": 1}
 
 
 def sequence_classifier(config: Any, *, sees: bool = False) -> Any:
@@ -162,28 +147,49 @@ class _LastTokenValue:
         return SequenceClassifierOutputWithPast(logits=self.score(hidden[:, -1]))
 
 
-def values_of(logits: Tensor) -> Tensor:
-    """[B, num_labels] logits -> [B] values in [0, 1]."""
-    if logits.shape[-1] == 1:
-        return logits[:, 0].sigmoid()
-    probabilities = logits.view(-1, 2, 2).softmax(-1)[..., 1]  # [B, heads]
-    return probabilities.min(-1).values
+def state_of(record: StepRecord, root: Path) -> Example:
+    """Return the state of a step, without its action.
+
+    Args:
+        root: the run folder, where the screenshots are.
+    """
+    return Example(record.prompt_ids, (), Picture.of(record, root))
+
+
+def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int], Example]:
+    """Return the states of steps, and the next ones that they carry along, by trajectory and index in it."""
+    states = {(r.trajectory_id, r.index): state_of(r, root) for r in records}
+    for r in records:
+        if r.next_prompt_ids:
+            digest = r.next_screenshot_sha256
+            following = Example(r.next_prompt_ids, (), Picture(root / r.next_screenshot, digest) if digest else None)
+            states.setdefault((r.trajectory_id, r.index + 1), following)
+    return states
 
 
 def critic_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of each state's value against the outcome (paper Eq. 9).
 
-    L(V) = −(r log V + (1 − r) log(1 − V)); with two heads the sum of both heads' cross-entropies (released code).
+    L(V) = −(r log V + (1 − r) log(1 − V))
 
     Args:
-        logits: [B, num_labels].
+        logits: [B, 1].
         targets: [B] r(s_T) in {0, 1}.
 
     Returns:
         [B] losses.
     """
-    if logits.shape[-1] == 1:
-        return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
-    heads, labels = logits.view(-1, 2, 2).unbind(1), targets.long()
-    first, second = (functional.cross_entropy(head, labels, reduction="none") for head in heads)
-    return first + second
+    return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
+
+
+def critic_loss_function(records: Sequence[StepRecord]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
+    """Make `critic_loss` the trainer's loss. Raises TrainingError for a record without outcome."""
+    targets = torch.tensor([outcome_of(record) for record in records])
+
+    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
+        wanted = targets[indices].to(logits.device)
+        values = logits.detach()[:, 0].sigmoid()
+        accuracy = ((values > 0.5) == (wanted > 0.5)).float()
+        return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
+
+    return loss

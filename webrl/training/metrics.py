@@ -80,8 +80,6 @@ class TrainingPaths:
     """Model to start from: folder or hub name."""
     out: Path
     """Folder of the new model."""
-    rehearsed: tuple[Path, ...] = ()
-    """Earlier data of an outcome model that is trained further: adds as many of its trajectories as `data` has."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for an output that is no new folder, and for data that would count twice."""

@@ -28,8 +28,7 @@ from webrl.llm.loading import (
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.fused import fuse
-from webrl.training.layers.head import logit_scale, take_targets
-from webrl.training.layers.trim import is_trimmed, trim_last_layer
+from webrl.training.layers.head import is_trimmed, logit_scale, take_targets, trim_last_layer
 from webrl.training.packing import Pack
 from webrl.training.ranks import is_main
 

@@ -24,8 +24,7 @@ from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.architectures import compile_layers
-from webrl.training.critic import load_critic, values_of
-from webrl.training.critic_data import next_state_of, state_of
+from webrl.training.critic import load_critic, states_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
@@ -99,12 +98,9 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     `next_value` is the value of the trajectory's next step, or of `next_prompt_ids` where that step is not among
     `records`; without either it is 0 after the last step and stays None elsewhere.
     """
-    wanted, root = list(records), config.run_dir
+    wanted = list(records)
     check_pictures(wanted, config)
-    states = {(r.trajectory_id, r.index): state_of(r, root) for r in wanted}
-    for record in wanted:
-        if following := next_state_of(record, root):
-            states.setdefault((record.trajectory_id, record.index + 1), following)
+    states = states_of(wanted, config.run_dir)
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
     values = dict(zip(states, state_values(list(states.values()), critic_dir, config), strict=True))
     return [
@@ -136,7 +132,8 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     items = [make_item(state, limit) for state in states]
 
     def score(row: Pack) -> list[Tensor]:
-        return list(values_of(model(row)).cpu())
+        logits: Tensor = model(row)  # [B, 1]
+        return list(logits[:, 0].sigmoid().cpu())
 
     return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
 

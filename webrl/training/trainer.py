@@ -1,6 +1,6 @@
 """The training loop that critic, actor and SFT share.
 
-A batch is `batch_size` samples (or `Job.units`) of the seeded order. Samples whose loss is exactly zero count in the
+A batch is `batch_size` samples of the seeded order. Samples whose loss is exactly zero count in the
 batch's mean but get no pass. The others are packed into rows, the rows dealt out to the ranks evenly, and the gradient
 of the batch's mean loss is accumulated row by row; so the result does not depend on packing or ranks, up to rounding.
 """
@@ -59,8 +59,7 @@ class Batch:
     """Samples of one optimizer step."""
 
     own: list[int]
-    num_units: int
-    """Units that `own` consists of; the loss is the mean over them."""
+    """The loss is the mean over them."""
     beside: list[int] = field(default_factory=list)
     beside_weight: float = 0.0
 
@@ -94,8 +93,6 @@ class Job:
     """The mean of their losses is logged as `val_loss`; they do not change the training."""
     watch_every: int = 0
     """Optimizer steps between two of these; 0: after the last step only, where it is in any case."""
-    units: Sequence[Sequence[int]] = ()
-    """Samples that are drawn together and count as one, with their losses summed; empty: each sample is one."""
     beside: range = range(0)
     """Samples at the end of `items` that are a separate stream (demonstrations): each batch is paired with a batch of
     them, whose mean loss times `beside_weight` is added to its own. Metrics named `imitation_…` are theirs."""
@@ -160,9 +157,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
 
 def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
     """Return the batch of every optimizer step, with its share of the second stream."""
-    units = job.units or [[i] for i in range(len(job.items) - len(job.beside))]
-    chosen = sample_batches(len(units), config, seed)
-    batches = [Batch([i for unit in batch for i in units[unit]], len(batch)) for batch in chosen]
+    batches = [Batch(own) for own in sample_batches(len(job.items) - len(job.beside), config, seed)]
     if not job.beside or not job.beside_weight:
         return batches
     of_beside = config.model_copy(update={"steps": len(batches)})
@@ -281,7 +276,7 @@ class _Loop:
         totals = dict(zip(sums, on_host().tolist(), strict=True))
         means = {key: total / len(batch.own) for key, total in totals.items()}
         means |= {k: v / max(len(batch.beside), 1) for k, v in totals.items() if k.startswith("imitation_")}
-        means["loss"] = totals["loss"] / batch.num_units
+        means["loss"] = totals["loss"] / len(batch.own)
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):
@@ -400,12 +395,12 @@ class _Loop:
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
         losses = result.loss
-        if batch.beside:  # as if all were units of the batch
-            factor = batch.beside_weight * batch.num_units / len(batch.beside)
+        if batch.beside:  # as if all were the batch's own
+            factor = batch.beside_weight * len(batch.own) / len(batch.beside)
             weights = torch.tensor([factor if i in self.job.beside else 1.0 for i in indices])
             losses = losses * send(weights, self.device)
         values = {"loss": losses.detach(), **result.metrics}
-        return losses.sum() * (share / batch.num_units), {key: value * share for key, value in values.items()}
+        return losses.sum() * (share / len(batch.own)), {key: value * share for key, value in values.items()}
 
     def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
         """Begin to copy the sample-by-sample metrics of this rank's rows to the host."""

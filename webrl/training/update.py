@@ -21,8 +21,7 @@ from webrl.llm.loading import mark_folder, pick_device
 from webrl.llm.pictures import Example
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic import load_critic
-from webrl.training.critic_data import critic_loss_function, critic_states
+from webrl.training.critic import critic_loss_function, load_critic, state_of
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
@@ -64,21 +63,19 @@ def train_critic(
         return {}
     samples = _read(records, "critic")
     check_pictures(samples, config)
-    states = critic_states(samples, config.critic, config.run_dir)
+    loss = critic_loss_function(samples)  # refuses records without outcome before a model is loaded
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
     sees = config.rollout.image_size is not None
-    load = partial(load_critic, heads=config.critic.heads, seed=seed)
+    load = partial(load_critic, fresh=True, seed=seed)
     model, save = open_start(
         load, init_dir, tokenizer, config.critic, sees=sees, seed=seed, prompt=config.models.prompt
     )
-    items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
-    units: dict[int, list[int]] = {}  # the loss of a sample is that of s and s' both, as released
-    for position, state in enumerate(states):
-        units.setdefault(state.sample, []).append(position)
+    states = [state_of(record, config.run_dir) for record in samples]
+    items = cut_items(states, context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
-        name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        loss=critic_loss_function(states), save=save, units=list(units.values()),
+        name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],
+        loss=loss, save=save,
     )  # fmt: skip
     return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
@@ -335,7 +332,7 @@ def open_start(
     CPU, and the trained weights are put into it. Adapters are merged.
 
     Args:
-        load: `load_actor`, or `load_critic` with the heads and the seed that it is to have.
+        load: `load_actor`, or `load_critic` with the seed of a fresh head.
         sees: a vision-language model.
         seed: of the adapters.
         prompt: `models.prompt` of the training, where it is not the tokenizer's.

@@ -201,8 +201,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
         base = start
     sees = run.option("rollout.image_size") is not None
     name = repo_id.rpartition("/")[2]
-    suites = run.option("tasks.suite", "tasks")
-    suite = ", ".join(suites) if isinstance(suites, list) else str(suites)
+    suite = str(run.option("tasks.suite", "tasks"))
     results = [
         EvalResult(
             task_type="reinforcement-learning", task_name="Web tasks", dataset_type=suite,

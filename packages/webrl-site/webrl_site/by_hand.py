@@ -34,9 +34,9 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.collect import screenshot_folder, screenshot_saver, without_secrets
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.suite import suite_of
+from webrl.rollouts.suite import find_suite, suite_of
 from webrl.runs import store
-from webrl.suites import open_sites, parts, seed_tasks
+from webrl.suites import open_sites, seed_tasks
 from webrl.types import Label, Step, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -348,9 +348,8 @@ def hand_tasks(config: RunConfig) -> list[Task]:
         UsageError: a suite that cannot be recorded by hand, an observation or dialect of its own, no instructions.
     """
     rollout = config.rollout
-    for suite, _ in parts(config):
-        if not suite.can_record_by_hand:
-            raise UsageError(f"tasks.suite={suite.name} cannot be recorded by hand; use web, miniwob or arena")
+    if not find_suite(config.tasks.suite).can_record_by_hand:
+        raise UsageError(f"tasks.suite={config.tasks.suite} cannot be recorded by hand; use web, miniwob or arena")
     if rollout.env != "browser":
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
     if rollout.observation == "html" or rollout.dialect != "browsergym":

@@ -37,7 +37,6 @@ class OwnSite(Suite):
     name = "web"
     api_version = API_VERSION
     shows_pages = True
-    is_one_type = True
     not_served = "serve-env does not apply a site's log-in, checks and limits; use `webrl run`"
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
@@ -49,17 +48,12 @@ class OwnSite(Suite):
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
         return own_site.heldout_tasks(config)
 
-    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:
+    def check_settings(self, config: RunConfig) -> None:
         """Raises UsageError: no start page, limits that cannot be kept, or no instructions where some are needed."""
         own_site.require_start(config.rollout)
         check_limits(config.rollout)
         if not self.proposes(config):
             return
-        if mixed:
-            raise UsageError(
-                "tasks.suite: together with other suites your own site needs instructions, rollout.web.train_files; "
-                "the generator proposes those of phase 0 for tasks.suite=web alone"
-            )
         if config.rollout.web.serve.is_set:
             raise UsageError("rollout.web.serve: nothing is served outside of episodes; name rollout.web.train_files")
         if config.num_phases and config.tasks.source != "curriculum":

@@ -81,6 +81,10 @@ class StudyConfig(Section):
         return self
 
 
+SPLITS = {"eval": "held-out seeds", "eval_heldout": "held-out types"}
+"""Parts of the evaluation, over each of which a rate is taken, and what tables call them."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a study, or the start of a seed, or the training of the model that it starts from."""
@@ -136,11 +140,6 @@ class Study:
         """Everything that is run, in the order in which it may be."""
         return (*self.sfts, *self.starts, *self.cells)
 
-    @property
-    def splits(self) -> dict[str, str]:
-        """Parts of the evaluation (`splits_of`), which is the same in all cells."""
-        return splits_of(self.starts[0].config)
-
     def start_of(self, cell: Cell) -> Cell:
         """Return the start that a cell begins with."""
         return next(start for start in self.starts if start.seed == cell.seed)
@@ -152,17 +151,6 @@ class Study:
         if job in self.starts:
             return [sft for sft in self.sfts if sft.seed == job.seed]
         return [self.start_of(job)]
-
-
-def splits_of(config: RunConfig) -> dict[str, str]:
-    """Return parts of the evaluation, over each of which a rate is taken, and what tables call them.
-
-    These are its splits, apart by suite (`arena_eval`) where there are several.
-    """
-    splits = {"eval": "held-out seeds", "eval_heldout": "held-out types"}
-    if len(config.tasks.suites) == 1:
-        return splits
-    return {f"{suite}_{key}": f"{suite}: {name}" for suite in config.tasks.suites for key, name in splits.items()}
 
 
 def load_study(

@@ -18,7 +18,7 @@ from webrl.runs.folder import git_commit, package_versions
 from webrl.runs.machine import visible_gpus
 from webrl.runs.store import read_json, write_json, write_text
 from webrl_report.page.figures import COLOURS, clean_axes, margins, new_figure, save_figure
-from webrl_study.plan import Study, splits_of
+from webrl_study.plan import SPLITS, Study
 from webrl_study.results import CellResult
 from webrl_study.statistics import MIN_SEEDS, Comparison, compare, rate_by_phase, spread
 
@@ -82,10 +82,10 @@ def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
         yield about
     for phase in result.phases:
         row: dict[str, Any] = about | {"phase": phase.phase}
-        for split, name in splits_of(result.cell.config).items():
+        for split, name in SPLITS.items():
             won, played = sum(phase.outcomes[split].values()), len(phase.outcomes[split])
             low, high = wilson_interval(won, played)
-            key = name.replace(": ", "_").replace(" ", "_").replace("-", "_")
+            key = name.replace(" ", "_").replace("-", "_")
             row |= {f"{key}_successes": won, f"{key}_episodes": played}
             row |= {f"{key}_low": round(low, 4), f"{key}_high": round(high, 4)}
         yield row | {
@@ -99,19 +99,19 @@ def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
 def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[str, Mapping[str, Comparison]]) -> str:
     """Write the tables, with where the numbers come from; `found` is what `comparisons` returns."""
     parts = [f"# {study.config.name}", *_header(study, results)]
-    for split, name in study.splits.items():
+    for split, name in SPLITS.items():
         rows = list(_success_rows(study, results, split))
         if rows:
             phases = [f"phase {k}" for k in range(study.config.num_phases + 1)]
             head = ["method", "seeds", *phases, "SD over seeds", "over the start"]
             parts += [f"## Success on {name}, %", table(head, rows)]
     columns = ["method", "seeds"]
-    for name in study.splits.values():
+    for name in SPLITS.values():
         columns += [f"{name}: points", "over seeds", "verdict", "won : lost"]
     rows = []
     for method, by_split in found.items():
         row = [method, str(next(iter(by_split.values())).difference.seeds)]
-        for split in study.splits:
+        for split in SPLITS:
             if (comparison := by_split.get(split)) is None:
                 row += [""] * 4
                 continue
@@ -163,7 +163,7 @@ def comparisons(study: Study, results: Sequence[CellResult]) -> dict[str, dict[s
         seeds = [s for s in study.config.seeds if {(method, s), (study.config.reference, s)} <= reached.keys()]
         if method == study.config.reference or not seeds:
             continue
-        for split in study.splits:
+        for split in SPLITS:
             pairs = [
                 [reached[name, seed].phases[phase].outcomes[split] for seed in seeds]
                 for name in (method, study.config.reference)
@@ -237,8 +237,8 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
         return []
     figure = new_figure(7.2, 1.6 + 0.36 * len(found))
     axes = figure.add_subplot()
-    for number, (split, name) in enumerate(study.splits.items()):
-        shift = 0.24 * (number - (len(study.splits) - 1) / 2) * 2 / len(study.splits)
+    for number, (split, name) in enumerate(SPLITS.items()):
+        shift = 0.24 * (number - (len(SPLITS) - 1) / 2) * 2 / len(SPLITS)
         rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
         if rows:
             bars = margins([(each.value, each.low, each.high) for _, each in rows], 100)

@@ -14,7 +14,7 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines
 from webrl.types import Trajectory
 from webrl_study.cells import check_config, check_start, num_finished
-from webrl_study.plan import Cell, Study, splits_of
+from webrl_study.plan import SPLITS, Cell, Study
 
 Outcomes = Mapping[str, bool]
 """Success by task id."""
@@ -26,7 +26,7 @@ class PhaseResult:
 
     phase: int
     outcomes: Mapping[str, Outcomes]
-    """By part of the evaluation (`Study.splits`): environment success of each evaluation task."""
+    """By part of the evaluation (`SPLITS`): environment success of each evaluation task."""
     at_temperature: Mapping[str, Mapping[str, Outcomes]]
     """The same of further temperatures (`evaluate.temperature`), by temperature."""
     episodes: int
@@ -90,8 +90,8 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
             train: dict[str, Any] = done["train"]["counts"]
             result = PhaseResult(
                 phase=folder.phase,
-                outcomes=_read_outcomes(folder.eval, cell),
-                at_temperature={name: _read_outcomes(path, cell) for name, path in further.items()},
+                outcomes=_read_outcomes(folder.eval),
+                at_temperature={name: _read_outcomes(path) for name, path in further.items()},
                 episodes=len(lengths),
                 env_steps=sum(lengths),
                 labelled_success=done["label"]["counts"].get("num_success", 0),
@@ -116,8 +116,8 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
     return results
 
 
-def _read_outcomes(path: Path, cell: Cell) -> dict[str, dict[str, bool]]:
-    outcomes: dict[str, dict[str, bool]] = {split: {} for split in splits_of(cell.config)}
+def _read_outcomes(path: Path) -> dict[str, dict[str, bool]]:
+    outcomes: dict[str, dict[str, bool]] = {split: {} for split in SPLITS}
     for number, data in read_lines(path):
         try:
             trajectory = Trajectory.from_json({**data, "steps": []})  # the steps are nine tenths of the time
@@ -125,7 +125,5 @@ def _read_outcomes(path: Path, cell: Cell) -> dict[str, dict[str, bool]]:
             raise StageError(f"{path}:{number}: {error}") from None
         task = trajectory.task
         split = "eval_heldout" if task.split == "eval_heldout" else "eval"
-        if split not in outcomes:  # of several suites
-            split = f"{task.site.partition('.')[0]}_{split}"
         outcomes[split][task.task_id] = is_success(trajectory)
     return outcomes

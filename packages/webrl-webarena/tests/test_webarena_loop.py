@@ -51,7 +51,7 @@ def write_config(world: World, folder: Path, url: str) -> Path:
         "generate": {"num_tasks": 12, "tasks_per_prompt": 1,
                      "engine": {"kind": "openai", "urls": [url], "model_name": "writer"}},
         "filter": {"value_low": 0.0, "value_high": 1.0},
-        "rollout": rollout | {"webarena": world.webarena(train_files=[str(seeds)], vab_traces=True)},
+        "rollout": rollout | {"webarena": world.webarena(train_files=[str(seeds)])},
     }  # fmt: skip
     path = folder / "wa.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -87,4 +87,4 @@ def test_a_phase_runs_end_to_end_and_keeps_evaluation_apart(world: World, tmp_pa
     for trajectory in read_records(folder / "trajectories.jsonl", Trajectory):
         assert trajectory.status.finished, trajectory.message
         assert (trajectory.env_reward, trajectory.env_error) == (None, "")
-    assert len(list((folder / "eval_tasks").iterdir())) == len(list((folder / "vab" / "traces").iterdir())) == 5
+    assert len(list((folder / "eval_tasks").iterdir())) == 5

@@ -10,16 +10,14 @@ leave open.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.evaluate import is_decided, is_success, rates_by, site_of, success_rate
-from webrl.interop.vab import write_vab
+from webrl.evaluate import is_decided, is_success, rates_by, success_rate
 from webrl.runs.disk import file_name
 from webrl.runs.store import write_json
-from webrl.types import Status, Trajectory
+from webrl.types import Trajectory
 from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of
 
 
@@ -41,9 +39,9 @@ def summarize(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
         # over all tasks, if every unjudged episode failed, and if every one succeeded
         "bounds": (successes / total, (successes + len(unjudged)) / total),
-        "by_site": rates_by(site_of, single),
-        "cross_site": success_rate(cross).to_json() | {"by_sites": rates_by(site_of, cross)},
-        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged),
+        "by_site": rates_by(single),
+        "cross_site": success_rate(cross).to_json() | {"by_sites": rates_by(cross)},
+        "by_evaluator": rates_by(judged, lambda t: "+".join(config_of(t.task)["eval"]["eval_types"])),
         "mean_steps": round(sum(len(t.steps) for t in trajectories) / total, 2),
     }
 
@@ -73,22 +71,6 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
         write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", entry)
         count += 1
     return count
-
-
-def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); returns their number.
-
-    Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
-    """
-    numbered = (
-        dataclasses.replace(
-            trajectory,
-            task=dataclasses.replace(trajectory.task, task_id=str(config_of(trajectory.task)["task_id"])),
-            status=Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status,
-        )
-        for trajectory in trajectories
-    )
-    return write_vab(numbered, folder)
 
 
 def format_table(summary: dict[str, Any]) -> str:

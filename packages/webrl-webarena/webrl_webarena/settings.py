@@ -33,7 +33,6 @@ class WebArenaConfig(SuiteConfig):
     reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
     health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
     reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
-    vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
     state_dir: Path = Field(Path("runs/webarena"), description=STATE_DIR)
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
     login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")

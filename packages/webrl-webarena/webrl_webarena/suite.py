@@ -31,7 +31,6 @@ class WebArena(Suite):
 
     name = "webarena"
     api_version = API_VERSION
-    can_mix = False
     can_record_by_hand = False
     not_served = "WebArena tasks are not served over OpenEnv; use rollout.env=browser"
 
@@ -104,8 +103,6 @@ class WebArena(Suite):
     ) -> dict[str, Any]:
         """The judged episodes' counts, and by site and evaluator; WebArena's own files go to `folder`."""
         report.write_task_files(trajectories, folder / "eval_tasks")
-        if config.rollout.webarena.vab_traces:
-            report.write_traces(trajectories, folder / "vab")
         judged = [trajectory for trajectory in trajectories if not report.is_unjudged(trajectory)]
         return summarize_evaluation(judged) | {"webarena": report.summarize(trajectories)}
 

@@ -132,7 +132,7 @@ class MiniWoB(Suite):
         """Their seeds are no training seeds, so those of this run are all that is held out."""
         return [*eval_tasks(config.tasks, config.seed), *heldout_tasks(config.tasks, config.seed)]
 
-    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:
+    def check_settings(self, config: RunConfig) -> None:
         """Raises UsageError: a page that there is not, or one that is both trained on and held out."""
         if config.tasks.train_sites or config.tasks.heldout_sites:
             try:

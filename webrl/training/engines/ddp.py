@@ -98,17 +98,16 @@ class Engine:
 
     def gradients(self, loss: Tensor) -> Gradients:
         """Return what `backward` would add; callable from any thread."""
-        return list(torch.autograd.grad(loss, self._trained(), allow_unused=True))
+        return list(
+            torch.autograd.grad(loss, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
+        )
 
     def take(self, gradients: Gradients) -> None:
         """Add to the accumulated gradient."""
-        trained = self._trained()
+        trained = [p for p in self.module.parameters() if p.requires_grad]
         sums = add_gradients([p.grad for p in trained], gradients)
         for parameter, total in zip(trained, sums, strict=True):
             parameter.grad = total
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [p for p in self.module.parameters() if p.requires_grad]
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:
         """Clip, update, clear; return the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or

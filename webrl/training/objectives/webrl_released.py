@@ -1,7 +1,7 @@
 """The released code's actor loss (github.com/THUDM/WebRL), which differs from the paper in every term.
 
-With s the trajectory's 0/1 score, m_t = Σ_{i≥t} 0.9^{i−t} s, V = min over the two heads, ℓ and ℓ_ref the summed
-log-probabilities, n the number of action tokens, p_ref = exp(ℓ_ref / n):
+With s the trajectory's 0/1 score, m_t = Σ_{i≥t} 0.9^{i−t} s, V the value (there, of two heads the smaller), ℓ and ℓ_ref
+the summed log-probabilities, n the number of action tokens, p_ref = exp(ℓ_ref / n):
 
     A = clamp(V(s') − V(s) − 0.05 + s + m_t, −1, 1);  A ← +1 if A ≥ 0 else −0.6
     b = 5 if (A ≥ 0 and p_ref ≥ 0.8) or (A < 0 and p_ref < 0.9) else 1

@@ -19,7 +19,7 @@ import webrl
 from webrl.config import SHARED, RunConfig, share
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
-from webrl.evaluate import by_suite, over_start_text
+from webrl.evaluate import over_start_text
 from webrl.runs.clock import duration
 from webrl.runs.store import write_text
 from webrl.runs.text import visible
@@ -114,29 +114,27 @@ def short(text: object, limit: int = SHOWN_CHARS) -> str:
 
 
 def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """Yield (`better`, `worse`, `same` or `open`, sentence) of each suite: the newest actor against the start."""
+    """Yield (`better`, `worse`, `same` or `open`, sentence): the newest actor against the start."""
     rates = evaluated(run)
     if not rates:
         yield "open", "No phase has been evaluated yet."
         return
-    phase, newest = rates[-1]
-    for suite, rate in by_suite(newest).items():
-        lead = f"{suite}: " if suite else ""
-        if not rate.get("episodes"):
-            continue
-        reached = f"{lead}{100 * rate['rate']:.1f} % of {rate['episodes']} held-out episodes solved"
-        if phase == rates[0][0]:
-            yield "open", f"{reached} in phase {phase}; no later phase has been evaluated yet."
-        elif not rate.get("over_start"):
-            yield "open", f"{reached} after phase {phase}; not compared with the start, which played other tasks."
-        else:
-            low, high = rate["over_start"]["ci95"]
-            kind, words = (
-                ("better", "Better than the start") if low > 0
-                else ("worse", "Worse than the start") if high < 0
-                else ("same", "No clear difference from the start")
-            )  # fmt: skip
-            yield kind, f"{lead}{words} after phase {phase}: {over_start_text(rate)} by task (95 % interval)."
+    phase, rate = rates[-1]
+    if not rate.get("episodes"):
+        return
+    reached = f"{100 * rate['rate']:.1f} % of {rate['episodes']} held-out episodes solved"
+    if phase == rates[0][0]:
+        yield "open", f"{reached} in phase {phase}; no later phase has been evaluated yet."
+    elif not rate.get("over_start"):
+        yield "open", f"{reached} after phase {phase}; not compared with the start, which played other tasks."
+    else:
+        low, high = rate["over_start"]["ci95"]
+        kind, words = (
+            ("better", "Better than the start") if low > 0
+            else ("worse", "Worse than the start") if high < 0
+            else ("same", "No clear difference from the start")
+        )  # fmt: skip
+        yield kind, f"{words} after phase {phase}: {over_start_text(rate)} by task (95 % interval)."
 
 
 def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
@@ -144,18 +142,14 @@ def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
     rates = evaluated(run)
     tiles = []
     if rates:
-        (first, start), (last, end) = rates[0], rates[-1]
-        before = by_suite(start)
-        for suite, rate in by_suite(end).items():
-            if not rate.get("episodes"):
-                continue
-            lead = f"{suite}: " if suite else ""
+        (first, began), (last, rate) = rates[0], rates[-1]
+        if rate.get("episodes"):
             low, high = rate["ci95"]
             more = f"{rate['successes']} of {rate['episodes']} [{100 * low:.1f}, {100 * high:.1f}]"
-            tiles.append((f"{lead}success after phase {last}", f"{100 * rate['rate']:.1f} %", more))
-            if first != last and (began := before.get(suite)):
+            tiles.append((f"success after phase {last}", f"{100 * rate['rate']:.1f} %", more))
+            if first != last:
                 more = f"{began['successes']} of {began['episodes']}"
-                tiles.append((f"{lead}at the start, phase {first}", f"{100 * began['rate']:.1f} %", more))
+                tiles.append((f"at the start, phase {first}", f"{100 * began['rate']:.1f} %", more))
     attempts = sum(statuses(phase).total() for phase in run.phases)
     episodes = attempts + sum(len(phase.evaluated) for phase in run.phases)
     if episodes:

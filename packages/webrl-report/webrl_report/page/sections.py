@@ -13,7 +13,6 @@ from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
-from webrl.suites import by_suite
 from webrl_report.page.charts import Figure, Table, curve, interval_chart, percent, plain
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
 
@@ -84,10 +83,7 @@ def success(run: RunFacts) -> Section:
     for number, attempts in unfinished.items():
         tried = [attempt.trajectory for attempt in attempts]
         decided = [t for t in tried if is_decided(t)]
-        suites = by_suite(decided, run.option("tasks.suite")).items()
-        rate_texts = [(suite, rate_text(success_rate(each).to_json())) for suite, each in suites]
-        texts = [f"{suite}: {text}" if suite else text for suite, text in rate_texts if text]
-        so_far = ", ".join(texts) or "none with a reward"
+        so_far = rate_text(success_rate(decided).to_json()) or "none with a reward"
         section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
     found = evaluated(run)
     if not found:

@@ -95,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
         reason = str(error)
     if reason:
         raise UsageError(f"BROWSERGYM_BENCHMARK={benchmark} is not served: {reason}")
-    named = site_name(task, benchmark or "miniwob") if task else find_suite(config.tasks.suites[0]).first_task
+    named = site_name(task, benchmark or "miniwob") if task else find_suite(config.tasks.suite).first_task
     viewport = args.viewport if args.viewport is not None else config.rollout.viewport or _VIEWPORT
     told = ServerOptions(
         host=args.host,

@@ -113,10 +113,9 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         if options.num_sessions is not None:
             per_worker = -(-options.num_sessions // rollout.num_workers)
             rollout = rollout.model_copy(update={"envs_per_worker": per_worker})
-        for name in config.tasks.suites:
-            rollout = find_suite(name).with_step_rewards(rollout)
+        rollout = find_suite(config.tasks.suite).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
-            benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
+            benchmarks = tuple(dict.fromkeys(("miniwob", config.tasks.suite)))
             size = options.num_sessions or pool.size
             hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
             try:
@@ -134,9 +133,9 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
-    for suite in map(find_suite, config.tasks.suites):
-        if suite.not_served:
-            raise UsageError(f"tasks.suite={suite.name}: {suite.not_served}")
+    suite = find_suite(config.tasks.suite)
+    if suite.not_served:
+        raise UsageError(f"tasks.suite={suite.name}: {suite.not_served}")
     if config.rollout.random_ids:
         raise UsageError(
             "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"

@@ -418,12 +418,29 @@ GO = "<button onclick=\"this.textContent='done'\">Go</button>"
             ["click('{Go}')"],
             ["button 'done'"],
         ),
+        (
+            f"<form onsubmit=return(false)><input name=matches><input name=getAttribute><input name=textContent>{GO}"
+            "<input name=parentElement><input name=tagName><input name=assignedSlot aria-label=n></form>",
+            ["fill('{'n'}', 'Ann')", "click('{Go}')"],
+            ["value='Ann'", "button 'done'"],
+        ),
+        (
+            "<iframe srcdoc='<fieldset disabled><legend><input type=checkbox><input aria-label=n></legend>'></iframe>",
+            ["click('{checkbox}')", "fill('{textbox}', 'Ann')"],
+            ["checked='true'", "value='Ann'"],
+        ),
+        (
+            "<button onclick=this.requestPointerLock()>Go</button><input type=checkbox>",
+            ["click('{Go}')", "click('{checkbox}')"],
+            ["checked='true'"],
+        ),
         (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
         (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
     ],
     ids=[
         *("closed shadow tree", "content-visibility", "smooth", "sandbox", "date"),
-        *("shadow tree that the HTML has closed", "form with fields named as what we ask of it", "slider", "color"),
+        *("shadow tree that the HTML has closed", "form with fields named as what we ask of it"),
+        *("form with fields named as what scripts ask", "legend in a frame", "locked pointer", "slider", "color"),
     ],
 )  # fmt: skip
 def test_what_a_person_can_use_the_agent_can(page, actions, seen):
@@ -493,13 +510,14 @@ def test_what_is_behind_a_dialog_or_off_the_window_stays_hidden_and_is_counted()
     <div style="position:fixed;inset:0;background:white" role=dialog><button>in front</button></div>"""
     slides = "<div aria-hidden=true style='position:absolute;left:-900px'><a href=/x>next</a></div><p>slide</p>"
     frame = f'<iframe srcdoc="{slides}"></iframe><p>page</p>'
-    for html, number, shown in ((page, 2, "in front"), (slides, 1, "slide"), (frame, 1, "page")):
+    modal = "<body onload=d.showModal()><p>behind<dialog id=d>why</dialog><b inert aria-hidden=true><a href=/>x</a></b>"
+    pages = {page: (2, "in front"), slides: (1, "slide"), frame: (1, "page"), modal: (2, "why")}
+    for html, (number, shown) in pages.items():
         (text,), _ = on_page(html)
         assert shown in text
-        assert "behind" not in text
-        assert text.endswith(
-            f"\tStaticText 'Not shown: {number} elements that the page hides from readers (aria-hidden, inert).'"
-        )
+        assert "'behind'" not in text
+        told = f"'Not shown: {number} elements that the page hides from readers (aria-hidden, inert, behind a dialog).'"
+        assert text.endswith(f"\tStaticText {told}")
 
 
 def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_and_sees_a_drop_refused():
@@ -513,7 +531,7 @@ def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_
         "drag_and_drop('{Milk}', '{Bread}')",
         "drag_and_drop('{Milk}', '{here}')",
     )
-    assert "Not shown: 1 elements that the page hides from readers (aria-hidden, inert)." in texts[0]
+    assert "Not shown: 1 elements that the page hides from readers (aria-hidden, inert, behind a dialog)." in texts[0]
     assert (errors[0], "checked='true'" in texts[1]) == ("", True)
     assert "not enabled" in errors[1]
     assert [text.startswith("drag_and_drop: ") and "does not take" in text for text in texts[3:]] == [True, False]

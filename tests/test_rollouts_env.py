@@ -1,5 +1,6 @@
 """The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
 
+import asyncio
 import random
 import re
 import sys
@@ -445,6 +446,43 @@ def test_a_disabled_option_cannot_be_chosen_in_frames_either():
     texts, results, _ = on_page(pages, *(f"select_option('{bid}', 'M')" for bid in ("4", "a4")))
     assert [r.error for r in results] == ["Error: the option 'M' is disabled"] * 2
     assert "value='M'" not in texts[-1]
+
+
+def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
+    told = {
+        "go_back()": "there is no earlier page in this tab",
+        "go_forward()": "there is no later page in this tab",
+        "keyboard_type('x')": "keyboard_type: no element has the focus",
+        "mouse_click(5000, 5)": "x=5000 is outside the window, which ends at 1279",
+        "click('{file}')": "a file dialog was opened, and closed without a file",
+        "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
+    }
+
+    async def loop(path, writer):
+        await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
+
+    page = "<title>t</title><input type=file aria-label=file><a href=/loop>loop</a>"
+    _, results, _ = on_page({"/": page, "/loop": loop}, *told)
+    said = [f"{result.error}\n{result.observation.text}" for result in results]
+    assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
+    assert "file dialog" not in said[-1]
+
+
+def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
+    async def never(_, writer):
+        await asyncio.sleep(20)
+
+    pages = {
+        "/": "<title>first</title><img src=/never><a href=/again>again</a><a href=/draft target=_blank>draft</a>",
+        "/never": never,
+        "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
+        "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
+    }
+    actions = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()", "click('{again}')", "goto('/')")
+    texts, _, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
+    titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
+    assert titles == ["first", "draft", "draft", "first", "again", "first"]
+    assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():

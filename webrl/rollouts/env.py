@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import ActionFailed, execute
+from webrl.rollouts.execute import PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -40,7 +40,7 @@ from webrl.runs.text import valid_text
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Download, Page
+    from playwright.async_api import BrowserContext, Dialog, Download, Page, Request
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +95,16 @@ class Notices:
 
     def _follow(self, page: Page) -> None:
         page.on("download", self._note_download)
+        page.on("requestfailed", self._note_failure)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
         self._lines.append(f"download {valid_text(download.suggested_filename)!r:.200}, refused")
+
+    def _note_failure(self, request: Request) -> None:
+        # What is aborted is a download, an empty answer, or was left for another page.
+        if request.is_navigation_request() and request.failure and "ERR_ABORTED" not in request.failure:
+            self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {request.failure}")
 
     def _answer(self, dialog: Dialog) -> None:
         leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
@@ -127,7 +133,6 @@ class Notices:
 
 MAX_TABS = 20
 """Open tabs of an environment; further ones are closed at once."""
-_PAGE_TIMEOUT_MS = 5000
 _NO_DOCUMENT = ("", ":")
 """Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
@@ -347,7 +352,8 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+            timeout_ms = self._config.step_timeout_s * 1000
+            await open_page(self.page, site.url, timeout_ms, self.patience_s * 1000)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
@@ -368,7 +374,8 @@ class BrowserEnv:
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                seen = await self._see(tab, "", horizon_ms, end)
+                # A page that replaces itself again and again is seen as soon as it is there.
+                seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
                 if seen["popups"] and page is self.page:
@@ -391,6 +398,8 @@ class BrowserEnv:
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
         seen: dict[str, Any] = await tab.evaluate_or_stop(f"{before}__webrl.look({how})", self.patience_s)
         self._copied = seen["copied"] or self._copied
+        if seen["asksFile"]:
+            self._notices.tell("a file dialog was opened, and closed without a file")
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
@@ -452,7 +461,7 @@ class BrowserEnv:
         options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
         options |= self._profile_options
         self.context = await self._browser.new_context(**options)
-        self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
+        self.context.set_default_timeout(PAGE_TIMEOUT_MS)
         await self._guard.attach(self.context)
         if self.observer:
             await self.observer.attach(self.context)
@@ -473,6 +482,7 @@ class BrowserEnv:
         if self.context is None:
             return  # the profile is being closed
         if len(self.context.pages) > MAX_TABS:
+            self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
             closing = asyncio.ensure_future(page.close())
             self._closing.add(closing)
             closing.add_done_callback(self._forget)

@@ -275,6 +275,21 @@
   };
   api.dropped = () => effect;
 
+  // Whether what is typed goes to an element.
+  api.hasFocus = () => {
+    const element = document.activeElement ?? document.body;
+    return element !== document.body || element?.isContentEditable === true;
+  };
+
+  // The last click on a field of files, which opens a dialog.
+  let asked = null;
+  window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
+  const takeAsked = () => {
+    const event = asked;
+    asked = null;
+    return event !== null && !event.defaultPrevented && event.target.files?.length === 0;
+  };
+
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element.
   api.focusOn = (bid, fromStart) => {
@@ -349,7 +364,9 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied() };
+    const asksFile = takeAsked();
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied(), asksFile };
+    if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -22,6 +22,14 @@
   // A form's `children` or `style` is its field of that name.
   const { get: childrenOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'children');
   const { get: styleOf } = Object.getOwnPropertyDescriptor(HTMLElement.prototype, 'style');
+  const { get: parentElementOf } = Object.getOwnPropertyDescriptor(Node.prototype, 'parentElement');
+  const { get: slotOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'assignedSlot');
+  const { matches: matchesOf } = Element.prototype;
+  // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
+  const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
+    'ariaHidden checkVisibility querySelectorAll').split(' ');
+  const isShadowed = (element) => element instanceof HTMLFormElement &&
+    ASKED.some((name) => element[name] instanceof Node || element[name] instanceof NodeList);
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -57,8 +65,8 @@
     `video, ${ROLES.split(' ').map((role) => `[role=${role}]`).join(', ')}`;
   // Parents as they are drawn: a slot has what it is given.
   const parentOf = api.parentOf = (element) =>
-    element.assignedSlot ?? element.parentElement ?? element.getRootNode().host ?? null;
-  const isActive = (element) => element.matches(ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+    slotOf.call(element) ?? parentElementOf.call(element) ?? element.getRootNode().host ?? null;
+  const isActive = (element) => matchesOf.call(element, ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
   const isInActive = (element) => {
     let above = parentOf(element);
@@ -245,10 +253,11 @@
   api.mark = (parentBid, hiddenIds, intoAria, from = 0) => {
     first = from;
     const owners = marked = new Map();
-    const elements = allElements();
+    const all = allElements();
+    const elements = all.filter((element) => !isShadowed(element));
     let numFrames = 0;
     if (CRASHES && intoAria) elements.filter((each) => each.matches(':focus') && PICKS.test(each.type)).forEach(closePicker);
-    if (api.every) api.learn(elements);
+    if (api.every) api.learn(all);
     findPages();
     cover();
     if (api.every && intoAria) draw(elements);
@@ -288,12 +297,14 @@
     revealed = [];
   };
   const reveal = (elements) => {
-    let unseen = 0;
+    const inert = elements.filter((part) => part.inert && !part.matches('[inert] *') && part.checkVisibility() &&
+      part.innerText?.trim());
+    let unseen = inert.length + (elements.some((part) => part.matches('dialog:modal')) ? 1 : 0);
     for (const root of elements) {
-      if (root.inert && !root.parentElement?.closest('[inert]') && root.checkVisibility() && root.innerText?.trim()) unseen += 1;
-      if (root.ariaHidden !== 'true' || root.parentElement?.closest('[aria-hidden=true]')) continue;
+      if (root.ariaHidden !== 'true' || root.matches('[aria-hidden=true] *')) continue;
       const used = [root, ...root.querySelectorAll('*')].filter((part) =>
-        (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility());
+        (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility() &&
+        !inert.some((hidden) => hidden.contains(part)));
       if (used.some(isOnTop)) revealed.push(root);
       else unseen += used.filter((part) => part.getBoundingClientRect().width).length;
     }
@@ -341,6 +352,7 @@
   // `owners`: id -> element; the copy of an element has its id too, and gets one of its own. False: not a standard one,
   // nor one of which `api.every` asks for an id.
   const markOne = (element, parentBid, owners, intoAria) => {
+    if (isShadowed(element)) return false;
     const isStandard = TAGS.has(element.tagName.toLowerCase());
     if (!isStandard && !(api.every && (element.tagName.includes('-') || api.uses.has(element)))) return false;
     if (numRebuilding && isRebuilt(element)) return false;
@@ -400,7 +412,7 @@
     late.disconnect();
     cover();
     for (const element of allElements()) {
-      for (const name of ARIA) {
+      for (const name of isShadowed(element) ? [] : ARIA) {
         const content = element.getAttribute(name);
         if (content === null) continue;
         const rest = content.replace(PREFIX, '');

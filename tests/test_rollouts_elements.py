@@ -376,7 +376,11 @@ def test_an_option_is_chosen_by_its_name_as_it_is_shown_and_by_its_id():
 
 
 TALL, NOTED = "<div style=height:3000px></div>", "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
+NAMES = ("matches", "getAttribute", "textContent", "parentElement", "tagName", "assignedSlot aria-label=n")
+LEGEND = "<iframe srcdoc='<fieldset disabled><legend><input type=checkbox><input aria-label=n></legend>'></iframe>"
+LOCK = "<button onclick=this.requestPointerLock()>Go</button><input type=checkbox>"
 GO = "<button onclick=\"this.textContent='done'\">Go</button>"
+FIELDS = f"<form onsubmit=return(false)>{''.join(f'<input name={name}>' for name in NAMES)}{GO}</form>"
 
 
 @pytest.mark.parametrize(
@@ -418,22 +422,9 @@ GO = "<button onclick=\"this.textContent='done'\">Go</button>"
             ["click('{Go}')"],
             ["button 'done'"],
         ),
-        (
-            f"<form onsubmit=return(false)><input name=matches><input name=getAttribute><input name=textContent>{GO}"
-            "<input name=parentElement><input name=tagName><input name=assignedSlot aria-label=n></form>",
-            ["fill('{'n'}', 'Ann')", "click('{Go}')"],
-            ["value='Ann'", "button 'done'"],
-        ),
-        (
-            "<iframe srcdoc='<fieldset disabled><legend><input type=checkbox><input aria-label=n></legend>'></iframe>",
-            ["click('{checkbox}')", "fill('{textbox}', 'Ann')"],
-            ["checked='true'", "value='Ann'"],
-        ),
-        (
-            "<button onclick=this.requestPointerLock()>Go</button><input type=checkbox>",
-            ["click('{Go}')", "click('{checkbox}')"],
-            ["checked='true'"],
-        ),
+        (FIELDS, ["fill('{'n'}', 'Ann')", "click('{Go}')"], ["value='Ann'", "button 'done'"]),
+        (LEGEND, ["click('{checkbox}')", "fill('{textbox}', 'Ann')"], ["checked='true'", "value='Ann'"]),
+        (LOCK, ["click('{Go}')", "click('{checkbox}')"], ["checked='true'"]),
         (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
         (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
     ],
@@ -503,6 +494,7 @@ def test_what_a_person_uses_is_shown_though_it_is_hidden_from_readers_and_the_pa
     assert "icon" not in texts[0]
     stock, _ = on_page(page, every_element=None)
     assert "Orders" not in stock[0]
+    assert "StaticText 'read'" in on_page("<div aria-hidden=true><p>read</div><b aria-hidden=true>drawn</b>")[0][0]
 
 
 def test_what_is_behind_a_dialog_or_off_the_window_stays_hidden_and_is_counted():

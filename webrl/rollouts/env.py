@@ -21,7 +21,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -71,7 +71,7 @@ class Notices:
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept
         self._lines: list[str] = []
-        self._answers: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()
         self.downloads = 0
         """Downloads refused since the last reset of this counter."""
 
@@ -102,18 +102,24 @@ class Notices:
         self._lines.append(f"download {valid_text(download.suggested_filename)!r:.200}, refused")
 
     def _note_failure(self, request: Request) -> None:
-        # What is aborted is a download, an empty answer, or was left for another page.
-        if request.is_navigation_request() and request.failure and "ERR_ABORTED" not in request.failure:
-            self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {request.failure}")
+        from playwright.async_api import Error
+
+        why = request.failure or "ERR_ABORTED"  # a download, an empty answer, or left for another page
+        if not request.is_navigation_request() or "ERR_ABORTED" in why:
+            return
+        if "ERR_TUNNEL" in why:
+            with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
+                if request.frame.parent_frame is not None:
+                    return  # most often a tracker's frame, which nobody sees
+            why = "its host is outside those of this task, or does not answer"
+        self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
 
     def _answer(self, dialog: Dialog) -> None:
         leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
         words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
         self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
         accepts = leaves or self._accept
-        answering = asyncio.ensure_future(self._end(dialog, accepts=accepts))
-        self._answers.add(answering)
-        answering.add_done_callback(self._answers.discard)
+        self.finish(dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
 
     def _words(self, dialog: Dialog) -> str:
         if dialog.type == "alert":
@@ -124,11 +130,18 @@ class Notices:
             f"answered OK with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else "answered OK"
         )
 
-    async def _end(self, dialog: Dialog, *, accepts: bool) -> None:
-        from playwright.async_api import Error
+    def finish(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run one of Playwright's calls without waiting for it."""
+        running = asyncio.ensure_future(_unless_gone(call))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
-        with contextlib.suppress(Error):  # its page has gone
-            await (dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
+
+async def _unless_gone(call: Coroutine[Any, Any, None]) -> None:
+    from playwright.async_api import Error
+
+    with contextlib.suppress(Error):  # its page has gone
+        await call
 
 
 MAX_TABS = 20
@@ -174,7 +187,6 @@ class BrowserEnv:
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
         self._activated = asyncio.Event()
-        self._closing: set[asyncio.Future[None]] = set()
         self._limits = NO_LIMITS
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
@@ -483,17 +495,10 @@ class BrowserEnv:
             return  # the profile is being closed
         if len(self.context.pages) > MAX_TABS:
             self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
-            closing = asyncio.ensure_future(page.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._forget)
+            self._notices.finish(page.close())
             return
         self.page = page
         self._activated.set()
-
-    def _forget(self, closing: asyncio.Future[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled():
-            closing.exception()  # the tab has gone by itself, or with its profile
 
     async def _use_tab(self) -> Tab:
         """The active tab, opened if need be; if its page has been closed, the newest other one."""

@@ -52,7 +52,7 @@ CHOOSER_MS = 2500
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
 _PLACES = ("x", "y", "from_x", "from_y")
-_IS_ENABLED = "element => !element.matches(':disabled') && !element.closest('[aria-disabled=true]')"
+_IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _EXAMPLES = {
@@ -123,11 +123,12 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     window = tabs.page.viewport_size
-    for key in () if action.name in ("mouse_move", "mouse_up") or window is None else _PLACES:
-        side = window["width" if key.endswith("x") else "height"]
-        if not 0 <= arguments.get(key, 0) < side:
-            most = round(side * tabs.scale) - 1
-            raise ActionFailed(f"Error: {key}={action.arguments[key]:g} is outside the window, which ends at {most}")
+    if window is not None and action.name not in ("mouse_move", "mouse_up"):
+        for key in _PLACES:
+            side = window["width" if key.endswith("x") else "height"]
+            if not 0 <= arguments.get(key, 0) < side:
+                most = round(side * tabs.scale) - 1
+                raise ActionFailed(f"Error: {key}={action.arguments[key]:g} is outside the window, up to {most}")
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
@@ -219,7 +220,7 @@ async def attempt(
                 timeout_ms *= 1 if found else 4
                 continue
             # Playwright takes what is in the legend of a disabled fieldset for disabled.
-            if "element is not enabled" in told and await element.evaluate(_IS_ENABLED):
+            if "element is not enabled" in told and await element.evaluate_all(_IS_ENABLED):
                 return await getattr(element, method)(*arguments, timeout=timeout_ms, **options | {"force": True})
             raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
 
@@ -422,14 +423,21 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
-    if await _call(tabs, bid, "focusOn", True):
+    if await _focus_on(tabs, bid, from_start=True):
         await _keyboard_press(tabs, key_comb)
         return
     await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
+async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
+    found = await _call(tabs, bid, "focusOn", from_start)
+    if found == "disabled":
+        raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
+    return bool(found)
+
+
 async def _focus(tabs: Tabs, bid: str) -> None:
-    if await _call(tabs, bid, "focusOn", False):
+    if await _focus_on(tabs, bid, from_start=False):
         return
     await attempt(await locate(tabs.page, bid), "focus")
 
@@ -537,8 +545,9 @@ async def _keyboard_press(tabs: Tabs, key: str) -> None:
 
 
 async def _type(tabs: Tabs, text: str, *, method: str) -> None:
-    if not await tabs.tab.evaluate("__webrl.hasFocus()"):
-        tabs.tell(f"keyboard_{method}: no element has the focus")
+    with contextlib.suppress(ChannelError):  # the page is replaced: what comes takes the keys
+        if not await tabs.tab.evaluate_or_stop("__webrl.hasFocus()", tabs.patience_s):
+            tabs.tell(f"keyboard_{method}: no element has the focus")
     await getattr(tabs.page.keyboard, method)(text)
 
 

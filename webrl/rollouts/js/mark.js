@@ -274,9 +274,10 @@
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };
   };
 
-  // What a page hides from readers (`aria-hidden`) though a person sees and uses it is shown: the attribute was left
-  // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
+  // What a page hides from readers (`aria-hidden`) though a person sees and uses or reads it is shown: the attribute was
+  // left behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
   // drawn, but off the window or behind something, and parts that are `inert`.
+  const TEXTS = 'h1, h2, h3, h4, h5, h6, p, td';
   let revealed = [];
   // What is drawn only once it is scrolled to has no tree before (`content-visibility`).
   let undraw = () => {};
@@ -299,13 +300,13 @@
   const reveal = (elements) => {
     const inert = elements.filter((part) => part.inert && !part.matches('[inert] *') && part.checkVisibility() &&
       part.innerText?.trim());
-    let unseen = inert.length + (elements.some((part) => part.matches('dialog:modal')) ? 1 : 0);
+    let unseen = inert.length + (document.querySelector('dialog:modal') ? 1 : 0);
     for (const root of elements) {
       if (root.ariaHidden !== 'true' || root.matches('[aria-hidden=true] *')) continue;
       const used = [root, ...root.querySelectorAll('*')].filter((part) =>
         (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility() &&
         !inert.some((hidden) => hidden.contains(part)));
-      if (used.some(isOnTop)) revealed.push(root);
+      if ([...used, ...root.querySelectorAll(TEXTS)].some(isOnTop)) revealed.push(root);
       else unseen += used.filter((part) => part.getBoundingClientRect().width).length;
     }
     return unseen;

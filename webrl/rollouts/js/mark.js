@@ -28,8 +28,8 @@
   // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
   const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
     'ariaHidden checkVisibility querySelectorAll').split(' ');
-  const isShadowed = (element) => element instanceof HTMLFormElement &&
-    ASKED.some((name) => element[name] instanceof Node || element[name] instanceof NodeList);
+  const isShadowed = (element) => element.localName === 'form' &&
+    ASKED.some((name) => typeof element[name] === 'object' && element[name] !== null);
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -353,7 +353,6 @@
   // `owners`: id -> element; the copy of an element has its id too, and gets one of its own. False: not a standard one,
   // nor one of which `api.every` asks for an id.
   const markOne = (element, parentBid, owners, intoAria) => {
-    if (isShadowed(element)) return false;
     const isStandard = TAGS.has(element.tagName.toLowerCase());
     if (!isStandard && !(api.every && (element.tagName.includes('-') || api.uses.has(element)))) return false;
     if (numRebuilding && isRebuilt(element)) return false;
@@ -389,7 +388,7 @@
           continue;
         }
         for (const element of [node, ...allElements(node), ...(node.shadowRoot ? allElements(node.shadowRoot) : [])]) {
-          markOne(element, parentBid, owners, true);
+          if (!isShadowed(element)) markOne(element, parentBid, owners, true);
           look(element.shadowRoot);
         }
       }

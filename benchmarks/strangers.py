@@ -168,8 +168,6 @@ def cases() -> Iterator[Case]:
     yield Case("fields named getAttribute", "jsdom/jsdom#2036", named, ("click('{id:button}')",), "button 'done'")
     again = "<p>hello<script>setTimeout(() => location.reload(), 450)</script>"
     yield Case("a page that reloads itself", "codeceptjs/CodeceptJS#1232", again, ("noop()",), "hello")
-    lock = "<button onclick=this.requestPointerLock()>Lock</button><input type=checkbox>"
-    yield Case("a locked pointer", "", lock, ("click('{id:button}')", *tick), "checked='true'")
     yield Case("a draft in a tab that is closed", "", leave, (draft[0], "tab_close()"), "not saved|lost|Leave")
     slider = f"<input type=range step=5 {shown}"
     between = ("fill('{id:slider}', '33')",)

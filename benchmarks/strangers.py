@@ -72,13 +72,8 @@ def cases() -> Iterator[Case]:
     yield Case("half an emoji in a title", "microsoft/playwright-mcp#1447", title, (), "RootWebArea 'a\ufffd'")
     value = "<input id=i><script>i.value = 'b\\ude00'</script>"
     yield Case("half an emoji in a value", "microsoft/playwright-mcp#1100", value, (), "b\ufffd")
-    yield Case(
-        "half an emoji typed",
-        "UKGovernmentBEIS/inspect_ai#3802",
-        AREA,
-        ("fill('{id:textbox}', 'hi \ud83d')",),
-        "hi \ufffd",
-    )
+    emoji = ("fill('{id:textbox}', 'hi \ud83d')",)
+    yield Case("half an emoji typed", "UKGovernmentBEIS/inspect_ai#3802", AREA, emoji, "hi \ufffd")
     lines = "fill('{id:textbox}', '''Notes\n\n# Title\n- item''')"
     yield Case(
         "blank and # lines typed", "langchain-ai/langchain#887", AREA, (lines,), r"Notes(\\+n){2}# Title\\+n- item"
@@ -139,13 +134,8 @@ def cases() -> Iterator[Case]:
     smooth = f"<style>html {{ scroll-behavior: smooth }}</style>{tall}{DONE}{tall}"
     yield Case("smooth scrolling", "microsoft/playwright#42625", smooth, ("click('{id:button}')",), "button 'done'")
     sandbox = "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label>'></iframe>"
-    yield Case(
-        "frame without scripts",
-        "microsoft/playwright#33343",
-        sandbox,
-        ("click('{id:checkbox}')",),
-        "checkbox 'Agree'.*true",
-    )
+    tick = ("click('{id:checkbox}')",)
+    yield Case("frame without scripts", "microsoft/playwright#33343", sandbox, tick, "checkbox 'Agree'.*true")
     shown = "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
     parts = ("focus('{id:Date}')", "keyboard_type('1122')", "keyboard_type('2020')")
     date = f"<input type=date {shown}"
@@ -158,11 +148,27 @@ def cases() -> Iterator[Case]:
     ticked = (
         "<fieldset disabled><legend><label><input type=checkbox>Use</label></legend><button>Send</button></fieldset>"
     )
-    yield Case("the legend of a disabled fieldset", "", ticked, ("click('{id:checkbox}')",), "checked='true'")
+    legend = "microsoft/playwright#35041"
+    yield Case("the legend of a disabled fieldset", legend, ticked, tick, "checked='true'")
+    yield Case("such a legend in a frame", legend, f'<iframe srcdoc="{ticked}"></iframe>', tick, "checked='true'")
     yield Case("an inert part", "", "<div inert><p>draft</div><p>text</p>", (), "draft|Not shown")
     refused = "<ul><li draggable=true>Milk<li id=b ondrop=\"document.title='taken'\">Bread</ul>"
     drop = ("drag_and_drop('{id:listitem}', '{id:list}')",)
     yield Case("a drop that no place takes", "", refused, drop, "does not take what was dropped")
+    none = r"there is no earlier page(?s:.*)'start'"
+    yield Case("back to before the first page", "browser-use/browser-use#5641", "<p>start", ("go_back()",), none)
+    choose = ("click('{id:button}')",)
+    yield Case("a file dialog", "browser-use/browser-use#4681", "<input type=file>", choose, "closed without a file")
+    beside = ("mouse_click(5000, 9)",)
+    yield Case("a click beside the window", "UKGovernmentBEIS/inspect_ai#5496", DONE, beside, "outside the window")
+    yield Case("keys that go nowhere", "", DONE, ("keyboard_type('x')",), "has the focus")
+    asks = "<p>behind<dialog id=d>Sure?</dialog><script>d.showModal()</script>"
+    yield Case("behind a dialog", "cashew-labs/libretto#515", asks, (), "'behind'|behind a dialog")
+    named = f"<form onsubmit=return(false)><input name=getAttribute><input name=matches>{DONE}</form>"
+    yield Case("fields named getAttribute", "jsdom/jsdom#2036", named, ("click('{id:button}')",), "button 'done'")
+    again = "<p>hello<script>setTimeout(() => location.reload(), 450)</script>"
+    yield Case("a page that reloads itself", "codeceptjs/CodeceptJS#1232", again, ("noop()",), "hello")
+    yield Case("a draft in a tab that is closed", "", leave, (draft[0], "tab_close()"), "not saved|lost|Leave")
     slider = f"<input type=range step=5 {shown}"
     between = ("fill('{id:slider}', '33')",)
     yield Case("a slider between its steps", "lightpanda-io/browser#2277", slider, between, "got 35")

@@ -1,5 +1,6 @@
 """The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
 
+import asyncio
 import random
 import re
 import sys
@@ -447,6 +448,44 @@ def test_a_disabled_option_cannot_be_chosen_in_frames_either():
     assert "value='M'" not in texts[-1]
 
 
+def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
+    told = {
+        "go_back()": "there is no earlier page in this tab",
+        "go_forward()": "there is no later page in this tab",
+        "keyboard_type('x')": "keyboard_type: no element has the focus",
+        "press('{off}', 'Enter')": "element is disabled: it takes neither the focus nor keys",
+        "mouse_click(5000, 5)": "x=5000 is outside the window, up to 1279",
+        "click('{file}')": "a file dialog was opened, and closed without a file",
+        "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
+    }
+
+    async def loop(path, writer):
+        await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
+
+    page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
+    _, results, _ = on_page({"/": page, "/loop": loop}, *told)
+    said = [f"{result.error}\n{result.observation.text}" for result in results]
+    assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
+    assert "file dialog" not in said[-1]
+
+
+def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
+    async def never(_, writer):
+        await asyncio.sleep(20)
+
+    pages = {
+        "/": "<title>first</title><img src=/never><a href=/again>again</a><a href=/draft target=_blank>draft</a>",
+        "/never": never,
+        "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
+        "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
+    }
+    actions = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()", "click('{again}')", "goto('/')")
+    texts, _, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
+    titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
+    assert titles == ["first", "draft", "draft", "first", "again", "first"]
+    assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
+
+
 def test_an_unreadable_action_changes_nothing_and_says_so():
     _, results, events = on_page(FORM, "click('{button 'Go'}'", "buy('{button 'Go'}')", evaluate="events")
     assert results[0].action == results[1].action == ""
@@ -753,16 +792,19 @@ def test_what_a_page_inserts_while_it_is_read_has_ids_too():
 def test_hosts_outside_the_allow_list_are_blocked_and_counted():
     async def play(env):
         async with serve({"/": "<title>other</title>"}) as other:
-            page = f"<title>home</title><img src='{other}/a.png'><a href='{other}/'>away</a>"
+            page = f"<title>home</title><img src='{other}/a.png'><a href='{other}/'>away</a><a href=https://a.test/>safe</a>"
             async with serve({"/": page}) as url:
                 first = await env.reset(at(url + "/"))
+                safe = await env.step(f"click('{bid_of(first.text, 'link', 'safe')}')")
+                await env.step("go_back()")
                 # The other server has another port: a host with a port allows that port only.
                 link = await env.step(f"click('{bid_of(first.text, 'link', 'away')}')")
                 direct = await env.step(f"goto('{other}/')")
                 files = await env.step("goto('file:///etc/passwd')")
-                return link, direct, files
+                return safe, link, direct, files
 
-    link, direct, files = in_browser(play)
+    safe, link, direct, files = in_browser(play)
+    assert "'https://a.test/' did not open: its host is outside those of this task" in safe.observation.text
     assert link.blocked >= 1
     assert "other" not in link.observation.text
     assert direct.blocked == 1

@@ -21,7 +21,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import ActionFailed, execute
+from webrl.rollouts.execute import PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -40,7 +40,7 @@ from webrl.runs.text import valid_text
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Download, Page
+    from playwright.async_api import BrowserContext, Dialog, Download, Page, Request
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Notices:
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept
         self._lines: list[str] = []
-        self._answers: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()
         self.downloads = 0
         """Downloads refused since the last reset of this counter."""
 
@@ -95,19 +95,31 @@ class Notices:
 
     def _follow(self, page: Page) -> None:
         page.on("download", self._note_download)
+        page.on("requestfailed", self._note_failure)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
         self._lines.append(f"download {valid_text(download.suggested_filename)!r:.200}, refused")
+
+    def _note_failure(self, request: Request) -> None:
+        from playwright.async_api import Error
+
+        why = request.failure or "ERR_ABORTED"  # a download, an empty answer, or left for another page
+        if not request.is_navigation_request() or "ERR_ABORTED" in why:
+            return
+        if "ERR_TUNNEL" in why:
+            with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
+                if request.frame.parent_frame is not None:
+                    return  # most often a tracker's frame, which nobody sees
+            why = "its host is outside those of this task, or does not answer"
+        self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
 
     def _answer(self, dialog: Dialog) -> None:
         leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
         words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
         self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
         accepts = leaves or self._accept
-        answering = asyncio.ensure_future(self._end(dialog, accepts=accepts))
-        self._answers.add(answering)
-        answering.add_done_callback(self._answers.discard)
+        self.finish(dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
 
     def _words(self, dialog: Dialog) -> str:
         if dialog.type == "alert":
@@ -118,16 +130,22 @@ class Notices:
             f"answered OK with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else "answered OK"
         )
 
-    async def _end(self, dialog: Dialog, *, accepts: bool) -> None:
-        from playwright.async_api import Error
+    def finish(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run one of Playwright's calls without waiting for it."""
+        running = asyncio.ensure_future(_unless_gone(call))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
-        with contextlib.suppress(Error):  # its page has gone
-            await (dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
+
+async def _unless_gone(call: Coroutine[Any, Any, None]) -> None:
+    from playwright.async_api import Error
+
+    with contextlib.suppress(Error):  # its page has gone
+        await call
 
 
 MAX_TABS = 20
 """Open tabs of an environment; further ones are closed at once."""
-_PAGE_TIMEOUT_MS = 5000
 _NO_DOCUMENT = ("", ":")
 """Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
@@ -169,7 +187,6 @@ class BrowserEnv:
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
         self._activated = asyncio.Event()
-        self._closing: set[asyncio.Future[None]] = set()
         self._limits = NO_LIMITS
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
@@ -347,7 +364,8 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+            timeout_ms = self._config.step_timeout_s * 1000
+            await open_page(self.page, site.url, timeout_ms, self.patience_s * 1000)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
@@ -368,7 +386,8 @@ class BrowserEnv:
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                seen = await self._see(tab, "", horizon_ms, end)
+                # A page that replaces itself again and again is seen as soon as it is there.
+                seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
                 if seen["popups"] and page is self.page:
@@ -391,6 +410,8 @@ class BrowserEnv:
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
         seen: dict[str, Any] = await tab.evaluate_or_stop(f"{before}__webrl.look({how})", self.patience_s)
         self._copied = seen["copied"] or self._copied
+        if seen["asksFile"]:
+            self._notices.tell("a file dialog was opened, and closed without a file")
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
@@ -452,7 +473,7 @@ class BrowserEnv:
         options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
         options |= self._profile_options
         self.context = await self._browser.new_context(**options)
-        self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
+        self.context.set_default_timeout(PAGE_TIMEOUT_MS)
         await self._guard.attach(self.context)
         if self.observer:
             await self.observer.attach(self.context)
@@ -473,17 +494,11 @@ class BrowserEnv:
         if self.context is None:
             return  # the profile is being closed
         if len(self.context.pages) > MAX_TABS:
-            closing = asyncio.ensure_future(page.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._forget)
+            self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
+            self._notices.finish(page.close())
             return
         self.page = page
         self._activated.set()
-
-    def _forget(self, closing: asyncio.Future[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled():
-            closing.exception()  # the tab has gone by itself, or with its profile
 
     async def _use_tab(self) -> Tab:
         """The active tab, opened if need be; if its page has been closed, the newest other one."""

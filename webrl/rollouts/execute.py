@@ -51,6 +51,8 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
+_PLACES = ("x", "y", "from_x", "from_y")
+_IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _EXAMPLES = {
@@ -73,6 +75,8 @@ _TYPED_AT_ONCE = 10
 """After so many characters the time is looked at."""
 _PAUSES_S = (0, 0.1, 0.2, 0.3)
 """Before each try of a click that its element moved away from."""
+PAGE_TIMEOUT_MS = 5000
+"""Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -118,6 +122,13 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     from playwright.async_api import Error
 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
+    window = tabs.page.viewport_size
+    if window is not None and action.name not in ("mouse_move", "mouse_up"):
+        for key in _PLACES:
+            side = window["width" if key.endswith("x") else "height"]
+            if not 0 <= arguments.get(key, 0) < side:
+                most = round(side * tabs.scale) - 1
+                raise ActionFailed(f"Error: {key}={action.arguments[key]:g} is outside the window, up to {most}")
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
@@ -208,6 +219,9 @@ async def attempt(
             if refusals < allowed and (found or is_slow):
                 timeout_ms *= 1 if found else 4
                 continue
+            # Playwright takes what is in the legend of a disabled fieldset for disabled.
+            if "element is not enabled" in told and await element.evaluate_all(_IS_ENABLED):
+                return await getattr(element, method)(*arguments, timeout=timeout_ms, **options | {"force": True})
             raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
 
 
@@ -221,7 +235,22 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
+async def open_page(page: Page, url: str, timeout_ms: float, load_ms: float) -> None:
+    """Go to an address, and wait for what its page loads until `load_ms` have passed: a picture may never come.
+
+    Raises Playwright's Error: there is no page after `timeout_ms`.
+    """
+    from playwright.async_api import TimeoutError as Timeout
+
+    end = time.monotonic() + load_ms / 1000
+    await page.goto(url, timeout=timeout_ms, wait_until="domcontentloaded")
+    with contextlib.suppress(Timeout):
+        await page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000))
+
+
 async def _noop(tabs: Tabs, wait_ms: float) -> None:
+    if wait_ms > MAX_WAIT_MS:
+        tabs.tell(f"noop: {MAX_WAIT_MS} ms is the longest wait")
     if wait_ms > 0:
         await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
 
@@ -394,14 +423,21 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
-    if await _call(tabs, bid, "focusOn", True):
+    if await _focus_on(tabs, bid, from_start=True):
         await _keyboard_press(tabs, key_comb)
         return
     await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
+async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
+    found = await _call(tabs, bid, "focusOn", from_start)
+    if found == "disabled":
+        raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
+    return bool(found)
+
+
 async def _focus(tabs: Tabs, bid: str) -> None:
-    if await _call(tabs, bid, "focusOn", False):
+    if await _focus_on(tabs, bid, from_start=False):
         return
     await attempt(await locate(tabs.page, bid), "focus")
 
@@ -508,11 +544,27 @@ async def _keyboard_press(tabs: Tabs, key: str) -> None:
     tabs.tab.held_keys -= set(map(_modifier, key.split("+")))  # it ends with all of them released
 
 
+async def _type(tabs: Tabs, text: str, *, method: str) -> None:
+    with contextlib.suppress(ChannelError):  # the page is replaced: what comes takes the keys
+        if not await tabs.tab.evaluate_or_stop("__webrl.hasFocus()", tabs.patience_s):
+            tabs.tell(f"keyboard_{method}: no element has the focus")
+    await getattr(tabs.page.keyboard, method)(text)
+
+
 async def _goto(tabs: Tabs, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
-    await tabs.page.goto(url)
+    await open_page(tabs.page, url, PAGE_TIMEOUT_MS, min(PAGE_TIMEOUT_MS, tabs.patience_s * 1000))
+
+
+async def _travel(tabs: Tabs, by: int) -> None:
+    history = await tabs.tab.send("Page.getNavigationHistory")
+    at, entries = history["currentIndex"] + by, history["entries"]
+    # A profile's first page is empty, which is no page that one was on.
+    if not 0 <= at < len(entries) or (at == 0 and entries[at]["url"] == "about:blank"):
+        raise ActionFailed(f"Error: there is no {'earlier' if by < 0 else 'later'} page in this tab")
+    await (tabs.page.go_back() if by < 0 else tabs.page.go_forward())
 
 
 async def _new_tab(tabs: Tabs) -> None:
@@ -522,7 +574,8 @@ async def _new_tab(tabs: Tabs) -> None:
 
 
 async def _tab_close(tabs: Tabs) -> None:
-    await tabs.page.close()
+    async with tabs.page.expect_event("close"):
+        await tabs.page.close(run_before_unload=True)
     pages = tabs.context.pages
     tabs.page = pages[-1] if pages else await tabs.context.new_page()
 
@@ -560,11 +613,11 @@ _HANDLERS: dict[str, Handler] = {
     "keyboard_press": _keyboard_press,
     "keyboard_up": _keyboard_up,
     "keyboard_down": _keyboard_down,
-    "keyboard_type": lambda tabs, text: tabs.page.keyboard.type(text),
-    "keyboard_insert_text": lambda tabs, text: tabs.page.keyboard.insert_text(text),
+    "keyboard_type": partial(_type, method="type"),
+    "keyboard_insert_text": partial(_type, method="insert_text"),
     "goto": _goto,
-    "go_back": lambda tabs: tabs.page.go_back(),
-    "go_forward": lambda tabs: tabs.page.go_forward(),
+    "go_back": partial(_travel, by=-1),
+    "go_forward": partial(_travel, by=1),
     "new_tab": _new_tab,
     "tab_close": _tab_close,
     "tab_focus": _tab_focus,

@@ -44,12 +44,12 @@ _STRONG = (
 _PLAIN = (
     r"create|(?:up|down)?vote|(?:un)?(?:like|follow|ban|mute|pause|publish|approve|subscribe)|reject|cancel|activate|"
     r"enable|disable|restart|reboot|shutdown|kill|trigger|execute|rebuild|reindex|restore|revert|undo|rollback|sync|"
-    r"toggle|send|resend"
+    r"toggle|send|resend|un(?:archive|hide|lock|pin|star|watch)"
 )
 # `/clear-summary-cache`, `/notes/delete`, `/user-delete`, `/deletenote`; five words are a title (`/clear-your-…`).
 _ACTION = re.compile(
     rf"(?i)(?:{_STRONG})(?:-[^-]+){{0,3}}|[^-]+-(?:{_STRONG})|(?:delete|remove)(?!d|r)[a-z]+|(?:{_PLAIN})|"
-    r"mark-(?:all|as)(?:-[^-]+){0,3}|add-to(?:-[^-]+){0,2}"
+    r"mark-(?:all|as|(?:un)?read)(?:-[^-]+){0,3}|add-to(?:-[^-]+){0,2}"
 )
 _SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
 _FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")

@@ -194,7 +194,7 @@ async def read_page(
         else:
             text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
             if unseen := seen["unseen"] + tab.unseen_in_frames:
-                what = f"{unseen} elements that the page hides from readers (aria-hidden, inert)"
+                what = f"{unseen} elements that the page hides from readers (aria-hidden, inert, behind a dialog)"
                 text += f"\n\tStaticText 'Not shown: {what}.'"
     except (Error, ChannelError) as error:
         if not (found := _TOO_LARGE.search(str(error))):

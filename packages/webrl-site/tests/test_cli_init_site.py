@@ -147,6 +147,7 @@ def test_what_read_only_refuses_and_a_page_with_nothing_to_act_on_are_told(tmp_p
     assert words.format(address=address) in printed
     assert "give --writes; agents may then change the site" in printed
     assert "nothing that it can act on" in printed
+    assert "no other page was opened" in printed
     assert (tmp_path / out).is_file()
 
 

@@ -89,7 +89,8 @@ def page(title, body):
 @pytest.mark.parametrize(
     "address",
     ["/backups/create", "/clear_history", "/clone?uuid=1", "/tags/unlink/3/4", "/a/3/clear-summary-cache", "/?delete=3",
-     "/index.php?action=delete&id=3", "/w/Special:UserLogout", "/log%6Fut", "/removeItem", "/#/log-out", "/deletenote"],
+     "/index.php?action=delete&id=3", "/w/Special:UserLogout", "/log%6Fut", "/removeItem", "/#/log-out", "/deletenote",
+     "/mark_read?id=3", "/unpin/4"],
 )  # fmt: skip
 def test_an_address_that_looks_like_an_action_is_one(address):
     assert changes(f"http://a.example{address}")

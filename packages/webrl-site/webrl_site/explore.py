@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from webrl.config import RolloutConfig
@@ -23,7 +23,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.guard import LEAVES, changes
-from webrl.rollouts.observe import shown_frames
+from webrl.rollouts.observe import evaluate_in_frames
 from webrl_site.env import WebEnv
 from webrl_site.settings import WebConfig
 from webrl_site.tasks import require_start, task_at
@@ -294,10 +294,7 @@ async def _visit(
 
     observation = await env.reset(task_at(config, f"{config.web.name}.look", url, "look around"))
     try:
-        _, *frames = await shown_frames(env.page.main_frame)
-        script = _SCRIPT.read_text(encoding="utf-8")
-        parts: list[dict[str, Any]] = [await env.tab.evaluate(f"({script})()")]
-        parts += [await frame.evaluate(script) for frame in frames]
+        parts = await evaluate_in_frames(env.tab, f"({_SCRIPT.read_text(encoding='utf-8')})()")
         socket: str = await env.tab.evaluate_in_page("window.__webrl?.refusedSocket ?? ''")
     except (Error, ChannelError, ChannelClosed) as error:
         raise BrowserError(first_line(error)) from None

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from webrl.config.redaction import redact
+from webrl.runs.disk import full_disk_named
 from webrl_site.sites import SiteError
 
 LEASE_TIMEOUT_S = 3600.0
@@ -53,18 +54,21 @@ def hold_sites(
 
     Raises:
         SiteBusy: another run has one of them.
+        OSError: the folder cannot be written to; the file is named.
     """
     folder = folder or default_lock_dir()
     with contextlib.ExitStack() as stack:
         for url in sorted({url for name in names for url in urls.get(name, ())}):
-            file = stack.enter_context(_open(_path(folder, url, "run")))
+            path = _path(folder, url, "run")
+            file = stack.enter_context(_open(path))
             if not _try(file, fcntl.LOCK_EX):
                 text = f"{url} is in use by {holder(url, folder)}; wait for it, or give this run its own replica"
                 raise SiteBusy(text)
             file.truncate(0)
             stack.callback(file.truncate, 0)
-            json.dump({"owner": owner, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}, file)
-            file.flush()
+            who = {"owner": owner, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+            with full_disk_named(path):
+                os.write(file.fileno(), json.dumps(who).encode())
         yield
 
 

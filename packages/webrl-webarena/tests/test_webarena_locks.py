@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -91,6 +92,15 @@ def test_a_second_run_on_a_site_is_told_who_has_it(tmp_path):
             pass
     assert holder("http://r1", tmp_path) == "no run"
     with hold_sites(TWO, ["reddit"], "second", tmp_path):
+        pass
+
+
+def test_a_lock_that_finds_no_room_is_named(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.write", refuse)
+    with pytest.raises(OSError, match=r"r-\w+\.run"), hold_sites(ONE, ["reddit"], "run", tmp_path):
         pass
 
 

@@ -275,11 +275,23 @@
   };
   api.dropped = () => effect;
 
+  // Whether what is typed goes to an element.
+  api.hasFocus = () => {
+    const element = document.activeElement;
+    return element !== null && (element !== document.body || element.isContentEditable);
+  };
+
+  // The click on a field of files, which opens a dialog, until files are chosen.
+  let asked = null;
+  window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
+  window.addEventListener('input', () => { asked = null; }, true);
+
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
-  // such element.
+  // such element, 'disabled' if it takes none.
   api.focusOn = (bid, fromStart) => {
     const element = find(bid);
     if (!element) return false;
+    if (element.matches(':disabled')) return 'disabled';
     const wasFocused = element.getRootNode().activeElement === element;
     if (element.isContentEditable && !wasFocused) document.activeElement?.blur();
     element.focus();
@@ -296,7 +308,7 @@
   // Says of an option whether a text means it: its value or label; where no option has just that, its label as it is
   // shown, without the white space at its ends, or as one blank.
   const matcher = (select, wanted) => {
-    const tidy = (text) => text.replace(/\s+/g, ' ').trim();
+    const tidy = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, ' ').trim();
     const isNamed = (option, text) => text === option.value || text === option.label;
     const loose = new Set(wanted.filter((text) => ![...select.options].some((option) => isNamed(option, text))));
     return (option, text) => isNamed(option, text) || (loose.has(text) && tidy(text) === tidy(option.label));
@@ -349,7 +361,10 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied() };
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied(),
+      asksFile: asked?.defaultPrevented === false };
+    asked = null;
+    if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -22,6 +22,14 @@
   // A form's `children` or `style` is its field of that name.
   const { get: childrenOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'children');
   const { get: styleOf } = Object.getOwnPropertyDescriptor(HTMLElement.prototype, 'style');
+  const { get: parentElementOf } = Object.getOwnPropertyDescriptor(Node.prototype, 'parentElement');
+  const { get: slotOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'assignedSlot');
+  const { matches: matchesOf } = Element.prototype;
+  // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
+  const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
+    'ariaHidden checkVisibility querySelectorAll').split(' ');
+  const isShadowed = (element) => element.localName === 'form' &&
+    ASKED.some((name) => typeof element[name] === 'object' && element[name] !== null);
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -57,8 +65,8 @@
     `video, ${ROLES.split(' ').map((role) => `[role=${role}]`).join(', ')}`;
   // Parents as they are drawn: a slot has what it is given.
   const parentOf = api.parentOf = (element) =>
-    element.assignedSlot ?? element.parentElement ?? element.getRootNode().host ?? null;
-  const isActive = (element) => element.matches(ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+    slotOf.call(element) ?? parentElementOf.call(element) ?? element.getRootNode().host ?? null;
+  const isActive = (element) => matchesOf.call(element, ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
   const isInActive = (element) => {
     let above = parentOf(element);
@@ -245,10 +253,11 @@
   api.mark = (parentBid, hiddenIds, intoAria, from = 0) => {
     first = from;
     const owners = marked = new Map();
-    const elements = allElements();
+    const all = allElements();
+    const elements = all.filter((element) => !isShadowed(element));
     let numFrames = 0;
     if (CRASHES && intoAria) elements.filter((each) => each.matches(':focus') && PICKS.test(each.type)).forEach(closePicker);
-    if (api.every) api.learn(elements);
+    if (api.every) api.learn(all);
     findPages();
     cover();
     if (api.every && intoAria) draw(elements);
@@ -265,9 +274,10 @@
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };
   };
 
-  // What a page hides from readers (`aria-hidden`) though a person sees and uses it is shown: the attribute was left
-  // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
+  // What a page hides from readers (`aria-hidden`) though a person sees and uses or reads it is shown: the attribute was
+  // left behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
   // drawn, but off the window or behind something, and parts that are `inert`.
+  const TEXTS = 'h1, h2, h3, h4, h5, h6, p, td';
   let revealed = [];
   // What is drawn only once it is scrolled to has no tree before (`content-visibility`).
   let undraw = () => {};
@@ -288,13 +298,15 @@
     revealed = [];
   };
   const reveal = (elements) => {
-    let unseen = 0;
+    const inert = elements.filter((part) => part.inert && !part.matches('[inert] *') && part.checkVisibility() &&
+      part.innerText?.trim());
+    let unseen = inert.length + (document.querySelector('dialog:modal') ? 1 : 0);
     for (const root of elements) {
-      if (root.inert && !root.parentElement?.closest('[inert]') && root.checkVisibility() && root.innerText?.trim()) unseen += 1;
-      if (root.ariaHidden !== 'true' || root.parentElement?.closest('[aria-hidden=true]')) continue;
+      if (root.ariaHidden !== 'true' || root.matches('[aria-hidden=true] *')) continue;
       const used = [root, ...root.querySelectorAll('*')].filter((part) =>
-        (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility());
-      if (used.some(isOnTop)) revealed.push(root);
+        (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility() &&
+        !inert.some((hidden) => hidden.contains(part)));
+      if ([...used, ...root.querySelectorAll(TEXTS)].some(isOnTop)) revealed.push(root);
       else unseen += used.filter((part) => part.getBoundingClientRect().width).length;
     }
     return unseen;
@@ -376,7 +388,7 @@
           continue;
         }
         for (const element of [node, ...allElements(node), ...(node.shadowRoot ? allElements(node.shadowRoot) : [])]) {
-          markOne(element, parentBid, owners, true);
+          if (!isShadowed(element)) markOne(element, parentBid, owners, true);
           look(element.shadowRoot);
         }
       }
@@ -400,7 +412,7 @@
     late.disconnect();
     cover();
     for (const element of allElements()) {
-      for (const name of ARIA) {
+      for (const name of isShadowed(element) ? [] : ARIA) {
         const content = element.getAttribute(name);
         if (content === null) continue;
         const rest = content.replace(PREFIX, '');

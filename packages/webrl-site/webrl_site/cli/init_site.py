@@ -117,6 +117,8 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
     files = write_starter(out, found, config.web, login, [starter.entry for starter in proved])
     for page in found.pages:
         print(visible(f"  {without_token(page.url)}  {page.title!r:.60}  {len(page.text)} characters"))
+    if len(found.pages) == 1:
+        print("no other page was opened: the one instruction is about this one; write those that you need")
     _print_some("not visited", found.skipped)
     if found.left:
         enough = f"--pages {args.pages}" if len(found.pages) >= args.pages else "too many links led to no new page"

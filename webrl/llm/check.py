@@ -148,7 +148,7 @@ def _headers(name: str, file: Path) -> dict[str, Any]:
         )
     with file.open("rb") as start:
         if start.read(len(_LFS)) == _LFS:
-            raise ModelError(f"{file} is a pointer of Git LFS in the place of the weights; run `git lfs pull` there")
+            raise ModelError(f"{file} is a Git LFS pointer instead of the weights; run `git lfs pull` there")
     try:
         with safe_open(file, "pt") as opened:
             return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118

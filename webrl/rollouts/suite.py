@@ -311,7 +311,7 @@ def _load(group: str, name: str) -> Suite:
     except UsageError as error:
         raise type(error)(f"tasks.suite: {error}") from error
     if not (isinstance(made, type) and issubclass(made, Suite)):
-        raise UsageError(f"tasks.suite: {name!r} is {made!r:.100}, no subclass of webrl.rollouts.suite.Suite")
+        raise UsageError(f"tasks.suite: {name!r} is {made!r:.100}, not a subclass of webrl.rollouts.suite.Suite")
     version = getattr(made, "api_version", None)
     if version != API_VERSION:
         raise UsageError(

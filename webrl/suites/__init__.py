@@ -74,7 +74,7 @@ def check_settings(config: RunConfig) -> None:
         for key in ("train_sites", "heldout_sites"):
             for name in getattr(tasks, key):
                 if name.partition(".")[0] not in typed:
-                    raise UsageError(f"tasks.{key}: {name!r} is no task type of {', '.join(typed)}")
+                    raise UsageError(f"tasks.{key}: {name!r} is not a task type of {', '.join(typed)}")
     for suite, part in parts(config):
         if config.tasks.source == "fresh" and not suite.draws_fresh:
             raise UsageError(f"tasks.source=fresh needs tasks that a seed makes, and tasks.suite={suite.name} has none")

@@ -106,10 +106,10 @@ def start(folder: Path, port: int, workers: int) -> State:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"--folder {str(folder)!r} is a file, or inside one; an arena wants a new or empty folder"
+            f"--folder {str(folder)!r} is a file, or inside one; an arena needs a new or empty folder"
         ) from None
     if not (folder / LOCK).exists() and any(folder.iterdir()):
-        raise UsageError(f"--folder {str(folder)!r} holds other files; an arena wants a new or empty folder")
+        raise UsageError(f"--folder {str(folder)!r} holds other files; an arena needs a new or empty folder")
     if state := find(folder):
         raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
     _wait_for_the_dead(folder)

@@ -148,7 +148,7 @@ def test_what_cannot_see_is_refused_by_name(tmp_path):
     from transformers import AutoConfig
 
     AutoConfig.for_model("llava").save_pretrained(tmp_path / "llava")
-    with pytest.raises(ModelError, match="type 'llava', with which screenshots have not been tried; those that"):
+    with pytest.raises(ModelError, match="type 'llava', which was not tried with screenshots; those that"):
         Eyes(str(tmp_path / "llava"))
     build_vlm("qwen2_5_vl", tmp_path / "bare")
     with pytest.raises(ModelError, match="processor"):

@@ -65,8 +65,8 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None, prompt
     rows, largest = len(model.get_input_embeddings().weight), max(ids)
     if largest >= rows:
         raise ModelError(
-            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: put the "
-            "tokenizer there that the model was trained with, or let the model grow and train it: "
+            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: restore "
+            "the tokenizer that the model was trained with, or resize the model and train it: "
             "model.resize_token_embeddings(len(tokenizer))"
         )
 

@@ -53,9 +53,7 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     }
     if counts["num_unjudged"] and not counts["num_labelled"]:
         reason = next(label.error for label in known.values())
-        raise JudgeError(
-            f"{labels}: none of {counts['num_unjudged']} episodes could be judged; the first: {reason}"
-        )
+        raise JudgeError(f"{labels}: none of {counts['num_unjudged']} episodes could be judged; the first: {reason}")
     if counts["num_labelled"] >= _FEW and counts["num_success"] in (0, counts["num_labelled"]):
         logger.warning(
             "all %d episodes are labelled %s: an update learns nothing from them; look at some (`webrl view`), and "

@@ -62,9 +62,9 @@ def check_settings(config: RunConfig) -> None:
     if len(suites) > 1:
         if alone := [suite.name for suite in suites if not suite.can_mix]:
             raise UsageError(
-                f"tasks.suite=[{', '.join(names)}]: {alone[0]!r} is not mixed with other suites: its sites are held "
-                "and reset for the whole of a stage, minutes each time, while the others' episodes would wait; use a "
-                "separate run for it"
+                f"tasks.suite=[{', '.join(names)}]: {alone[0]!r} cannot be mixed with other suites: it holds "
+                "and resets its sites for a whole stage, minutes each time, while the others' episodes would wait; use "
+                "a separate run for it"
             )
         if tasks.num_seed_tasks < len(suites):
             raise UsageError(

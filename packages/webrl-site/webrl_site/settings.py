@@ -213,7 +213,7 @@ class WebConfig(SuiteConfig):
         if wrong := [name for name, value in beside.items() if value]:
             raise ValueError(f"{wrong[0]} cannot be combined with serve: every episode has a fresh server of its own")
         if len(self.hosts) > 1 or any(urlsplit(url).scheme != "http" for url in self.start_urls):
-            raise ValueError("with serve all start_urls are on one http:// host and port, for which each server stands")
+            raise ValueError("serve needs all start_urls on one http:// host and port")
         return self
 
     def absolute(self, address: str) -> str:

@@ -111,7 +111,7 @@ def start(folder: Path, port: int, workers: int) -> State:
     if not (folder / LOCK).exists() and any(folder.iterdir()):
         raise UsageError(f"--folder {str(folder)!r} holds other files; an arena needs a new or empty folder")
     if state := find(folder):
-        raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
+        raise StageError(f"an arena is already running: {state.url} (process {state.pid}); `webrl arena down` stops it")
     _wait_for_the_dead(folder)
     with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
@@ -182,7 +182,7 @@ def _wait_for_the_dead(folder: Path) -> None:
     try:
         FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
     except Timeout:
-        raise StageError(f"another process starts or ends an arena in {str(folder)!r}; wait for it") from None
+        raise StageError(f"another process is starting or stopping an arena in {str(folder)!r}; wait for it") from None
 
 
 def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:

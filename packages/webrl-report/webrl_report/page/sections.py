@@ -207,7 +207,7 @@ def replay(run: RunFacts) -> Section:
     section = Section("replay", "Replay", "The phase's own steps are all trained on; earlier successes may join them.")
     low, high = (run.option(f"replay.perplexity_{edge}") for edge in ("low", "high"))
     if isinstance(low, int | float) and isinstance(high, int | float):
-        section.text += f" Their perplexity must be from {plain(low)} to {plain(high)}, under the actor that the phase begins with."
+        section.text += f" Their perplexity must be from {plain(low)} to {plain(high)}, under the phase's first actor."
     reasons = [(phase, phase.counts("replay").get("history") or {}) for phase in run.phases]
     why = list(dict.fromkeys(name for _, counts in reasons for name in counts))
     if why:
@@ -264,13 +264,9 @@ def judge(run: RunFacts) -> Section:
                 shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
     elif known:
-        section.lacks = (
-            f"{len(known)} episodes were judged; none has a reward from the environment to compare with."
-        )
+        section.lacks = f"{len(known)} episodes were judged; none has a reward from the environment to compare with."
     elif num := sum(num_judged(phase) for phase in run.phases):
-        section.lacks = (
-            f"{num} episodes were judged, but they are not in this folder, so the labels cannot be checked."
-        )
+        section.lacks = f"{num} episodes were judged, but they are not in this folder, so the labels cannot be checked."
     else:
         section.lacks = "Nothing has been judged."
     return section

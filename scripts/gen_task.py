@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="model name at that endpoint (default: what it serves)")
     add("--setting", action="append", default=[], dest="settings", metavar="CONFIG|key=value", help=_SETTING)
     add("--run", type=Path, metavar="DIR", help="run folder to work on (default: the newest)")
-    add("--phase", type=count, metavar="N", help="phase of the run (default: the first in which it is due)")
+    add("--phase", type=count, metavar="N", help="phase of the run (default: the first that needs this stage)")
     add("--seed", type=int, metavar="N", help="seed of the draw (default: the config's, 0)")
     add("--dry-run", action="store_true", help="say what would be done, do nothing (default: off)")
     add("-v", "--verbose", action="store_true", help="log every detail (default: off)")

@@ -199,7 +199,7 @@ def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tm
 def test_a_text_model_refuses_an_image_by_name(folder):
     async def show(model):
         assert model.eyes is None
-        with pytest.raises(ModelError, match="reads text alone: it cannot be shown an image"):
+        with pytest.raises(ModelError, match="reads text only: it cannot be shown an image"):
             await model.generate([1, 2], SAMPLING, b"png")
 
     run(folder, show)

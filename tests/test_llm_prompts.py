@@ -74,7 +74,7 @@ def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_pa
     assert prompt_of(load_tokenizer(str(tmp_path / "examples"))) == "brief"
     config = tmp_path / "examples" / "tokenizer_config.json"
     config.write_text(config.read_text().replace('"brief"', '"of 2030"'))
-    with pytest.raises(ModelError, match=r"webrl_prompt='of 2030' is no prompt of this version; set models\.prompt"):
+    with pytest.raises(ModelError, match=r"webrl_prompt='of 2030' is not a known prompt; set models\.prompt"):
         build(load_tokenizer(str(tmp_path / "examples")), prompt="auto")
 
 
@@ -145,7 +145,7 @@ def test_oldest_history_gives_way_where_it_alone_is_too_long_and_rounds_keep_the
 
 
 def test_the_prompt_of_the_released_format_is_its_own():
-    with pytest.raises(UsageError, match="models: prompt=brief goes with prompt_format=chat"):
+    with pytest.raises(UsageError, match="models: prompt=brief needs prompt_format=chat"):
         load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
     with pytest.raises(UsageError, match="prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400"):
         load_config(None, ["models.prompt=rounds", "models.max_prompt_tokens=99"])

@@ -158,7 +158,7 @@ def test_weights_are_known_by_what_they_are_not_by_where_they_lie(tmp_path):
 
 
 def test_missing_vllm_is_a_clear_error():
-    with pytest.raises(ModelError, match="is no executable"):
+    with pytest.raises(ModelError, match="is not an executable"):
         find_python(EngineConfig(vllm_python="/no/such/python"))
 
 

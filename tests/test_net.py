@@ -119,7 +119,7 @@ WHOLE = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi"
         (b"POST / HT", [b""]),
         (b"POST / HTTP/1.1\r\nHost: localhost\r\n", [b""]),
         (WHOLE + WHOLE[:30], [b"200 OK", b"hi"]),
-        (WHOLE[:-1], [b"408", b"the body was not there within 0.3 s"]),
+        (WHOLE[:-1], [b"408", b"the body did not arrive within 0.3 s"]),
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, [b"413", b"at most 100"]),
         (b"\x00\xff\r\n\r\n", [b"400"]),
     ],

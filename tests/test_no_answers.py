@@ -31,7 +31,7 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
         command = ["label", "--run", str(config.run_dir), "--phase", "0"]
         assert cli.main(command) == 1
         said = capsys.readouterr().err.splitlines()
-        assert f"webrl: {folder.labels}: none of 2 trajectories could be judged, the first: " in said[-1]
+        assert f"webrl: {folder.labels}: none of 2 episodes could be judged; the first: " in said[-1]
         assert not folder.is_done("label")
         assert [label.reward for label in read_labels(folder.labels).values()] == [None, None]
         server.answer = lambda *_: "YES"

@@ -207,7 +207,7 @@ def test_labels_that_are_all_alike_are_warned_of(tmp_path, caplog, reward, word)
     write_records(file, [make_trajectory(n, "", env_reward=reward) for n in range(20)])
     config = RunConfig(label=LabelConfig(judge="environment"), tasks=TasksConfig(source="fixed"))
     label_file(config, file, tmp_path / "labels.jsonl")
-    assert f"all 20 trajectories are labelled {word}" in caplog.text
+    assert f"all 20 episodes are labelled {word}" in caplog.text
 
 
 def test_the_environment_judges_no_generated_tasks():

@@ -79,7 +79,7 @@ _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
             "'old' has api_version 0, and this webrl takes 1"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
-    "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, no subclass of"),
+    "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, not a subclass of"),
     "other": ({"other": "webrl_toy:Toy"}, "\n", "other", "'other' calls it 'toy'"),
 }  # fmt: skip
 

@@ -172,7 +172,7 @@ def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
     [
         ("- a list", "expected a mapping of sites"),
         ("shopping: one text", "expected a mapping of sites"),
-        ("shopping:\n  - on_page: '('", "is no regular expression"),
+        ("shopping:\n  - on_page: '('", "is not a regular expression"),
         ("shopping:\n  - on_page: 'no group'", "has 0 groups"),
         ("shopping:\n  - 5", "a rule is a text or"),
         ("a: [", "not valid YAML"),

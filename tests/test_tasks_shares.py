@@ -61,5 +61,5 @@ def test_a_phase_takes_the_rates_of_the_labels_before_it(tmp_path) -> None:
 
 
 def test_shares_go_with_fresh_tasks_alone() -> None:
-    with pytest.raises(UsageError, match=r"tasks: shares=learnability goes with source=fresh, not curriculum; see gen"):
+    with pytest.raises(UsageError, match=r"tasks: shares=learnability needs source=fresh, not curriculum; see gen"):
         load_config("demo", ["tasks.shares=learnability"])

@@ -253,7 +253,7 @@ def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):
     text = save_tiny_model(tmp_path / "text")
     with pytest.raises(ModelError, match=rf"rollout.image_size=96: model {str(text)!r} has no vision"):
         check_inputs(seeing_config(text, tmp_path), ("rollout",))
-    with pytest.raises(ModelError, match=r"would be shown the page's text alone: set rollout.image_size"):
+    with pytest.raises(ModelError, match=r"would see only the page's text: set rollout.image_size"):
         check_inputs(load_config(find_config("demo"), [f"models.actor={folder}", f"runs_dir={tmp_path}"]), ("rollout",))
     arguments = ["sft", "demo", f"models.actor={folder}", f"runs_dir={tmp_path}", *SEEING, "sft.lora_rank=4"]
     assert main([*arguments, "--data", str(tmp_path)]) == 2

@@ -69,7 +69,7 @@ def paired_difference(both: int, first: int, second: int, neither: int) -> tuple
     """
     num = both + first + second + neither
     if not num:
-        raise ValueError("a paired difference needs one task at least")
+        raise ValueError("a paired difference needs at least one task")
     rates = (both + first) / num, (both + second) / num
     (low1, high1), (low2, high2) = (wilson_interval(n, num) for n in (both + first, both + second))
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)

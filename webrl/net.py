@@ -89,7 +89,7 @@ def names_loopback(host_header: str | None) -> bool:
 def check_port(port: int) -> None:
     """Raises UsageError if this is not a port."""
     if not 0 <= port <= 65535:
-        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
+        raise UsageError(f"--port {port}: ports are 1 to 65535; 0 picks a free one")
 
 
 def check_address(host: str, port: int, token: str | None, variable: str) -> None:
@@ -191,7 +191,7 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
                 if len(body) > max_bytes:
                     raise BodyError(413, f"a body has at most {max_bytes} bytes")
     except TimeoutError:
-        raise BodyError(408, f"the body was not there within {REQUEST_TIMEOUT_S:g} s") from None
+        raise BodyError(408, f"the body did not arrive within {REQUEST_TIMEOUT_S:g} s") from None
     return bytes(body)
 
 

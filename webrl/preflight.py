@@ -47,7 +47,7 @@ def check_settings(config: RunConfig, source: str) -> None:
     if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
         raise UsageError(
             f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
-            "instructions that were written for it"
+            "generated instructions"
         )
     rollout, strategy = config.rollout, config.replay.strategy
     if config.actor.objective == "grpo" and config.num_phases:

@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gen-tasks": ("write new instructions from each site's last failures", ("generate", "models")),
     "filter-tasks": (
-        "drop duplicates, infeasible tasks, and those too easy or too hard for the critic",
+        "drop duplicates, infeasible tasks, and what the critic finds too easy or too hard",
         ("filter", "generate", "tasks", "models"),
     ),
     "rollout": ("attempt the tasks in a real browser", ("rollout", "tasks", "models")),
-    "label": ("judge the trajectories with the outcome reward model", ("label", "models")),
+    "label": ("judge the episodes with the outcome reward model", ("label", "models")),
     "replay": ("add earlier successes inside the perplexity band", ("replay", "models")),
     "train": ("train critic, then actor", ("critic", "actor", "training", "models")),
     "accept": ("keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label")),
-    "eval": ("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks")),
+    "eval": ("measure success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks")),
     "run": ("run all stages of all phases; resumes where it stopped", ()),
 }
 """Stages by name, and `run` for all of them: what `--help` says of each, and the sections of the config that it shows;
@@ -59,7 +59,7 @@ EXTRA: dict[str, Command] = {
         after_ctrl_c="the same command resumes from the last training state that sft.save_every wrote, or starts again",
     ),
     "train-orm": Command(
-        "train the outcome reward model on labelled trajectories",
+        "train a judge (outcome reward model) on labelled episodes",
         "webrl.cli.train_orm",
         "make",
         after_ctrl_c="the same command resumes from the last training state that orm.save_every wrote, or starts again",
@@ -110,7 +110,7 @@ def find_command(name: str) -> Command:
         return EXTRA[name]
     command = plugins.load(plugins.COMMANDS, name)
     if not isinstance(command, Command):
-        raise UsageError(f"webrl {name}: {command!r:.100} is no webrl.cli.command.Command")
+        raise UsageError(f"webrl {name}: {command!r:.100} is not a webrl.cli.command.Command")
     return command
 
 

@@ -32,7 +32,7 @@ RESUMES = "the same command resumes from here"
 class Command:
     """A subcommand.
 
-    Example: `Command("browse a run's trajectories", "webrl_report.cli.view", "look", uses_torch=False)`
+    Example: `Command("browse a run's episodes", "webrl_report.cli.view", "look", uses_torch=False)`
     """
 
     help: str

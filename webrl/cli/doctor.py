@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the findings; 1 if a core piece is missing, or with `--sites` a site."""
     if args.config and not args.sites:
-        raise UsageError(f"--config {args.config} says where sites are: it goes with --sites")
+        raise UsageError(f"--config {args.config} says where sites are: it needs --sites")
     if args.sites and args.checks:
         raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
     for name in args.checks:

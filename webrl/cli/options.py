@@ -52,7 +52,7 @@ def add_config_arguments(
     )
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
     if phased:
-        parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first in which it is due)")
+        parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first that needs this stage)")
     parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the resolved config, run nothing")
 

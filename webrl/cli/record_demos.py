@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     if per_type < 1:
         raise UsageError(f"--per-type {per_type} is not a number from 1 up")
     if args.keep_all:
-        raise UsageError("--keep-all goes with --by-hand; what experts play is all kept")
+        raise UsageError("--keep-all needs --by-hand; all that experts play is kept")
     tasks = expert_tasks(config, per_type)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
     print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)

@@ -82,7 +82,7 @@ def run_all(config: RunConfig) -> int:
     # tables are not squeezed to 80 columns where there is no terminal
     width = None if sys.stdout.isatty() else 140
     console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
-    console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
+    console.print(f"run folder {config.run_dir}, phases 0 to {config.num_phases}, seed {config.seed}", highlight=False)
 
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))

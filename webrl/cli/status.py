@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="RUN",
-        help="run folder; nothing in it is touched (default: the newest below runs/)",
+        help="run folder, which is only read (default: the newest in runs/)",
     )
 
 

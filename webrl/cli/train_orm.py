@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_arguments(
         parser,
         prefer_newest=True,
-        data="judged trajectories: trajectories.jsonl with environment rewards (or a folder with one),\n"
+        data="judged episodes: trajectories.jsonl with environment rewards (or a folder with one),\n"
         "VAB result folders, or JSONL of instruction, responses, final_page, success\n"
-        "(default: trajectories and evaluation episodes of the newest run)",
+        "(default: rollouts and evaluation episodes of the newest run)",
         init="model to start from (default: models.orm)",
         out="folder of the new model (default: RUN/orm)",
         sections=("orm", "training", "label", "models"),
@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         phases = [run.phase(k) for k in range(run.last_phase() + 1)]
         data = tuple(path for phase in phases for path in (phase.trajectories, phase.eval) if path.is_file())
         if not data:
-            raise UsageError(f"{run.path} holds no trajectories; name judged data with --data")
+            raise UsageError(f"{run.path} has no episodes; name judged data with --data")
     paths = TrainingPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
@@ -65,7 +65,7 @@ def describe_report(report: dict[str, Any]) -> list[str]:
     figures = report.get("heldout")
     if not figures:
         return lines
-    lines.append(f"heldout: {figures['num']} trajectories, {figures['num_success']} successes")
+    lines.append(f"held out: {figures['num']} episodes, {figures['num_success']} successes")
     for key in ("accuracy", "balanced_accuracy", "precision", "recall", "auc"):
         figure = figures[key]
         if figure["value"] is not None:
@@ -74,5 +74,5 @@ def describe_report(report: dict[str, Any]) -> list[str]:
     for site in undecided_sites(figures["by_site"]):
         n = figures["by_site"][site]
         right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"
-        lines.append(f"  {site}: {right}, no better than one answer for all")
+        lines.append(f"  {site}: {right}, no better than a constant")
     return lines

@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
-    """Run the train stage of a phase (default: the first in which it is due), on all processes of the job."""
+    """Run the train stage of a phase (default: the first that needs this stage), on all processes of the job."""
     from webrl import phase as phases
     from webrl import stages
     from webrl.runs.folder import RunFolder, open_run

@@ -92,7 +92,7 @@ class TasksConfig(Section):
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
-    num_seed_tasks: int = Field(240, ge=1, description="the suite's own tasks, of phase 0 or of all")
+    num_seed_tasks: int = Field(240, ge=1, description="the suite's own tasks, of phase 0 or each phase (tasks.source)")
     num_eval_tasks: int = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
     num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob, arena)")
     source: Literal["curriculum", "fixed", "fresh"] = Field(
@@ -110,7 +110,7 @@ class TasksConfig(Section):
     @model_validator(mode="after")
     def _shares_are_of_fresh_tasks(self) -> Self:
         if self.shares != "even" and self.source != "fresh":
-            raise ValueError(f"shares={self.shares} goes with source=fresh, not {self.source}; see generate.shares")
+            raise ValueError(f"shares={self.shares} needs source=fresh, not {self.source}; see generate.shares")
         return self
 
 
@@ -148,7 +148,7 @@ class ModelsConfig(PromptLimit):
     @model_validator(mode="after")
     def _prompts_are_of_the_chat_formats(self) -> Self:
         if self.prompt != "auto" and self.prompt_format == "webrl":
-            raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
+            raise ValueError(f"prompt={self.prompt} needs prompt_format=chat or chat_history_last; leave it out")
         if self.prompt == "rounds" and self.max_prompt_tokens < 2400:
             raise ValueError("prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400 at least")
         return self
@@ -242,7 +242,7 @@ class FilterConfig(Section):
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
     max_tasks: int | None = Field(
-        None, ge=1, description="at most this many kept in all, evenly over those that pass; none: all"
+        None, ge=1, description="keep at most this many, evenly over those that pass; none: all"
     )
 
     @model_validator(mode="after")
@@ -278,12 +278,12 @@ class RolloutConfig(SamplingConfig):
     image_size: int | None = Field(
         None,
         ge=0,
-        description="a vision-language actor is shown the saved screenshot, its longer side at most so many pixels "
-        "(0: as it is); none: the actor reads the page's text alone (docs/eyes.md)",
+        description="a vision-language actor sees the saved screenshot, its longer side at most this many pixels "
+        "(0: unchanged); none: the actor reads only the page's text (docs/eyes.md)",
     )
     show_text: bool = Field(
         True,
-        description="false: the page's text is withheld from an actor that sees; it is shown the screenshot alone, "
+        description="false: a vision-language actor sees only the screenshot, not the page's text, "
         "at its own size (image_size=0), and answers by coordinates",
     )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
@@ -376,7 +376,7 @@ class LabelConfig(PromptLimit):
     @model_validator(mode="after")
     def _system_text_is_an_orms(self) -> Self:
         if self.system_prompt and self.judge != "orm":
-            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it goes with judge=orm")
+            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it needs judge=orm")
         return self
 
 
@@ -385,7 +385,7 @@ class ReplayConfig(Section):
 
     strategy: Literal["perplexity", "all", "none"] = Field("perplexity", description="what to replay; none: nothing")
     demos: tuple[_Data, ...] = Field(
-        (), description="what the buffer begins with (paper: the start's demonstrations), as `webrl sft` reads it"
+        (), description="demonstrations to imitate in every batch; with actor.imitation=0 the buffer starts with them"
     )
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
@@ -508,7 +508,7 @@ class AcceptConfig(Section):
     alpha: Fraction = Field(
         0.1,
         gt=0,
-        description="largest chance that an update which is no worse is refused",
+        description="chance, at most, of refusing an update that is not worse",
     )
 
 
@@ -560,7 +560,7 @@ class EvaluateConfig(Section):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         found: tuple[float, ...] = read((value,) if is_number else value)
         if len(set(found)) < len(found):
-            raise ValueError(f"{list(found)}: each once")
+            raise ValueError(f"{list(found)}: name each once")
         return found
 
 

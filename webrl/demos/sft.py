@@ -127,7 +127,7 @@ def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: P
         for index, step in enumerate(trajectory.steps):
             place = f"{trajectory.trajectory_id}:{index}"
             if not step.action.strip():
-                problems.add("unreadable_action", place, f"answer {step.response!r:.80} is no action; left out")
+                problems.add("unreadable_action", place, f"answer {step.response!r:.80} is not an action; left out")
                 continue
             if step.action.startswith("noop("):
                 problems.add("wait", place, "a wait tells of a slow machine, not of the task; left out")

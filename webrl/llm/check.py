@@ -64,8 +64,8 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     rows, largest = len(model.get_input_embeddings().weight), max(ids)
     if largest >= rows:
         raise ModelError(
-            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: put the "
-            "tokenizer there that the model was trained with, or let the model grow and train it: "
+            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: restore "
+            "the tokenizer that the model was trained with, or resize the model and train it: "
             "model.resize_token_embeddings(len(tokenizer))"
         )
 
@@ -147,7 +147,7 @@ def _headers(name: str, file: Path) -> dict[str, Any]:
         )
     with file.open("rb") as start:
         if start.read(len(_LFS)) == _LFS:
-            raise ModelError(f"{file} is a pointer of Git LFS in the place of the weights; run `git lfs pull` there")
+            raise ModelError(f"{file} is a Git LFS pointer instead of the weights; run `git lfs pull` there")
     try:
         with safe_open(file, "pt") as opened:
             return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118

@@ -67,8 +67,8 @@ class Eyes:
         config = config_of(name)
         if config.model_type not in _TOKEN_TYPES:
             raise ModelError(
-                f"model {name!r} is of type {config.model_type!r}, with which screenshots have not been tried; those "
-                f"that work: {', '.join(sorted(_TOKEN_TYPES))}"
+                f"model {name!r} has type {config.model_type!r}, which was not tried with screenshots; those that "
+                f"work: {', '.join(sorted(_TOKEN_TYPES))}"
             )
         if getattr(config.get_text_config(), "conv_bias", False):
             raise ModelError(

@@ -158,7 +158,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
         if keys:
             raise ModelError(
                 f"model {name!r} {what} in the {kind} that its config.json describes: config and weights are not of "
-                "the same model, or a file is lacking; copy the folder again, or save it again with "
+                "the same model, or a file is missing; copy the folder again, or save it again with "
                 "save_pretrained(FOLDER)"
             )
 
@@ -237,7 +237,7 @@ def _refuse_vision(name: str, config: Any) -> None:
     """Raise ModelError if the config is of a vision-language model that is no text model as well."""
     if hasattr(config, "vision_config") and config.model_type not in _WITH_TEXT_HALF:
         raise ModelError(
-            f"model {name!r} is a vision-language model, and would be shown the page's text alone: set "
+            f"model {name!r} is a vision-language model, and would see only the page's text: set "
             "rollout.image_size (docs/eyes.md; webrl grpo: image_size), or take a text model"
         )
 
@@ -492,7 +492,7 @@ def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
     """
     name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
     if name not in get_args(PromptName):
-        raise ModelError(f"tokenizer_config.json: {_KEY}={name!r:.80} is no prompt of this version; set models.prompt")
+        raise ModelError(f"tokenizer_config.json: {_KEY}={name!r:.80} is not a known prompt; set models.prompt")
     return cast("PromptName", name)
 
 

@@ -90,7 +90,7 @@ def shrink(png: bytes, size: int) -> bytes:
     try:
         image = open_picture(png)
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
+        raise ValueError(f"the screenshot is not a readable image: {error}") from None
     text = PngImagePlugin.PngInfo()
     text.add_text(_PAGE, "{}x{}".format(*image.size))
     if size:

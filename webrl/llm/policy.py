@@ -83,7 +83,7 @@ class ModelPolicy:
         """
         models, rollout, eyes = self._config.models, self._config.rollout, self._model.eyes
         if eyes is None and turn.screenshot is not None:
-            raise StageError("rollout.image_size: this policy reads text alone; open it with open_policy")
+            raise StageError("rollout.image_size: this policy reads text only; open it with open_policy")
         if eyes is not None and turn.screenshot is None:
             raise StageError(f"step {len(turn.history)}: there is no screenshot, which rollout.image_size asks for")
         goal, past, page = turn.instruction, turn.history, turn.observation

@@ -170,7 +170,7 @@ def decode_action(tokenizer: Any, ids: Sequence[int], end_ids: Iterable[int]) ->
 def refuse_image(name: str, image: bytes | None) -> None:
     """Raises ModelError: an image for a text model."""
     if image is not None:
-        raise ModelError(f"model {name!r} reads text alone: it cannot be shown an image")
+        raise ModelError(f"model {name!r} reads text only: it cannot be shown an image")
 
 
 def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:

@@ -143,7 +143,7 @@ def agreement_text(phase: Summary) -> str:
     text = f"right by the environment's reward: {_share(right, found['num'])}{balance}"
     sites = found.get("by_site", {})
     undecided = undecided_sites(sites)
-    return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
+    return f"{text}, no better than a constant on {len(undecided)} of {len(sites)} sites" if undecided else text
 
 
 def groups_text(phase: Summary) -> str:

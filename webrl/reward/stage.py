@@ -53,12 +53,10 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     }
     if counts["num_unjudged"] and not counts["num_labelled"]:
         reason = next(label.error for label in known.values())
-        raise JudgeError(
-            f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
-        )
+        raise JudgeError(f"{labels}: none of {counts['num_unjudged']} episodes could be judged; the first: {reason}")
     if counts["num_labelled"] >= _FEW and counts["num_success"] in (0, counts["num_labelled"]):
         logger.warning(
-            "all %d trajectories are labelled %s: an update learns nothing from them; look at some (`webrl view`), and "
+            "all %d episodes are labelled %s: an update learns nothing from them; look at some (`webrl view`), and "
             "train a judge on this model's own if they are wrong (`webrl train-orm --data %s`)",
             counts["num_labelled"], "successes" if counts["num_success"] else "failures", labels.parent,
         )  # fmt: skip
@@ -71,7 +69,7 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
         share = f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {accuracy['num']} labels"
         raise JudgeError(
             f"{labels}: {share} are right by the environment's reward (worst: {shown}), fewer than "
-            f"label.min_agreement={config.label.min_agreement}; train a judge on this model's own trajectories "
+            f"label.min_agreement={config.label.min_agreement}; train a judge on this model's own episodes "
             f"(`webrl train-orm --data {labels.parent}`), and start a run with it as models.orm"
         )
     if groups:
@@ -101,7 +99,7 @@ def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, t
         async with open_model(config.models.orm, config.label.engine, config.models) as model:
             return await label_trajectories(trajectories, model, config.label, labels, on_label=show)
 
-    with progress(total or None, "label", "trajectories") as bar:
+    with progress(total or None, "label", "episodes") as bar:
         return asyncio.run(work(bar))
 
 

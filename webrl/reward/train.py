@@ -102,5 +102,5 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
 
             return list(await asyncio.gather(*(one(e) for e in examples)))
 
-    with progress(len(examples), "judge held-out", "trajectories", leave=False) as bar:
+    with progress(len(examples), "judge held-out", "episodes", leave=False) as bar:
         return asyncio.run(work(bar))

@@ -176,7 +176,7 @@ class Browser:
         self.port = await asyncio.to_thread(_listening_port, self._folder)
         if not self.port:
             await self.close()
-            raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
+            raise BrowserError(f"{executable} opened no DevTools port within {LAUNCH_TIMEOUT_S} s")
         if self.max_page_mb:
             self._watching = asyncio.create_task(self._watch(self._folder, self.max_page_mb))
 
@@ -197,12 +197,12 @@ class Browser:
         try:
             context: BrowserContext = await self._browser.new_context(accept_downloads=False, **options)
         except Error as error:
-            raise BrowserError(f"the browser has gone: {first_line(error)}") from None
+            raise BrowserError(f"the browser is gone: {first_line(error)}") from None
         except Exception as error:
             if "Connection closed" not in str(error):
                 raise
             self._lost = True  # the driver has gone; Playwright raises a plain Exception and does not note it
-            raise BrowserError(f"the browser's driver has gone: {first_line(error)}") from None
+            raise BrowserError(f"the browser's driver is gone: {first_line(error)}") from None
         return context
 
     def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:

@@ -370,7 +370,7 @@ class BrowserEnv:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
                 raise
-            raise BrowserError(f"{site.url} is no page: a download, or an empty answer ({first_line(error)})") from None
+            raise BrowserError(f"{site.url} is a download or empty, not a page ({first_line(error)})") from None
         self._loaded_url = self.page.url
 
     async def _look(self, horizon_ms: int) -> tuple[Observation, Verdict]:

@@ -224,7 +224,7 @@ class RayWorker(WorkerHandle):
 
         self.failed = True
         if self._actor is not None:
-            logger.warning("a browser worker on Ray is replaced; has the cluster a free CPU for each?")
+            logger.warning("a browser worker on Ray is replaced; does the cluster have a free CPU for each?")
             ray.kill(self._actor)
 
     async def close(self) -> None:

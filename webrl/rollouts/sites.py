@@ -195,7 +195,7 @@ def open_site(task: Task) -> Site:
         in_miniwob = task.start_url.startswith(f"{miniwob_root().as_uri()}/")
         if urlsplit(task.start_url).scheme not in ("http", "https", "data", "about") and not in_miniwob:
             raise DataError(
-                f"task {task.task_id!r}: start_url {task.start_url!r:.200} is no address such as http://host/path "
+                f"task {task.task_id!r}: start_url {task.start_url!r:.200} is not an address such as http://host/path "
                 "(where its suite has them in its config, the task's site must begin with the suite's name)"
             )
         return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))

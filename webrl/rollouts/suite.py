@@ -307,16 +307,16 @@ def _load(group: str, name: str) -> Suite:
     except UsageError as error:
         raise type(error)(f"tasks.suite: {error}") from error
     if not (isinstance(made, type) and issubclass(made, Suite)):
-        raise UsageError(f"tasks.suite: {name!r} is {made!r:.100}, no subclass of webrl.rollouts.suite.Suite")
+        raise UsageError(f"tasks.suite: {name!r} is {made!r:.100}, not a subclass of webrl.rollouts.suite.Suite")
     version = getattr(made, "api_version", None)
     if version != API_VERSION:
         raise UsageError(
-            f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a version "
-            f"of its package ({made.__module__.partition('.')[0]}) that goes with it"
+            f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a "
+            f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
     suite = made()
     if group == plugins.SUITES and suite.name != name:
-        raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; both names must be one")
+        raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; the names must match")
     return suite
 
 

@@ -178,14 +178,14 @@ def require_run(path: Path) -> RunFolder:
     """Return the run folder of that path.
 
     Raises:
-        UsageError: it is no run folder.
+        UsageError: it is not a run folder.
         StageError: its settings are lost.
     """
     folder = RunFolder(path)
     if not path.is_dir():
-        raise UsageError(f"{str(path)!r} is {'a file' if path.exists() else 'not there'}; name a run folder")
+        raise UsageError(f"{str(path)!r} {'is a file' if path.exists() else 'does not exist'}; name a run folder")
     if not folder.config.is_file() and folder.last_phase() < 0:
-        raise UsageError(f"{str(path)!r} is no run folder: it has neither config.yaml nor phase_00")
+        raise UsageError(f"{str(path)!r} is not a run folder: it has neither config.yaml nor phase_00")
     _check_whole(folder)
     return folder
 

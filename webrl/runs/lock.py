@@ -77,7 +77,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
                     lock.acquire(timeout=_DYING_S)
             except Timeout:
                 who = _describe(_read_holder(folder))
-                raise StageError(f"{what} is in use by {who}; wait for it, end it, or choose another name") from None
+                raise StageError(f"{what} is in use by {who}; wait for it, stop it, or choose another name") from None
             except OSError as error:
                 fix = "; its disk has no flock: choose a `runs_dir` on another disk" if error.errno in _NO_FLOCK else ""
                 raise StageError(f"cannot lock {what}: {error.strerror or error}{fix}") from None

@@ -144,7 +144,7 @@ def _read_rule(rule: Any, where: str) -> Rule:
     try:
         pattern = re.compile(rule["on_page"])
     except re.error as error:
-        raise UsageError(f"{where}: {rule['on_page']!r} is no regular expression: {error}") from None
+        raise UsageError(f"{where}: {rule['on_page']!r} is not a regular expression: {error}") from None
     if pattern.groups != 1:
         raise UsageError(f"{where}: {rule['on_page']!r} has {pattern.groups} groups; it needs one, around the name")
     return pattern

@@ -48,7 +48,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
             assert not staff.session.database.exists()
             staff.http.base_url = httpx.URL(again.state.url)
             assert staff.http.get("/").status_code == 403  # another arena's cookie
-            with pytest.raises(StageError, match="an arena runs already"):
+            with pytest.raises(StageError, match="an arena is already running"):
                 running.start(arena.folder, 0, 1)
     assert running.find(arena.folder) is None
     assert not again.state.alive

@@ -124,7 +124,7 @@ def test_task_types_are_chosen_by_name_and_kept_to_their_split():
     assert [task.site for task in one] == ["arena.shop.price"] * 5
     with pytest.raises(UsageError, match=r"'arena\.shop\.prize'.*nearest is 'arena\.shop\.price'"):
         seed_tasks(_config(train_sites=("arena.shop.prize",)))
-    with pytest.raises(UsageError, match=r"'arena\.shop\.dearest' belongs into tasks\.heldout_sites"):
+    with pytest.raises(UsageError, match=r"'arena\.shop\.dearest' belongs in tasks\.heldout_sites"):
         seed_tasks(_config(train_sites=("arena.shop.dearest",)))
 
 

@@ -210,5 +210,5 @@ def _chosen(names: Sequence[str], *, held_out: bool) -> tuple[Template, ...]:
             raise UsageError(f"unknown task type {name!r} of the arena; the nearest is {nearest[0]!r}")
         if by_type()[name].held_out != held_out:
             where = "tasks.heldout_sites" if not held_out else "tasks.train_sites"
-            raise UsageError(f"task type {name!r} belongs into {where}")
+            raise UsageError(f"task type {name!r} belongs in {where}")
     return tuple(by_type()[name] for name in names) or tuple(t for t in all_templates() if t.held_out == held_out)

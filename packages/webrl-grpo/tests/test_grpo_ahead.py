@@ -241,7 +241,7 @@ def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, 
     for given, is_told in (([], False), (["vllm_server_url=http://h:1"], True), (["--vllm-mode", "server"], True)):
         assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options, *given]) == 2
         said = capsys.readouterr().err
-        assert "vllm_python '/no/such/python' is no executable" in said
+        assert "vllm_python '/no/such/python' is not an executable" in said
         assert ("vllm_mode and vllm_server_url change nothing" in said) is is_told
     assert not (tmp_path / "out").exists()
 

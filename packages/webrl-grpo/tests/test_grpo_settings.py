@@ -103,13 +103,13 @@ def test_rewards_and_lists_on_the_command_line():
     [
         ("num_generations=1", "num_generations = 1: a group of one has no advantage"),
         ("temprature=1", "unknown key 'temprature'; did you mean 'temperature'?"),
-        ("generation_batch_size=6", "generation_batch_size 6 is no whole number of groups (num_generations 4)"),
-        ("rewards={outcome: 0}", "one weight at least must differ from 0"),
+        ("generation_batch_size=6", "generation_batch_size 6 is not a whole number of groups (num_generations 4)"),
+        ("rewards={outcome: 0}", "at least one weight must differ from 0"),
         ("rewards={outcome: .nan}", "rewards.outcome = nan"),
         ("rewards={outcom: 1}", "Input should be 'outcome'"),
         ("dataset_size=1", "dataset_size 1 x num_generations 4 are fewer than 8"),
         ("max_completion_length=5000", "leaves no room for a prompt"),
-        ("system_prompt=Hello", "system_prompt goes with prompt_format=browsergym"),
+        ("system_prompt=Hello", "system_prompt needs prompt_format=browsergym"),
         (
             "--image-size 512 --use-vllm",
             "image_size 512 with use_vllm: screenshots go through the engine of this process",
@@ -129,11 +129,11 @@ def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["vllm_extra_args=--seed 3"], "the command line: vllm_extra_args goes with use_vllm=true"),
-        (["--vllm-extra-args", "x"], "the command line: vllm_extra_args goes with use_vllm=true"),
+        (["vllm_extra_args=--seed 3"], "the command line: vllm_extra_args needs use_vllm=true"),
+        (["--vllm-extra-args", "x"], "the command line: vllm_extra_args needs use_vllm=true"),
         (["temprature=1"], "the command line: unknown key 'temprature'; did you mean 'temperature'?"),
         (["--model-id", "m", "rewards={outcom: 1}"], "the command line: rewards.outcom"),
-        (["own.yaml", "seed=1"], "own.yaml: vllm_python goes with use_vllm=true"),
+        (["own.yaml", "seed=1"], "own.yaml: vllm_python needs use_vllm=true"),
         (["own.yaml", "vllm_python=null", "max_staleness=1"], "own.yaml and the command line: max_staleness 1"),
         (["own.yaml", "vllm_python=null", "max_steps=-1"], "the command line: max_steps = -1"),
     ],
@@ -162,7 +162,7 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
         "--image-size 512": f"image_size=512: model {str(folder)!r} has no vision",
         "--fallback-action wait": "fallback_action = 'wait': Not an action",
         "--max-seq-length 4096": "max_seq_length 4096: model",
-        f"--resume-from-checkpoint {tmp_path}": "is no checkpoint-N folder",
+        f"--resume-from-checkpoint {tmp_path}": "not a checkpoint-N folder",
     }.items():
         assert said in refused(capsys, *small(folder), *option.split())
     assert not (tmp_path / "out").exists()

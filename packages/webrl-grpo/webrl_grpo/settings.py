@@ -58,7 +58,7 @@ class GrpoSettings(Section):
     )
     envs_per_worker: int = Field(8, ge=1, description="pages per browser process")
     observation: Literal["axtree", "dom", "html", "none"] = Field(
-        "axtree", description="text form of the page; none: the model is shown its screenshot alone"
+        "axtree", description="text form of the page; none: the model sees only the screenshot"
     )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
         None, description="size of pages in CSS pixels, 1280x720, and of their screenshots; none: the task's own"
@@ -66,7 +66,7 @@ class GrpoSettings(Section):
     image_size: int | None = Field(
         None,
         ge=0,
-        description="the model sees a screenshot, whose longer side is at most so many pixels (0: as many as it has); "
+        description="the model sees a screenshot, whose longer side is at most this many pixels (0: unchanged); "
         "none: 512 for a vision-language model, no screenshot for others",
     )
     fallback_action: str = Field("noop()", description="carried out instead of an answer that is not an action")
@@ -76,7 +76,7 @@ class GrpoSettings(Section):
         description="browsergym: that of the public scripts (past steps, errors, clickable elements, page); the "
         "others as models.prompt_format of `webrl run`",
     )
-    system_prompt: str | None = Field(None, description="replaces ours; goes with prompt_format=browsergym")
+    system_prompt: str | None = Field(None, description="replaces ours; needs prompt_format=browsergym")
     history_steps: int = Field(4, ge=0, description="past steps shown (prompt_format browsergym)")
     max_page_chars: int = Field(2000, ge=1, description="the page's text is cut there (prompt_format browsergym)")
     max_seq_length: int = Field(4096, ge=32, description="tokens of a prompt and its answer")
@@ -176,7 +176,7 @@ class GrpoSettings(Section):
     @classmethod
     def _check_weights(cls, value: dict[str, float]) -> dict[str, float]:
         if not any(value.values()):
-            raise ValueError("one weight at least must differ from 0, such as {outcome: 1}")
+            raise ValueError("at least one weight must differ from 0, such as {outcome: 1}")
         return value
 
     @model_validator(mode="after")
@@ -193,7 +193,7 @@ class GrpoSettings(Section):
             )
         for name in ("vllm_python", "vllm_extra_args"):
             if getattr(self, name) and not self.use_vllm:
-                raise ValueError(f"{name} goes with use_vllm=true")
+                raise ValueError(f"{name} needs use_vllm=true")
         if self.max_staleness and (self.temperature != 1 or self.top_p != 1 or self.top_k):
             raise ValueError(
                 f"max_staleness {self.max_staleness} with temperature {self.temperature:g}, top_p {self.top_p:g}, "
@@ -202,11 +202,11 @@ class GrpoSettings(Section):
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
-            raise ValueError("system_prompt goes with prompt_format=browsergym")
+            raise ValueError("system_prompt needs prompt_format=browsergym")
         batch, group, micro = self.episodes_per_generation, self.num_generations, self.per_device_train_batch_size
         if batch % group or batch % micro:
             raise ValueError(
-                f"generation_batch_size {batch} is no whole number of groups (num_generations {group}) and "
+                f"generation_batch_size {batch} is not a whole number of groups (num_generations {group}) and "
                 f"micro-batches (per_device_train_batch_size {micro}); such a number is {math.lcm(group, micro)}"
             )
         if self.dataset_size * group < batch:

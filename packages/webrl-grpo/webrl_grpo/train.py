@@ -92,7 +92,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if settings.vllm_server_url or (settings.use_vllm and settings.vllm_mode != "own"):
         logger.warning("vllm_mode and vllm_server_url change nothing: with use_vllm, servers are started here")
     if settings.vllm_python and shutil.which(settings.vllm_python) is None:
-        raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
+        raise UsageError(f"vllm_python {settings.vllm_python!r} is not an executable; name a Python that has vLLM")
     if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -102,7 +102,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     except ActionError as error:
         raise UsageError(f"fallback_action = {settings.fallback_action!r}: {error}") from None
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
-        raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r} is no checkpoint-N folder")
+        raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r}: not a checkpoint-N folder")
     make_tasks(settings)
     name = settings.model_name
     config = config_of(name)

@@ -213,11 +213,11 @@ def test_folders_that_are_no_run_are_refused(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", str(tmp_path / "empty")]) == 2
     assert (
-        f"webrl: '{tmp_path}/empty' is no run folder: it has neither config.yaml nor phase_00"
+        f"webrl: '{tmp_path}/empty' is not a run folder: it has neither config.yaml nor phase_00"
         in capsys.readouterr().err
     )
     assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "is not there; name a run folder" in capsys.readouterr().err
+    assert "does not exist; name a run folder" in capsys.readouterr().err
     run = build_run(tmp_path / "run", num_phases=1).path
     with pytest.raises(UsageError, match="is a folder; name a file in it"):
         write_report([run], run)
@@ -268,7 +268,7 @@ def test_newcombes_interval_is_that_of_his_paper():
     difference, low, high = paired_difference(36, 12, 2, 0)
     assert (round(difference, 4), round(low, 4), round(high, 4)) == (0.2, 0.0569, 0.3404)
     assert paired_difference(5, 0, 0, 5)[0] == 0
-    with pytest.raises(ValueError, match="one task at least"):
+    with pytest.raises(ValueError, match="at least one task"):
         paired_difference(0, 0, 0, 0)
 
 

@@ -177,7 +177,7 @@ def test_what_the_hub_refuses_is_one_line_with_the_fix(
         (("ann/agent",), {"HF_TOKEN": "hf_another"}, 1, "the token was not accepted"),
         (("bob/agent",), {}, 1, f"{hub.url}/bob/agent: the token may not write there: another owner's repository"),
         (("ann/gone",), {}, 1, f"{hub.url} cannot be reached: "),
-        (("agent",), {}, 2, "'agent' is no name of a repository; it is OWNER/NAME"),
+        (("agent",), {}, 2, "'agent' is not a repository name; write OWNER/NAME"),
     ):
         with monkeypatch.context() as patch:
             for name, value in variables.items():
@@ -190,7 +190,7 @@ def test_what_the_hub_refuses_is_one_line_with_the_fix(
     hub.repos["ann/open"], hub.private["ann/open"] = {}, False
     public = push(run, "ann/open", "--private")
     assert public.code == 2
-    assert "is there already and is public" in public.err
+    assert "already exists and is public" in public.err
     assert hub.commits == []
 
 
@@ -241,7 +241,7 @@ def test_no_weights_and_a_base_that_is_no_name_are_refused(tmp_path: Path, capsy
     run = build_run(tmp_path / "run", num_phases=0)
     shutil.copytree(ACTOR, run.phase(0).actor)
     assert cli.main(["push", str(run.path), "ann/agent", "--dry-run", "--base", str(ACTOR)]) == 2
-    assert "is no name of a model on the Hub; it is OWNER/NAME" in capsys.readouterr().err
+    assert "is not the name of a model on the Hub; write OWNER/NAME" in capsys.readouterr().err
     (run.phase(0).actor / "model.safetensors").unlink()
     assert cli.main(["push", str(run.path), "ann/agent", "--dry-run"]) == 1
     assert "no weights (model*.safetensors); name a phase that has them" in capsys.readouterr().err

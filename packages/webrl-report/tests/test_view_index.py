@@ -239,7 +239,7 @@ def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
 def test_what_is_no_attempt_gets_no_label_by_hand(run):
     gone = read(indexed(run), "0/phase_00/trajectories.jsonl/3")
     assert gone.status is Status.ENV_ERROR
-    with pytest.raises(DataError, match="p00-c: ended by env_error, which is no attempt"):
+    with pytest.raises(DataError, match="p00-c: ended by env_error, which is not an attempt"):
         set_label(run, gone, 1)
     assert not (run / HAND_LABELS).exists()
 

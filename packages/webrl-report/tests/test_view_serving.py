@@ -211,7 +211,7 @@ def test_a_label_is_for_the_trajectory_that_was_shown(client, run):
         client.get("/state")
         answer = client.post("/label", data=form | {"success": "1"})
         assert answer.status_code == 409
-        assert "is not the trajectory that was shown" in answer.text
+        assert "is not the episode that was shown" in answer.text
         assert not (run / "hand_labels.jsonl").exists()
     finally:
         path.write_bytes(before)
@@ -251,7 +251,7 @@ def test_a_run_that_goes_on_is_followed(tmp_path):
     run.mkdir()
     (run / "config.yaml").write_text("name: tiny\n")
     with viewer(run, stderr=subprocess.PIPE) as (url, process), admitted(url) as client:
-        assert "No trajectories yet" in client.get("/").text
+        assert "No episodes yet" in client.get("/").text
         write(run / "phase_00" / "trajectories.jsonl", [trajectory("p00-a", phase=0)])
         assert client.get("/state").json()["num"] == 1
         write(run / "phase_00" / "trajectories.jsonl", [trajectory("p00-b", phase=0)], "ab")
@@ -270,7 +270,7 @@ def test_what_cannot_be_shown_ends_with_one_line(tmp_path, capsys, monkeypatch):
         ([str(tmp_path / "absent")], "no such folder"),
         ([str(tmp_path / "run" / "phase_00" / "labels.jsonl")], "not a folder"),
         ([str(tmp_path)], "is not a run folder: neither config.yaml nor trajectories.jsonl"),
-        ([str(run), "--port", "70000"], "--port 70000: ports go from 1 to 65535"),
+        ([str(run), "--port", "70000"], "--port 70000: ports are 1 to 65535"),
         ([str(run), "--host", "no such host"], "cannot listen on no such host:8765"),
         ([], "no run folder below runs/"),
     ):

@@ -8,7 +8,7 @@ REPORT = Command(
     "look",
     uses_torch=False,
 )
-VIEW = Command("browse a run's trajectories, and label them by hand", "webrl_report.cli.view", "look", uses_torch=False)
+VIEW = Command("browse a run's episodes, and label them by hand", "webrl_report.cli.view", "look", uses_torch=False)
 PUSH = Command(
     "upload a run's model to the Hugging Face Hub, with card and report",
     "webrl_report.cli.push",

@@ -59,7 +59,7 @@ def check_repo_id(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id if "/" in repo_id else "")
     except HFValidationError:
-        raise UsageError(f"{repo_id!r} is no name of a repository; it is OWNER/NAME, such as 'ann/agent'") from None
+        raise UsageError(f"{repo_id!r} is not a repository name; write OWNER/NAME, such as 'ann/agent'") from None
 
 
 def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
@@ -84,7 +84,7 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
         raise UsageError(f"--phase {phase}: {str(run)!r} has phases 0 to {last}")
     found.require("train")
     if not found.actor.is_dir():
-        raise StageError(f"{found.actor}: not there, though phase {phase} was trained; name another phase with --phase")
+        raise StageError(f"{found.actor}: missing, though phase {phase} was trained; name another phase with --phase")
     return found
 
 
@@ -112,13 +112,13 @@ def write_folder(
         remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
     if base is not None and (not HUB_NAME.fullmatch(base) or Path(base).exists()):
-        raise UsageError(f"--base {base!r} is no name of a model on the Hub; it is OWNER/NAME")
+        raise UsageError(f"--base {base!r} is not the name of a model on the Hub; write OWNER/NAME")
     found = {path for pattern in MODEL_FILES for path in phase.actor.glob(pattern) if path.is_file()}
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
         raise ModelError(f"{phase.actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
     if lacking := {"config.json", "tokenizer_config.json"} - names:
-        raise ModelError(f"{phase.actor}: {', '.join(sorted(lacking))} is not there")
+        raise ModelError(f"{phase.actor}: {', '.join(sorted(lacking))} is missing")
     for path in sorted(found):
         target = out / path.name
         if link and path.suffix == ".safetensors":
@@ -168,7 +168,7 @@ def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
     try:
         address = str(api.create_repo(repo_id, private=private or None, exist_ok=True))
         if private and not api.repo_info(repo_id).private:
-            raise UsageError(f"{where} is there already and is public; leave out --private, or choose another name")
+            raise UsageError(f"{where} already exists and is public; leave out --private, or choose another name")
         api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, delete_patterns=_OUTDATED)
     except OfflineModeIsEnabled:
         raise UsageError("HF_HUB_OFFLINE is set: nothing is sent; unset it, or write the folder with --to") from None

@@ -291,7 +291,7 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
     [
         ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
         ("POST", "/step", b"{}", 422, "step: action_str"),
-        ("POST", "/reset", b"{", 422, "the body of /reset is no JSON"),
+        ("POST", "/reset", b"{", 422, "the body of /reset is not JSON"),
         ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
         ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),

@@ -283,7 +283,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
         ('{"type": "reset", "data": {"allowed_hosts": ["a,*"]}}', "not among the server's rollout.allowed_hosts"),
         (
             '{"type": "reset", "data": {"benchmark": "web", "start_url": "file:///etc/passwd"}}',
-            "is no address such as http://host/path",
+            "is not an address such as http://host/path",
         ),
         ('{"type": "reset", "data": {"upload_dir": "/"}}', "upload_dir = '/'"),
         ('{"type": "reset", "data": {"settle_cap_s": 0}}', "settle_cap_s = 0"),

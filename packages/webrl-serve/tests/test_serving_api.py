@@ -174,7 +174,7 @@ def test_the_model_says_how_it_is_to_be_asked(client):
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]},
             "messages",
-            "the model that is served reads text alone: leave the picture out",
+            "the served model reads text only: leave the picture out",
         ),
     ],
 )

@@ -63,11 +63,11 @@ def test_prompts_that_the_model_has_no_room_for_are_refused_before_it_is_loaded(
     ("arguments", "message"),
     [
         (["{run}", "--phase", "1"], "has no actor of phase 1"),
-        (["{actor}", "--phase", "1"], "is no run folder"),
+        (["{actor}", "--phase", "1"], "is not a run folder"),
         (["{run}", "rollout.engine.kind=openai"], "those servers have weights of their own"),
         (["{run}", "demo", "miniwob"], "one CONFIG at most"),
         (["{run}", "--port", "70000"], "--port 70000"),
-        (["{tmp}"], "is no run folder"),
+        (["{tmp}"], "is not a run folder"),
         (["{tmp}/nothing"], "does not exist"),
     ],
 )

@@ -98,7 +98,7 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
         (chat([PICTURE, TEXT], "and now?"), "one picture at most is read, which the last user message begins with"),
         (chat([PICTURE | {"image_url": {"url": URL, "detail": "low"}}, TEXT]), "only text is read here"),
         (image("https://example.org/a.png"), "found 'https://example.org/a.png'"),
-        (image("data:image/png;base64,aGk="), "no picture that can be read"),
+        (image("data:image/png;base64,aGk="), "not a readable image"),
         (("actions", page | {"screenshot": "aGk="}), "a picture is 'data:image/png;base64,…' (or jpeg), found 'aGk='"),
         (image(data_url(LARGE + b" " * (4 << 20))), "bytes; 4194304 are read at most"),
         (image(data_url(blank(4097, 4096))), "the picture has 4097x4096 pixels; 16777216 are read at most"),
@@ -115,7 +115,7 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
 def test_a_checkpoint_that_sees_is_served_where_the_settings_say_in_which_size(folder, tmp_path):
     found = find_checkpoint(folder, overrides=SEEING)
     assert check_context(found) == 2048
-    with pytest.raises(ModelError, match=r"would be shown the page's text alone: set rollout.image_size"):
+    with pytest.raises(ModelError, match=r"would see only the page's text: set rollout.image_size"):
         find_checkpoint(folder)
     with pytest.raises(UsageError, match=r"rollout.engine.kind=vllm: not yet with rollout.image_size"):
         find_checkpoint(folder, overrides=[*SEEING, "rollout.engine.kind=vllm"])

@@ -129,7 +129,7 @@ def test_instructions_are_read_from_jsonl_json_and_text(tmp_path):
         ({"instruction": "x", "checks": [{"url": "(a"}]}, ["i.jsonl:2", "checks.0.url = '(a'", "regular expression"]),
         ({"instruction": "x", "checks": [{"http": "/a", "path": "$["}]}, ["i.jsonl:2", "checks.0.path = '$['"]),
         ({"instruction": "x", "checks": [{"http": "/a", "equals": 1}]}, ["i.jsonl:2", "needs 'path'"]),
-        ({"instruction": "x", "checks": [{"text": "a", "equals": 1}]}, ["i.jsonl:2", "'equals' goes with"]),
+        ({"instruction": "x", "checks": [{"text": "a", "equals": 1}]}, ["i.jsonl:2", "'equals' belongs to"]),
         ({"instruction": "x", "start": "http://[::1"}, ["i.jsonl:2", "start = 'http://[::1': not a web address"]),
         ({"instruction": "x", "checks": [{"http": "//[a"}]}, ["i.jsonl:2", "checks.0.http = '//[a': not a web"]),
     ],

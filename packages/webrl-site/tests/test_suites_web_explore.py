@@ -265,7 +265,7 @@ def test_names_that_say_nothing_targets_that_are_no_page_and_addresses_with_toke
     }
     assert "/rss" not in asked
     printed = capsys.readouterr().out
-    assert f"not visited: {url}/feed: is no page (application/rss+xml)" in printed
+    assert f"not visited: {url}/feed: is not a page (application/rss+xml)" in printed
     assert f"not visited: {url}/join/***: its address holds a token" in printed
     assert TOKEN not in printed + "".join(path.read_text() for path in tmp_path.glob("site*"))
 

@@ -367,9 +367,9 @@ def test_a_folder_that_is_not_there_is_named(config_file):
     ("override", "words"),
     [
         ("rollout.web.serve.command=[serve]", ["rollout.web.serve.command", "{port}"]),
-        ("rollout.web.reset.url=http://127.0.0.1:8000/reset", ["reset does not go with serve"]),
-        ("rollout.web.database=sqlite:////tmp/a.db", ["database does not go with serve"]),
-        ("rollout.web.login.command=[a]", ["login does not go with serve"]),
+        ("rollout.web.reset.url=http://127.0.0.1:8000/reset", ["reset cannot be combined with serve"]),
+        ("rollout.web.database=sqlite:////tmp/a.db", ["database cannot be combined with serve"]),
+        ("rollout.web.login.command=[a]", ["login cannot be combined with serve"]),
         ("rollout.web.start_urls=['http://a.test/', 'http://b.test/']", ["one http:// host"]),
         ("rollout.web.train_files=[]", ["rollout.web.serve", "name rollout.web.train_files"]),
     ],

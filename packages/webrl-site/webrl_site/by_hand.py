@@ -188,7 +188,7 @@ class HumanPolicy:
         if item is None:
             self._todo.popleft()
             if self._announced.pop(frame, "") not in self._seen:
-                self._say("  not recorded: the page that something was done in has gone")
+                self._say("  not recorded: the page that you acted on is gone")
             return ""
         self._seen.add(item["id"])
         if await self._commit(frame):
@@ -261,7 +261,7 @@ def to_action(item: dict[str, Any], instruction: str, printed: set[str], trust: 
     """
     kind, name = item["kind"], item["name"]
     if item["gone"]:
-        raise GestureRejected(f"{name} has gone")
+        raise GestureRejected(f"{name} is gone")
     if kind == "refused":
         raise GestureRejected(f"{name}: {item['why']}")
     if kind == "look":

@@ -172,7 +172,7 @@ async def _problem(check: Check, end: End) -> str:
                     value = await page.evaluate(check.javascript or "")
                 except Error as error:
                     if page.is_closed() or "context was destroyed" in str(error):
-                        raise Undecided("the page has gone") from None
+                        raise Undecided("the page is gone") from None
                     return first_line(error)  # the page is not the one that the expression is for
             return _compare(check, value)
         case "sql":

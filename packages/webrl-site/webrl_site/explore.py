@@ -300,7 +300,7 @@ async def _visit(
         raise BrowserError(first_line(error)) from None
     found = parts[0]
     if found["type"] not in _PAGE_TYPES and url not in config.web.start_urls:
-        raise BrowserError(f"is no page ({found['type']})")
+        raise BrowserError(f"is not a page ({found['type']})")
     names = {bid: str(ast.literal_eval(name)) for bid, name in _NAMED.findall(observation.text)}
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for part in parts for form in part["forms"])
     told = (observation.text, forms, socket, env.refusal, url)

@@ -58,7 +58,7 @@ async def run_command(command: Sequence[str], timeout_s: float, what: str) -> st
             async with asyncio.timeout(timeout_s):
                 await process.wait()
         except TimeoutError:
-            raise SiteError(f"{where} took more than {timeout_s:g} s; ended") from None
+            raise SiteError(f"{where} took more than {timeout_s:g} s and was stopped") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -137,10 +137,10 @@ def _parse(text: str, where: str) -> State:
     try:
         state = json.loads(text)
     except ValueError:
-        raise DataError(f"{where} is no JSON; expected a storage state with 'cookies' and 'origins'") from None
+        raise DataError(f"{where} is not JSON; expected a storage state with 'cookies' and 'origins'") from None
     cookies = state.get("cookies") if isinstance(state, dict) else None
     if not isinstance(cookies, list) or not isinstance(state.get("origins", []), list):
-        raise DataError(f"{where} is no storage state: it has no lists 'cookies' and 'origins'")
+        raise DataError(f"{where} is not a storage state: it has no lists 'cookies' and 'origins'")
     for number, cookie in enumerate(cookies):
         if not isinstance(cookie, dict) or not all(isinstance(cookie.get(k), str) for k in ("name", "value", "domain")):
             raise DataError(f"{where}: cookie {number} lacks a 'name', 'value' or 'domain' of text")

@@ -98,7 +98,7 @@ class WebLogin(Deadline):
         if self.proof_text and not self.proof_url:
             raise ValueError("proof_text needs proof_url, the page that it is on")
         if self.proof_url and not ways:
-            raise ValueError("proof_url goes with a log-in: state_file, form or command")
+            raise ValueError("proof_url needs a log-in: state_file, form or command")
         return self
 
     @property
@@ -211,9 +211,9 @@ class WebConfig(SuiteConfig):
             return self
         beside = {"login": self.login.is_set, "reset": self.reset.is_set, "database": self.database}
         if wrong := [name for name, value in beside.items() if value]:
-            raise ValueError(f"{wrong[0]} does not go with serve: every episode has a server of its own, just started")
+            raise ValueError(f"{wrong[0]} cannot be combined with serve: every episode has a fresh server of its own")
         if len(self.hosts) > 1 or any(urlsplit(url).scheme != "http" for url in self.start_urls):
-            raise ValueError("with serve all start_urls are on one http:// host and port, for which each server stands")
+            raise ValueError("serve needs all start_urls on one http:// host and port")
         return self
 
     def absolute(self, address: str) -> str:

@@ -85,7 +85,7 @@ class Check(BaseModel):
             raise ValueError(f"a check has one of {', '.join(KINDS)}; this one has {' and '.join(kinds) or 'none'}")
         for option, users in _WHERE_USED.items():
             if option in self.model_fields_set and kinds[0] not in users:
-                raise ValueError(f"{option!r} goes with {' or '.join(users)}, not with {kinds[0]}")
+                raise ValueError(f"{option!r} belongs to {' or '.join(users)}, not to {kinds[0]}")
         if self.http and "equals" in self.model_fields_set and self.path is None:
             raise ValueError("'equals' of an http check needs 'path', the value's place in the answer")
         return self
@@ -247,7 +247,7 @@ def _tasks(config: RolloutConfig, files: Sequence[Path], split: str) -> list[Tas
         start = web.absolute(instruction.start or "")
         parts = urlsplit(start)
         if parts.scheme not in ("http", "https"):
-            raise DataError(f"{where}: start {instruction.start!r} is no web address")
+            raise DataError(f"{where}: start {instruction.start!r} is not a web address")
         allowed = {*web.hosts, *(host.lower() for host in config.allowed_hosts)}
         if not {parts.netloc.lower(), parts.hostname or "", "*"} & allowed:
             raise DataError(

@@ -122,7 +122,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),
         ({"methods": {"default": {}, "a": {"seed": 3}}}, r"methods\.a\.seed: set the study's own key"),
         ({"methods": {"default": {}, "a": {"tasks": {"num_eval_tasks": 9}}}}, r"tasks\.num_eval_tasks = 9 would"),
-        ({"methods": {"default": {}, "a": {"tasks": {"shares": "failures"}}}}, r"shares=failures goes with source=f"),
+        ({"methods": {"default": {}, "a": {"tasks": {"shares": "failures"}}}}, r"shares=failures needs source=f"),
         ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}}, r"models\.actor = 'b' would change"),
         ({"methods": {"default": {}, "a": {"rollout": {"temperature": 0.5}}}}, r"rollout\.temperature = 0\.5 would"),
         ({"methods": {"default": {}, "a": {"sft": {"epochs": 9}}}}, r"sft\.epochs = 9\.0 would change the starting"),
@@ -130,7 +130,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "start_sft": {}}}, r"methods\.start_sft: .* choose another"),
         ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),
         ({"seeds": 3}, r"seeds = 3: expected a list: \[first, second\]"),
-        ({"seeds": [1, 1]}, r"seeds \[1, 1\]: each once"),
+        ({"seeds": [1, 1]}, r"seeds \[1, 1\]: name each once"),
         ({"seeds": []}, r"seeds = \[\]"),
         ({"num_phases": 0}, r"num_phases = 0"),
         ({"config": "nosuch"}, r"no config 'nosuch'; shipped ones: .*demo"),
@@ -146,7 +146,7 @@ def test_a_study_that_cannot_be_understood_is_refused_by_name(
 def test_a_range_of_seeds_is_told_how_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["study", "study_quick", "--seeds", "0-2"])
-    assert "'0-2' is no seed; several are separated by spaces: --seeds 0 1 2" in capsys.readouterr().err
+    assert "'0-2' is not a seed; separate several by spaces: --seeds 0 1 2" in capsys.readouterr().err
 
 
 def test_a_method_of_which_nothing_is_written_is_the_run_config(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_an_estimate_is_the_mean_over_seeds_and_its_interval_is_the_bootstraps()
     # Two seeds that are certain but differ: the draws of two seeds are 0, 1/2 and 1.
     two = estimate([[0.0] * 9, [1.0] * 9], rng)
     assert (two.value, two.low, two.high) == (0.5, 0.0, 1.0)
-    with pytest.raises(ValueError, match="one seed at least"):
+    with pytest.raises(ValueError, match="at least one seed"):
         estimate([[]], rng)
 
 
@@ -454,7 +454,7 @@ def test_failures_that_are_none_are_refused_by_name(content: str, tmp_path: Path
     ("arguments", "message"),
     [
         (["nosuch"], "webrl: no config 'nosuch'; shipped ones: study_ablations, study_demo"),
-        (["study_quick", "--parallel", "0"], "webrl: --parallel 0: one cell at least must run"),
+        (["study_quick", "--parallel", "0"], "webrl: --parallel 0: at least one cell must run"),
         (["study_quick", "--methods", "avr"], "no method 'avr'; it has: default, webrl, filtered_bc"),
         (["study_quick", "--phases", "0"], "num_phases = 0"),
         (["study_quick", "actor.objektive=awr"], "overrides: unknown key 'actor.objektive'"),

@@ -77,7 +77,7 @@ class StudyConfig(Section):
         for name in {START, SFT} & self.methods.keys():
             raise ValueError(f"methods.{name}: the name is reserved for what methods share; choose another")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {list(self.seeds)}: each once")
+            raise ValueError(f"seeds {list(self.seeds)}: name each once")
         return self
 
 

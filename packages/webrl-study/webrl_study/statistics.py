@@ -73,7 +73,7 @@ def estimate(by_seed: Sequence[Sequence[float]], rng: np.random.Generator) -> Es
         ValueError: no seed, or a seed without tasks.
     """
     if not by_seed or not all(len(values) for values in by_seed):
-        raise ValueError("an estimate needs one seed at least, and one task of each")
+        raise ValueError("an estimate needs at least one seed, with at least one task")
     resampled = []  # [R, S] of each seed; drawing counts of the distinct values is the same as drawing values
     for values in by_seed:
         distinct, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)

@@ -77,7 +77,7 @@ def find_python(engine: EngineConfig) -> str:
         require("vllm", "engine.kind=vllm")
         return sys.executable
     if shutil.which(engine.vllm_python) is None:
-        raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is no executable")
+        raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is not an executable")
     return engine.vllm_python
 
 

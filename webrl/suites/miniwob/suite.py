@@ -93,7 +93,7 @@ def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split:
                 by_page.setdefault(page_seed(candidate), candidate)
         else:
             raise UsageError(
-                f"{count} tasks of {site!r} asked for; there are not so many different ones, ask for fewer"
+                f"{count} tasks of {site!r} requested; there are not that many different ones; request fewer"
             )
     seeds_of = {site: list(by_page.values()) for site, by_page in drawn.items()}
     tasks = []

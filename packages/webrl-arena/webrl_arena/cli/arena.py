@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", help="user that `open` logs in: staff, customer:E-MAIL (default: no one)")
     parser.epilog = (
         "up      start the sites in the background, on this machine only\n"
-        "status  where it is, and how many sessions there are\n"
+        "status  show the address and the number of sessions\n"
         "open    make a session and print the address that opens it in your browser\n"
         "reset   drop all sessions\n"
-        "down    end it and drop all sessions"
+        "down    stop the sites and drop all sessions"
     )
 
 

@@ -106,12 +106,12 @@ def start(folder: Path, port: int, workers: int) -> State:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"--folder {str(folder)!r} is a file, or inside one; an arena wants a new or empty folder"
+            f"--folder {str(folder)!r} is a file, or inside one; an arena needs a new or empty folder"
         ) from None
     if not (folder / LOCK).exists() and any(folder.iterdir()):
-        raise UsageError(f"--folder {str(folder)!r} holds other files; an arena wants a new or empty folder")
+        raise UsageError(f"--folder {str(folder)!r} holds other files; an arena needs a new or empty folder")
     if state := find(folder):
-        raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
+        raise StageError(f"an arena is already running: {state.url} (process {state.pid}); `webrl arena down` stops it")
     _wait_for_the_dead(folder)
     with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
@@ -182,7 +182,7 @@ def _wait_for_the_dead(folder: Path) -> None:
     try:
         FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
     except Timeout:
-        raise StageError(f"another process starts or ends an arena in {str(folder)!r}; wait for it") from None
+        raise StageError(f"another process is starting or stopping an arena in {str(folder)!r}; wait for it") from None
 
 
 def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:

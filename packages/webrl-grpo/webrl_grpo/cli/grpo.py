@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
     out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
-        raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
+        raise UsageError(f"output_dir {str(out)!r} already holds a training; name another, or resume_from_checkpoint")
     from webrl.runs.lock import hold_output
 
     settings = check(settings)

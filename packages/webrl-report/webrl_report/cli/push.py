@@ -12,8 +12,8 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("repo_id", metavar="OWNER/NAME", help="repository on the Hub; made where it is not there")
-    parser.add_argument("--phase", type=int, metavar="N", help="whose model (default: the last of a finished run)")
+    parser.add_argument("repo_id", metavar="OWNER/NAME", help="repository on the Hub; created if missing")
+    parser.add_argument("--phase", type=int, metavar="N", help="phase of the model (default: a finished run's last)")
     parser.add_argument("--base", metavar="OWNER/NAME", help="base model on the Hub, if the run began with a folder")
     parser.add_argument("--license", default="unknown", metavar="ID", help="as the Hub spells it, say apache-2.0")
     parser.add_argument("--private", action="store_true", help="make the repository private")
@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     check_repo_id(args.repo_id)
     phase = chosen_phase(args.run, args.phase)
     if args.to and args.to.exists():
-        raise UsageError(f"--to {str(args.to)!r} is there already; name a folder that is not")
+        raise UsageError(f"--to {str(args.to)!r} already exists; name a new folder")
     beside = args.to and args.to.absolute().parent
     if beside:
         beside.mkdir(parents=True, exist_ok=True)

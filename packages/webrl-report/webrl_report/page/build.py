@@ -53,7 +53,7 @@ def write_report(paths: Sequence[Path], out: Path) -> list[str]:
     """Write the report of one or several runs; returns what it lacks, by run.
 
     Raises:
-        UsageError: a path is no run folder, a run is named twice, or `out` is a folder.
+        UsageError: a path is not a run folder, a run is named twice, or `out` is a folder.
         OSError: `out` cannot be written.
     """
     if out.is_dir():
@@ -163,7 +163,7 @@ def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
 
 
 def _configuration(run: RunFacts) -> Section:
-    section = Section("config", "Configuration", "What this run sets otherwise than the defaults do.")
+    section = Section("config", "Configuration", "Settings that differ from the defaults.")
     if run.config:
         section.tables.append(("Settings", settings_table(run)))
         text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
@@ -177,7 +177,7 @@ def _configuration(run: RunFacts) -> Section:
             ("platform", newest.get("platform", "–")), ("command", " ".join(map(str, newest.get("command") or ()))),
             *((name, version) for name, version in dict(newest.get("versions") or {}).items()),
         ]  # fmt: skip
-        section.folded.append(("Where it came from (the newest stage)", Table(("what", "value"), rows)))
+        section.folded.append(("Machine and versions (of the newest stage)", Table(("what", "value"), rows)))
     return section
 
 

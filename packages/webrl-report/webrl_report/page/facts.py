@@ -101,7 +101,7 @@ def read_run(path: Path) -> RunFacts:
     """Read a run folder; what is broken or not there is named in `missing`.
 
     Raises:
-        UsageError: it is no run folder.
+        UsageError: it is not a run folder.
     """
     folder = require_run(path)
     facts = RunFacts(path)

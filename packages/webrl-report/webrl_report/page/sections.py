@@ -117,7 +117,7 @@ def success(run: RunFacts) -> Section:
 
 def curriculum(run: RunFacts) -> Section:
     """Show the funnel of each phase."""
-    text = "What was proposed, what each filter left, what was attempted, and what the outcome model judged solved."
+    text = "Tasks proposed, left by each filter, attempted, and judged solved."
     section = Section("curriculum", "Curriculum", text)
     section.funnels = [(phase.phase, sieves) for phase in run.phases if (sieves := funnel(phase))]
     if not section.funnels:
@@ -200,7 +200,7 @@ def _examples(texts: Sequence[str]) -> tuple[str, ...]:
 
 def replay(run: RunFacts) -> Section:
     """Show what became of earlier steps."""
-    section = Section("replay", "Replay", "Own steps are trained on as they come; earlier successes may join them.")
+    section = Section("replay", "Replay", "The phase's own steps are all trained on; earlier successes may join them.")
     low, high = (run.option(f"replay.perplexity_{edge}") for edge in ("low", "high"))
     if isinstance(low, int | float) and isinstance(high, int | float):
         section.text += f" Their perplexity must be from {plain(low)} to {plain(high)}, under the phase's first actor."
@@ -217,7 +217,7 @@ def replay(run: RunFacts) -> Section:
 
 def judge(run: RunFacts) -> Section:
     """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
-    section = Section("judge", "Outcome model")
+    section = Section("judge", "Judge")
     known = [
         (attempt.trajectory, label)
         for phase in run.phases
@@ -227,7 +227,7 @@ def judge(run: RunFacts) -> Section:
     with_truth = [(label, int(is_success(tried))) for tried, label in known if tried.env_reward is not None]
     if with_truth:
         section.text = (
-            f"{len(with_truth)} of {len(known)} judged trajectories have a reward from the environment to compare with "
+            f"{len(with_truth)} of {len(known)} judged episodes have a reward from the environment to compare with "
             "(instructions that a model wrote have none). Training never sees that reward."
         )
         scored = [(truth, label.p_yes) for label, truth in with_truth if label.p_yes is not None]
@@ -235,10 +235,10 @@ def judge(run: RunFacts) -> Section:
         rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins if num >= _FEWEST_LABELS]
         if rates:
             note = (
-                "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the "
-                f"diagonal. Bins of fewer than {_FEWEST_LABELS} trajectories are left out."
+                "Share that was truly solved among episodes of a similar P(YES); a calibrated judge is on the "
+                f"diagonal. Bins of fewer than {_FEWEST_LABELS} episodes are left out."
             )
-            line = "trajectories", rates
+            line = "episodes", rates
             section.figures.append(
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
@@ -260,13 +260,9 @@ def judge(run: RunFacts) -> Section:
                 shares.append((name.replace("_", " "), text, found["num"]))
         section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
     elif known:
-        section.lacks = (
-            f"{len(known)} trajectories were judged; none has a reward of the environment's own to compare with."
-        )
+        section.lacks = f"{len(known)} episodes were judged; none has a reward from the environment to compare with."
     elif num := sum(num_judged(phase) for phase in run.phases):
-        section.lacks = (
-            f"{num} trajectories were judged, but they are not in this folder, so nothing shows who was right."
-        )
+        section.lacks = f"{num} episodes were judged, but they are not in this folder, so the labels cannot be checked."
     else:
         section.lacks = "Nothing has been judged."
     return section

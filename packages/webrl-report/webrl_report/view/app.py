@@ -137,7 +137,7 @@ def make_app(index: Index, root: str = "") -> Starlette:
         UsageError: (400, "That cannot be selected"),
         DataError: (409, "That cannot be done"),
         OSError: (500, "The disk refused"),
-        TrajectoryNotFound: (404, "There is no such trajectory"),
+        TrajectoryNotFound: (404, "There is no such episode"),
         FileChanged: (409, "The file has changed; reload the list"),
         404: (404, "There is no such page"),
     }
@@ -280,7 +280,7 @@ class _Pages:
         row = self._index.find(form.get("place", ""))
         trajectory, line = self._index.read(row)
         if hashlib.sha256(line).hexdigest() != form.get("digest"):
-            raise FileChanged(f"{row.place} is not the trajectory that was shown")
+            raise FileChanged(f"{row.place} is not the episode that was shown")
         set_label(self._index.runs[row.file.run], trajectory, success)
         return RedirectResponse(f"{self._root}/t/{row.place}{'?' if address else ''}{address}", 303)
 
@@ -309,7 +309,7 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
     """
     if success is not None and not trajectory.status.finished:
         raise DataError(
-            f"{trajectory.trajectory_id}: ended by {trajectory.status.value}, which is no attempt to judge; "
+            f"{trajectory.trajectory_id}: ended by {trajectory.status.value}, which is not an attempt to judge; "
             "an outcome model is not trained on it"
         )
     path = run / HAND_LABELS

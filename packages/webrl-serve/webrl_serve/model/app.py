@@ -168,7 +168,7 @@ class Service:
         if picture is None:
             return None
         if size is None:
-            raise RequestError("the model that is served reads text alone: leave the picture out", param=param)
+            raise RequestError("the served model reads text only: leave the picture out", param=param)
         try:
             return await asyncio.to_thread(shrink, picture, size)
         except ValueError as error:

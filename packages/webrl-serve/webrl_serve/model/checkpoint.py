@@ -72,7 +72,7 @@ def find_checkpoint(
         folder = actor
         name = str(folder)
     elif phase is not None:
-        raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
+        raise UsageError(f"--phase {phase}: {name!r:.200} is not a run folder")
     path = find_config(config) if config else None
     if path is None and model_folder(name):  # in a run: RUN/sft, RUN/phase_NN/actor
         above = (parent / "config.yaml" for parent in folder.resolve().parents[:2])

@@ -162,7 +162,7 @@ def read_picture(text: str) -> bytes:
     try:
         picture = base64.b64decode(data, validate=True)
     except ValueError:
-        raise ValueError(f"the picture is no base64: {text[:60]!r}") from None
+        raise ValueError(f"the picture is not base64: {text[:60]!r}") from None
     if len(picture) > MAX_PICTURE_BYTES:
         raise ValueError(f"the picture's file has {len(picture)} bytes; {MAX_PICTURE_BYTES} are read at most")
     # The size is in the file's header: nothing is unpacked.
@@ -171,7 +171,7 @@ def read_picture(text: str) -> bytes:
             width, height = image.size
             break
     else:
-        raise ValueError("the screenshot is no picture that can be read: neither PNG nor JPEG")
+        raise ValueError("the screenshot is not a readable image: neither PNG nor JPEG")
     if width * height > MAX_PICTURE_PIXELS:
         raise ValueError(f"the picture has {width}x{height} pixels; {MAX_PICTURE_PIXELS} are read at most")
     return picture

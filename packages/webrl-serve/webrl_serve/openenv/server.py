@@ -374,7 +374,7 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await read_body(request) or b"{}")
     except (ValueError, RecursionError) as error:
-        raise BodyError(422, f"the body of {path} is no JSON: {error}") from None
+        raise BodyError(422, f"the body of {path} is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise BodyError(422, f"the body of {path} is a JSON object, not {type(body).__name__}")
     return body

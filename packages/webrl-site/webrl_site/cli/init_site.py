@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--writes",
         action="store_true",
-        help="let pages send what they send when they open (POST, WebSockets), and write `read_only: false`: for "
+        help="let pages send POST and WebSocket requests as they open, and write `read_only: false`: for "
         "programs that get their content that way",
     )
     parser.add_argument("--basic-user", metavar="NAME", help="user for HTTP Basic authentication")
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl_site.starter import choose_name, starter_files
 
     if args.basic_password_env is not None and not args.basic_user:
-        raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
+        raise UsageError(f"--basic-password-env {args.basic_password_env} needs --basic-user NAME")
     host = args.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
     out: Path = args.out or Path(f"{name}.yaml")

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel", type=count, metavar="N", help="cells at once (default: one a GPU, else one for two cores)"
     )
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="these methods alone; the others keep their cells")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods; the others keep their cells")
     parser.add_argument("--seeds", nargs="+", type=_seed, metavar="N", help="instead of the config's: 0 1 2")
     parser.add_argument("--phases", type=count, metavar="N", help="instead of the config's num_phases")
     parser.add_argument("--report", action="store_true", help="write the tables of what is there, run nothing")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed; several are separated by spaces: --seeds 0 1 2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; separate several by spaces: --seeds 0 1 2")
     return int(text)
 
 
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl_study.plan import load_study
 
     if args.parallel == 0:
-        raise UsageError("--parallel 0: one cell at least must run")
+        raise UsageError("--parallel 0: at least one cell must run")
     changes = {
         "runs_dir": args.runs_dir and str(args.runs_dir),
         "name": args.name,

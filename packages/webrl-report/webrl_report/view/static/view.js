@@ -68,7 +68,7 @@ async function look() {
     if (!answer.ok) return;
     const state = await answer.json();
     if (state.version === Number(live.dataset.version) || live.querySelector("button")) return;
-    live.textContent = page === "list" ? `There is something new: ${state.num.toLocaleString("en")} trajectories now.` : "There is something new in the run.";
+    live.textContent = page === "list" ? `There is something new: ${state.num.toLocaleString("en")} episodes now.` : "There is something new in the run.";
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = "Reload";

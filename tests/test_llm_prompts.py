@@ -7,7 +7,7 @@ from llm_builders import PAGE, build_tokenizer, save_tiny_model
 
 from webrl.config import ModelsConfig, load_config
 from webrl.errors import ModelError, PolicyError, StageError, UsageError
-from webrl.llm.loading import load_tokenizer, mark_folder, prompt_of
+from webrl.llm.loading import check_sight, load_tokenizer, mark_folder, prompt_of
 from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, judge_text, policy_messages
 from webrl.preflight import check_settings
 from webrl.rollouts.actions import read_answer
@@ -144,7 +144,7 @@ def test_oldest_history_gives_way_where_it_alone_is_too_long_and_rounds_keep_the
     assert "Round 20\n\n" in text
 
 
-def test_the_prompt_of_the_released_format_is_its_own():
+def test_the_prompt_of_the_released_format_is_its_own(tmp_path):
     with pytest.raises(UsageError, match="models: prompt=brief needs prompt_format=chat"):
         load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
     with pytest.raises(UsageError, match="prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400"):
@@ -154,6 +154,12 @@ def test_the_prompt_of_the_released_format_is_its_own():
         check_settings(config, "x")
     with pytest.raises(StageError, match=r"prompt 'rounds' .* rollout.dialect is 'webrl': set models.prompt=examples"):
         policy_messages("Buy it", (), PAGE, "webrl", prompt="rounds")
+    folder = save_tiny_model(tmp_path / "rounds")
+    mark_folder(folder, "rounds")
+    for settings in ([], ["models.prompt=examples", "rollout.dialect=webrl"]):
+        check_sight(load_config(None, settings), str(folder))
+    with pytest.raises(ModelError, match=r"was trained with prompt 'rounds' .* rollout.dialect=webrl: set rollout"):
+        check_sight(load_config(None, ["rollout.dialect=webrl"]), str(folder))
 
 
 def test_an_instruction_that_does_not_fit_is_an_error_and_a_page_far_beyond_the_budget_is_cut_first(tokenizer):

@@ -112,9 +112,10 @@ def test_the_system_text_is_added_unless_a_template_leaves_it_out_on_purpose(rol
 def test_prompts_with_a_date_do_not_change_overnight():
     tokenizer = build_tokenizer()
     tokenizer.chat_template = (
-        "{{ strftime_now('%Y-%m-%d') }} {{ date_string }} {% for m in messages %}{{ m['content'] }}{% endfor %}"
+        "\n {% set form = '%-d %B' %}{{ strftime_now('%Y-%m-%d') }} {{ strftime_now(form) }} {{ date_string }} "
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     )
-    assert tokenizer.decode(encode_chat(tokenizer, [Message("user", "x")])) == "2024-07-26 26 Jul 2024 x"
+    assert tokenizer.decode(encode_chat(tokenizer, [Message("user", "x")])) == "\n2024-07-26 26 July 26 Jul 2024 x"
 
 
 def test_thinking_is_off_unless_asked_for():

@@ -130,7 +130,7 @@ def _index(text: str):
         (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer from '.*': no file has its vocabulary"),
         (
             lambda f: (f / "chat_template.jinja").unlink(),
-            r"has no chat template; use models\.prompt_format=webrl, or add",
+            r"has no chat template; use models\.prompt_format=webrl \(for a judge label\.prompt_format=webrl\), or add",
         ),
     ],
 )

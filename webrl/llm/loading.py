@@ -222,7 +222,7 @@ def check_sight(config: RunConfig, name: str) -> None:
     """Return unless the folder `name` holds a model that cannot read what it is shown; a hub's is checked on loading.
 
     Raises:
-        ModelError: screenshots for a model of text, or text alone for one that sees.
+        ModelError: screenshots for a model of text, text alone for one that sees, or a prompt of other actions.
     """
     size, known = config.rollout.image_size, config_of(name) if model_folder(base_of(name) or name) else None
     if size is not None and known is not None and not hasattr(known, "vision_config"):
@@ -231,6 +231,15 @@ def check_sight(config: RunConfig, name: str) -> None:
         )
     if size is None:
         _refuse_vision(name, known)
+    dialect, is_chat = config.rollout.dialect, config.models.prompt_format != "webrl" and config.rollout.show_text
+    if known is None or dialect == "browsergym" or not is_chat:
+        return
+    if prompt_of(load_tokenizer(name), config.models.prompt) == "rounds":
+        raise ModelError(
+            f"model {name!r} was trained with prompt 'rounds' (tokenizer_config.json: {_KEY}), which shows answers in "
+            f"browsergym's actions, and rollout.dialect={dialect}: set rollout.dialect=browsergym, or "
+            "models.prompt=examples"
+        )
 
 
 def _refuse_vision(name: str, config: Any) -> None:

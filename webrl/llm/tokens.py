@@ -33,7 +33,10 @@ _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
 _TEMPLATE_DATE = datetime.date(2024, 7, 26)
 """Date for templates that write today's (Llama 3.1's own default), so that prompts do not change overnight."""
-_TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)\s*\)""")
+_DIRECTIVES = ("%-d", "%-m", *map("%{}".format, "aAbBcdFHIjmMpSxXyY"))
+_TODAY = "".join(f"|replace({name!r}, {_TEMPLATE_DATE.strftime(name)!r})" for name in _DIRECTIVES)
+_STRFTIME_NOW = f"{{% macro strftime_now(form) %}}{{{{ form{_TODAY} }}}}{{% endmacro %}}\n"
+"""The function that templates call for today's date; transformers 5.24 hands them none of ours."""
 _MARK = "webrl question"
 _STRUCTURAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?(think|thinking|tool_\w+)>|\[/?[A-Z_]+\]")
 """Added tokens of this form are control tokens, even where neither tokenizer nor template says so."""
@@ -87,8 +90,8 @@ def render_chat(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"tokenizer {tokenizer.name_or_path!r} has no chat template; use models.prompt_format=webrl, "
-            "or add chat_template.jinja to the model folder"
+            f"tokenizer {tokenizer.name_or_path!r} has no chat template; use models.prompt_format=webrl "
+            "(for a judge label.prompt_format=webrl), or add chat_template.jinja to the model folder"
         )
     problem: Exception | None = None
     without_system = list(chat)
@@ -97,7 +100,7 @@ def render_chat(
         without_system = [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
     for attempt in (list(chat), without_system):
         try:
-            template = tokenizer.get_chat_template()
+            template = str(tokenizer.get_chat_template())
             text = str(
                 tokenizer.apply_chat_template(
                     in_blocks(attempt, with_picture) if with_picture or controls(tokenizer).reads_blocks else attempt,
@@ -105,9 +108,7 @@ def render_chat(
                     add_generation_prompt=add_generation_prompt,
                     enable_thinking=thinking,
                     date_string=_TEMPLATE_DATE.strftime("%d %b %Y"),
-                    # transformers 5.24 hands templates no function
-                    chat_template=_TODAY.sub(lambda call: repr(_TEMPLATE_DATE.strftime(call["format"])), template),
-                    strftime_now=_TEMPLATE_DATE.strftime,
+                    chat_template=_STRFTIME_NOW + template if "strftime_now" in template else template,
                 )
             )
         except Exception as error:  # jinja errors share no base class that transformers exports

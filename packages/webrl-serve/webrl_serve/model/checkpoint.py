@@ -67,7 +67,8 @@ def find_checkpoint(
         if actor is None:
             where = f"phase {phase}" if phase is not None else "any phase"
             raise UsageError(
-                f"{str(run.path)!r} has no actor of {where} yet (phase_NN/actor); `webrl status {run.path}` tells more"
+                f"{str(run.path)!r} has no actor of {where} (phase_NN/actor): it is not trained yet, or keep_models "
+                f"has removed it; `webrl status {run.path}` tells more"
             )
         folder = actor
         name = str(folder)

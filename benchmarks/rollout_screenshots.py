@@ -111,7 +111,7 @@ def public(folder: Path) -> Iterator[str]:
         # Playwright 1.44, which BrowserGym pins, looks for its own Chromium alone.
         link = Path(browsers, "chromium-1117", "chrome-linux", "chrome")
         link.parent.mkdir(parents=True)
-        link.symlink_to(find_chromium() or "chromium")
+        link.symlink_to(find_chromium())
         process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "browsergym_env.server.app:app", "--port", str(port)],
             stdout=subprocess.DEVNULL,

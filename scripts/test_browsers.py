@@ -20,7 +20,8 @@ from pathlib import Path
 
 import brotli
 
-from webrl.rollouts.browser import MISSING, find_chromium
+from webrl.errors import BrowserMissing
+from webrl.rollouts.browser import find_chromium
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".browser"
@@ -126,10 +127,8 @@ def candidates(versions: Sequence[str]) -> list[tuple[str, Path, str]]:
     for source in ("this machine", *versions):
         try:
             executable = fetch(source) if source != "this machine" else find_chromium()
-            if executable is None:
-                raise Unavailable(MISSING)
             found.append((source, executable, version_of(executable)))
-        except Unavailable as problem:
+        except (Unavailable, BrowserMissing) as problem:
             print(f"test-browsers: without {source}: {problem}", flush=True)
     return found
 

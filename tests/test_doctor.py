@@ -48,6 +48,9 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     monkeypatch.setenv("WEBRL_CHROMIUM", "nowhere/chromium")
     assert doctor.check_browser().detail.startswith("WEBRL_CHROMIUM=nowhere/chromium: no executable there")
     assert doctor.check_browser().fix.startswith("apt-get install chromium-headless-shell, or playwright install")
+    assert cli.main(["run", "demo", f"runs_dir={tmp_path}/runs"]) == 1
+    assert "WEBRL_CHROMIUM=nowhere/chromium: no executable there" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/demo/phase_*"))  # before anything starts
 
 
 def test_an_absent_extra_is_optional_and_names_its_extra():

@@ -15,6 +15,7 @@ from webrl.llm.check import check_model, weights_of
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
 from webrl.reward.orm import configured_text
+from webrl.rollouts.browser import find_chromium
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite
@@ -109,11 +110,14 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             temperature 1, the training takes no screenshots, or needs several processes.
         ModelError: as of `check_models`.
         ExtraMissing: a package that the suite needs is not installed.
+        BrowserMissing: no Chromium, where this machine plays.
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
     check_rollouts(config, due)
     check_installed(config, due)
+    if due & {"rollout", "accept", "eval"} and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
+        find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
         held_out(config)
     if "filter-tasks" in due:

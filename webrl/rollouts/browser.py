@@ -1,6 +1,6 @@
 """Finds and runs Chromium: one headless browser per worker, shared by all its environments; or one that a person sees.
 
-API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
+API: `find_chromium() -> Path`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ NO_WINDOW = (
 )
 
 
-def find_chromium(*, visible: bool = False) -> Path | None:
+def find_chromium(*, visible: bool = False) -> Path:
     """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications.
 
     Args:
         visible: none but those that can open a window.
+
+    Raises:
+        BrowserMissing: there is none; how to get one is said.
     """
     chosen = os.environ.get("WEBRL_CHROMIUM")
     for candidate in [Path(chosen)] if chosen else _candidates():
@@ -80,7 +83,10 @@ def find_chromium(*, visible: bool = False) -> Path | None:
             continue
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return candidate
-    return None
+    if chosen:
+        window = " that opens windows" if visible else ""
+        raise BrowserMissing(f"WEBRL_CHROMIUM={chosen}: no executable{window} there; name another, or unset it")
+    raise BrowserMissing(NO_WINDOW if visible else MISSING)
 
 
 def _candidates() -> Iterable[Path]:
@@ -145,11 +151,6 @@ class Browser:
         from playwright.async_api import Error, async_playwright
 
         executable = find_chromium(visible=self._visible)
-        if executable is None:
-            if chosen := os.environ.get("WEBRL_CHROMIUM"):
-                window = " that opens windows" if self._visible else ""
-                raise BrowserMissing(f"WEBRL_CHROMIUM={chosen}: no executable{window} there; name another, or unset it")
-            raise BrowserMissing(NO_WINDOW if self._visible else MISSING)
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         try:

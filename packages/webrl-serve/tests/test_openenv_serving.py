@@ -196,6 +196,23 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
 
 
+def test_the_task_api_lists_what_a_reset_plays(shared):
+    with httpx.Client(base_url=shared, timeout=60) as caller:
+        (name,) = caller.get("/list_environments").json()
+        assert [split["name"] for split in caller.get(f"/{name}/splits").json()] == ["train", "test"]
+        train = caller.post(f"/{name}/tasks", json={"split": "train"}).json()["tasks"]
+        test = caller.post(f"/{name}/task_range", json={"split": "test"}).json()["tasks"]
+        assert caller.post(f"/{name}/num_tasks", json={"split": "test"}).json() == {"num_tasks": len(test)}
+        assert caller.post(f"/{name}/task_range", json={"split": "test", "start": -2}).json()["tasks"] == test[-2:]
+        assert caller.post(f"/{name}/task", json={"split": "train", "index": 3}).json() == {"task": train[3]}
+        pages = [{(task["task_name"], task["seed"]) for task in tasks} for tasks in (train, test)]
+        assert all(pages)
+        assert not pages[0] & pages[1]
+    with client(shared) as env:
+        listed = env.reset(split="test", index=2).observation["goal"]
+        assert listed == env.reset(task_name=test[2]["task_name"], seed=test[2]["seed"]).observation["goal"]
+
+
 def test_who_asks_for_tools_has_the_error_of_openenvs_server_over_http_and_on_a_socket(shared):
     asked = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
     told = httpx.post(f"{shared}/mcp", json=asked, timeout=20).json()
@@ -295,6 +312,18 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
         ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
         ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),
+        (
+            "POST",
+            "/reset",
+            b'{"split": "test"}',
+            400,
+            "name a task and its seed; split alone names none",
+        ),
+        ("POST", "/reset", b'{"split": "test", "index": 1, "seed": 3}', 400, "its seed; leave out seed"),
+        ("POST", "/reset", b'{"split": "test", "index": 9999}', 400, "index 9999: the split test has"),
+        ("POST", "/browsergym_env/tasks", b"{}", 422, "split"),
+        ("POST", "/browsergym_env/num_tasks", b'{"split": "dev"}', 400, "split 'dev': expected one of train, test"),
+        ("POST", "/browsergym_env/task", b'{"split": "train"}', 400, "index is missing"),
         ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),
         ("GET", "/reset", b"", 405, "/reset takes POST only"),
         ("GET", "/web", b"", 404, "sessions are at /ws"),

@@ -21,8 +21,7 @@ from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from webrl.errors import BrowserMissing
-from webrl.rollouts.browser import MISSING, find_chromium
+from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.interface import Score
 from webrl.types import Task
 from webrl_webarena.judge import AnswerJudge
@@ -138,8 +137,6 @@ def _serve(queued: queue.SimpleQueue[_Work | None]) -> None:
                     from playwright.sync_api import sync_playwright
 
                     executable = find_chromium()
-                    if executable is None:
-                        raise BrowserMissing(MISSING)
                     stack.close()
                     playwright = stack.enter_context(sync_playwright())
                     browser = playwright.chromium.launch(

@@ -67,6 +67,10 @@ class ResetOptions(BaseModel):
     task_name: Annotated[str, Field(max_length=255)] | None = Field(
         None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
     )
+    split: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="with `index`, a task as `/browsergym_env/tasks` lists them"
+    )
+    index: int | None = Field(None, description="place in the split, from 0")
     benchmark: Annotated[str, Field(max_length=255)] | None = Field(
         None, description="suite of the task; none: that of the server's own task"
     )

@@ -68,7 +68,7 @@ from webrl_serve.openenv.messages import (
     observation_answer,
     tool_answer,
 )
-from webrl_serve.openenv.session import Hub, ServerOptions, Session, first_state, task_of
+from webrl_serve.openenv.session import SPLITS, Hub, ServerOptions, Session, first_state, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,8 @@ _MAX_WAITING = 4
 """Messages of a client that are read ahead; further ones wait in its own send buffer."""
 _TOO_BIG = 1009
 """Close code of a client that does not accept messages of this size."""
+_NAME = "browsergym_env"
+_LISTINGS = ("tasks", "num_tasks", "task", "task_range")
 _TITLE = "webrl's BrowserGym environment"
 COOKIE = "webrl_session"
 IDLE_S = 300.0
@@ -117,7 +119,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         async with open_pool(rollout) as pool:
             benchmarks = tuple(dict.fromkeys(("miniwob", config.tasks.suite)))
             size = options.num_sessions or pool.size
-            hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
+            hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed), config)
             try:
                 first = task_of(options.default_site, 0, ResetOptions(), benchmarks)
                 async with pool.env() as env:
@@ -169,8 +171,9 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         "reset_observation": BrowserGymObservation.model_json_schema(),
         "state": BrowserGymState.model_json_schema(),
     }
+    splits = [{"name": name, "type": name} for name in SPLITS]
     metadata = {
-        "name": "browsergym_env",
+        "name": _NAME,
         "description": "MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
         "version": webrl.__version__,
     }
@@ -179,6 +182,12 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         ("POST", "/step", "Act once", sessions.step, StepRequest),
         ("GET", "/state", "State of the episode", sessions.state, None),
         ("POST", "/mcp", "JSON-RPC 2.0: an error, as this environment has no tools", _refuse_tools, None),
+        ("GET", "/list_environments", "Name of the environment", lambda _: JSONResponse([_NAME]), None),
+        ("GET", f"/{_NAME}/splits", "Splits of tasks", lambda _: JSONResponse(splits), None),
+        *(
+            ("POST", f"/{_NAME}/{what}", "Tasks of a split", partial(list_tasks, hub=hub), Listing)
+            for what in _LISTINGS
+        ),
         ("GET", "/health", "Whether the server is up", lambda _: JSONResponse({"status": "healthy"}), None),
         ("GET", "/metadata", "Name, description and version", lambda _: JSONResponse(metadata), None),
         ("GET", "/schema", "JSON schemas of actions, observations and states", lambda _: JSONResponse(schemas), None),
@@ -302,6 +311,37 @@ async def _refuse_tools(request: Request) -> Response:
     except (ValueError, RecursionError):
         asked = None
     return JSONResponse(tool_answer(asked))
+
+
+class Listing(BaseModel):
+    """What the task API is asked for: a split, and one index or bounds as of Python's slices."""
+
+    split: str
+    index: int | None = None
+    start: int | None = None
+    stop: int | None = None
+
+
+async def list_tasks(request: Request, hub: Hub) -> Response:
+    """Answer OpenEnv's task API (since 0.10): tasks that a reset takes by `split` and `index`."""
+    asked = Listing.model_validate(await _body(request))
+    tasks = await asyncio.to_thread(hub.tasks, asked.split)
+    rows = [
+        {"id": task.task_id, "index": index, "task_name": task.site, "seed": task.seed}
+        | ({} if task.instruction is None else {"goal": task.instruction})
+        for index, task in enumerate(tasks)
+    ]
+    match request.url.path.rpartition("/")[2]:
+        case "num_tasks":
+            return JSONResponse({"num_tasks": len(rows)})
+        case "task":
+            if asked.index is None:
+                raise DataError("index is missing: a task's place in the split, from 0")
+            hub.task_at(asked.split, asked.index)
+            return JSONResponse({"task": rows[asked.index]})
+        case "task_range":
+            return JSONResponse({"tasks": rows[asked.start : asked.stop]})
+    return JSONResponse({"tasks": rows, "env_name": _NAME})
 
 
 class HttpSessions:

@@ -25,12 +25,12 @@ from urllib.parse import urlsplit
 from anyio import CapacityLimiter, WouldBlock
 from pydantic import ValidationError
 
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, Pool, StepResult
 from webrl.rollouts.sites import site_name
-from webrl.rollouts.suite import PAGES, suite_at
+from webrl.rollouts.suite import PAGES, find_suite, suite_at
 from webrl.types import Task
 from webrl_serve.openenv.messages import (
     AtCapacity,
@@ -51,6 +51,9 @@ PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
 _LOOK_EVERY_S = 0.5
 _MAX_SEED = 2**31
+
+
+SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,33 @@ class Hub:
     """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
     """Draws the seeds of resets that name none."""
+    run: RunConfig = field(default_factory=RunConfig)
+    """Whose tasks the splits list."""
 
     def __post_init__(self) -> None:
         self._places = CapacityLimiter(self.size)
+        self._splits: dict[str, list[Task]] = {}
+
+    def tasks(self, split: str) -> list[Task]:
+        """Return the tasks of a split: those that a run with the server's config trains on, or is evaluated on.
+
+        Raises:
+            DataError: no such split.
+            UsageError: the suite cannot make its tasks with these settings.
+        """
+        if split not in SPLITS:
+            raise DataError(f"split {split!r:.100}: expected one of {', '.join(SPLITS)}")
+        if split not in self._splits:
+            suite = find_suite(self.run.tasks.suite)
+            self._splits[split] = suite.training_tasks(self.run) if split == "train" else suite.eval_tasks(self.run)
+        return self._splits[split]
+
+    def task_at(self, split: str, index: int) -> Task:
+        """Return one task of a split. Raises as `tasks`; DataError also where the split has no such index."""
+        tasks = self.tasks(split)
+        if not 0 <= index < len(tasks):
+            raise DataError(f"index {index}: the split {split} has {len(tasks)} tasks, from 0")
+        return tasks[index]
 
     @property
     def active(self) -> tuple[Session, ...]:
@@ -158,12 +185,21 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         DataError: no such task, a host that is not allowed, or a setting out of range.
     """
     options, config = ResetOptions.model_validate(data), hub.config
+    listed = options.model_dump(include={"split", "index"}, exclude_none=True)
     benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
     site = benchmark if options.start_url else hub.options.default_site
     if options.task_name:
         site = site_name(options.task_name, benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-    task = task_of(site, seed, options, hub.benchmarks)
+    if listed:
+        named = {"seed", "task_name", "benchmark", "instruction", "start_url"}
+        rest = options.model_dump(include=named, exclude_none=True)
+        if len(listed) < 2 or rest:
+            wrong = f"leave out {', '.join(rest)}" if rest else f"{next(iter(listed))} alone names none"
+            raise DataError(f"reset: split and index name a task and its seed; {wrong}")
+        task = hub.task_at(**listed)
+    else:
+        task = task_of(site, seed, options, hub.benchmarks)
 
     if isinstance(options.screenshots, bool):
         screenshots: Screenshots = "png" if options.screenshots else "none"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lfm2_builders
-from llm_builders import build_tokenizer
+from llm_builders import build_tokenizer, llama_sizes
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm.interface import Sampling
@@ -51,19 +51,7 @@ def build_vlm(family: str, folder: Path, seed: int = 0, *, hidden: int = 32) -> 
     processor = _PROCESSORS[family]()
     processor.tokenizer.chat_template = processor.chat_template
     tokenizer = processor.tokenizer
-    text: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": hidden,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "initializer_range": 0.3,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    text = llama_sizes(tokenizer, hidden, 2048) | {"intermediate_size": 64, "initializer_range": 0.3}
     model = _MODELS[family](text, tokenizer)
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -162,14 +150,9 @@ def _gemma3(text: dict[str, Any], tokenizer: Any) -> Any:
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text |= {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
     config = Gemma3Config(
-        text_config={
-            **text,
-            "head_dim": 8,
-            "sliding_window": 16,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "query_pre_attn_scalar": 8,
-        },
+        text_config=text | {"query_pre_attn_scalar": 8},
         vision_config={**vision, "image_size": 32, "patch_size": 8},
         mm_tokens_per_image=4,
         image_token_id=tokenizer.image_token_id,

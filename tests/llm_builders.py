@@ -39,6 +39,14 @@ def build_tokenizer() -> Any:
     return tokenizer
 
 
+def llama_sizes(tokenizer: Any, hidden: int, positions: int) -> dict[str, Any]:
+    """Of a tiny Llama's config: 2 layers, grouped-query attention, the tokenizer's ids."""
+    size = {"vocab_size": len(tokenizer), "hidden_size": hidden, "intermediate_size": 2 * hidden}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return size | heads | tokens | {"max_position_embeddings": positions}
+
+
 def save_tiny_model(folder: Path, *, seed: int = 0, tie: bool = True, hidden: int = 64, positions: int = 1024) -> Path:
     """A random-weight Llama (2 layers, grouped-query attention) with its tokenizer, saved to `folder`."""
     import torch
@@ -47,20 +55,8 @@ def save_tiny_model(folder: Path, *, seed: int = 0, tie: bool = True, hidden: in
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=positions,
-        tie_word_embeddings=tie,
-        initializer_range=0.2 * (64 / hidden) ** 0.5,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    spread = 0.2 * (64 / hidden) ** 0.5
+    config = LlamaConfig(**llama_sizes(tokenizer, hidden, positions), tie_word_embeddings=tie, initializer_range=spread)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 

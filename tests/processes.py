@@ -39,11 +39,26 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
+def has_ended(pid: int) -> bool:
+    """Whether no process of this id runs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not living([psutil.Process(pid)])
+    return True
+
+
 def kill(processes: Iterable[psutil.Process]) -> None:
     """SIGKILL to each that is still there."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    """Until something is true; an error where that does not come."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "watchdog: the condition never came true"
+        time.sleep(0.02)
 
 
 def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int, list[str]]:
@@ -57,11 +72,8 @@ def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )  # fmt: skip
     try:
-        end = time.monotonic() + 240
-        while not moment(process.pid):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end, "watchdog: the moment never came"
-            time.sleep(0.02)
+        wait_until(lambda: moment(process.pid) or process.poll() is not None, 240)
+        assert process.poll() is None, process.communicate()[1]
         children = descendants(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=120)[1]

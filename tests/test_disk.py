@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 from webrl.config import RunConfig
 from webrl.runs.disk import atomic_path
@@ -89,10 +89,7 @@ def test_an_appended_line_reaches_the_disk_while_the_file_stays_open(tmp_path: P
     with Appender(path) as file:
         for number in range(3):
             file.append(Label(str(number), 0.5, 1))
-            deadline = time.monotonic() + 60
-            while ("sync", path, path.stat().st_size) not in events:
-                assert time.monotonic() < deadline, "never synced"
-                time.sleep(0.001)
+            wait_until(lambda: ("sync", path, path.stat().st_size) in events)
 
 
 def test_a_line_that_the_disk_lost_is_an_error_that_no_later_sync_hides(
@@ -109,8 +106,7 @@ def test_a_line_that_the_disk_lost_is_an_error_that_no_later_sync_hides(
 
     monkeypatch.setattr(os, "fsync", fail_once)
     file.append(Label("a", 0.5, 1))
-    while not calls:
-        time.sleep(0.001)
+    wait_until(lambda: calls)
     with pytest.raises(OSError, match=r"No space left on device: '.*x\.jsonl'"):
         file.close()
 

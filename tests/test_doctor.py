@@ -53,13 +53,10 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     assert not list(tmp_path.glob("runs/demo/phase_*"))  # before anything starts
 
 
-def test_an_absent_extra_is_optional_and_names_its_extra():
+def test_an_absent_extra_is_optional_and_installed_with_the_clone_s_files_where_there_is_one(tmp_path, monkeypatch):
     found = doctor.check_extra("surely-not-installed")
     assert (found.state, found.detail) == (doctor.OPTIONAL, "not installed")
     assert found.fix.endswith("pip install -c constraints.txt -e '.[surely-not-installed]'")
-
-
-def test_outside_of_a_clone_an_extra_is_installed_without_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", "/opt/two words/bin/python")
     found = doctor.check_extra("surely-not-installed")

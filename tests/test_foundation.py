@@ -89,36 +89,28 @@ def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
     assert [label.trajectory_id for label in read_records(path, Label)] == ["a", "c"]
 
 
-def test_a_file_of_windows_is_read_like_any_other(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
-    assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
-
-
-def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
+def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"task_id": "a", "site": "b"}\n{nope}\n')
     with pytest.raises(DataError, match=r"tasks\.jsonl:2: malformed JSON"):
         list(read_records(path, Task))
     problems: list[str] = []
-    assert len(list(read_lines(path, problems.append))) == 1
-    assert len(problems) == 1
+    assert len(list(read_lines(path, problems.append))) == len(problems) == 1
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
+    assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
+def test_a_failed_write_leaves_the_old_file_and_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "actor"
     path.write_text("old")
     with pytest.raises(RuntimeError), atomic_path(path) as temporary:  # noqa: PT012
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    path.unlink()
     killed = subprocess.Popen(["true"])
     killed.wait()
-    path = tmp_path / "actor"
     left = [tmp_path / f".actor.{kind}{killed.pid}" for kind in ("tmp", "old")]
     others = [tmp_path / f".actor.tmp{os.getppid()}", tmp_path / f".actor2.tmp{killed.pid}", tmp_path / ".actor.tmp"]
     for folder in (*left, *others):
@@ -208,14 +200,10 @@ def test_wilson_interval_by_hand() -> None:
     assert wilson_interval(0, 10)[0] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_crashed_evaluation_episode_counts_as_failed() -> None:
+def test_a_crashed_evaluation_episode_counts_as_failed_and_heldout_types_are_reported_apart() -> None:
     rate = success_rate([trajectory("a"), trajectory("b", Status.ENV_ERROR, None), trajectory("c", reward=0.0)])
     assert (rate.successes, rate.episodes, rate.errors) == (1, 3, 1)
-
-
-def test_heldout_types_are_reported_apart() -> None:
-    other = trajectory("b", reward=0.0)
-    other = replace(other, task=replace(other.task, split="eval_heldout"))
+    other = replace(trajectory("b", reward=0.0), task=replace(trajectory("b").task, split="eval_heldout"))
     summary = summarize_evaluation([trajectory("a"), other])
     assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
 
@@ -230,7 +218,6 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
     counts = summarize_evaluation(now)
     add_over_start(counts, now, start)
     assert counts["over_start"]["tasks"] == 40
-    assert counts["over_start"]["difference"] == pytest.approx(-0.4)
     assert [counts["over_start"]["difference"], *counts["over_start"]["ci95"]] == pytest.approx(
         paired_difference(14, 0, 16, 10)
     )
@@ -258,16 +245,12 @@ def config_in(tmp_path: Path, **changes: object) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), **changes})
 
 
-def test_a_run_folder_of_another_config_is_refused_with_the_keys(tmp_path: Path) -> None:
-    open_run(config_in(tmp_path))
+def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -> None:
+    folder = open_run(config_in(tmp_path))
     with pytest.raises(StageError, match="seed: was 0, now 1"):
         open_run(config_in(tmp_path, seed=1))
-    assert open_run(config_in(tmp_path, num_phases=3)).path == tmp_path / "r"
+    assert open_run(config_in(tmp_path, num_phases=3)).path == folder.path == tmp_path / "r"
     open_run(config_in(tmp_path, rollout={"recycle_after": 5000}))
-
-
-def test_an_empty_config_of_a_run_is_not_taken_for_the_defaults(tmp_path: Path) -> None:
-    folder = open_run(config_in(tmp_path))
     for text in ("\n", "# nothing but this\n"):
         folder.config.write_text(text)
         for use in (lambda: open_run(config_in(tmp_path)), lambda: require_run(folder.path)):
@@ -336,11 +319,8 @@ def test_sections_share_what_they_do_not_say_themselves(tmp_path: Path) -> None:
     config = load_config(
         "demo", ["engine.kind=vllm", "training.lora_rank=8", "actor.lora_rank=4", "label.engine.kind=openai"]
     )
-    assert [getattr(config, name).engine.kind for name in ("rollout", "generate", "label")] == [
-        "vllm",
-        "vllm",
-        "openai",
-    ]
+    kinds = [getattr(config, name).engine.kind for name in ("rollout", "generate", "label")]
+    assert kinds == ["vllm", "vllm", "openai"]
     assert [getattr(config, name).lora_rank for name in ("critic", "actor", "sft", "orm")] == [8, 4, 8, 8]
     saved = config.model_dump(mode="json")
     assert "lora_rank" not in saved["critic"]

@@ -57,12 +57,9 @@ def test_what_leaves_a_group_without_comparison_is_refused_with_the_fix(override
     assert fix in str(refused.value)
 
 
-def test_all_that_stands_in_the_way_is_named_at_once() -> None:
+def test_all_that_stands_in_the_way_is_named_at_once_and_other_objectives_may_play_groups_and_replay() -> None:
     with pytest.raises(UsageError, match=r"demo\.yaml: actor\.objective=grpo .*num_generations=1.*; replay\.strategy="):
         check_settings(load_config(find_config("demo"), ["actor.objective=grpo"]), "demo.yaml")
-
-
-def test_other_objectives_may_play_groups_and_replay() -> None:
     check_settings(load_config(find_config("demo"), ["rollout.num_generations=4"]), "demo.yaml")
     start = ["actor.objective=grpo", "num_phases=0"]  # of a study: phase 0 trains no actor
     check_settings(load_config(find_config("demo"), start), "demo.yaml")

@@ -68,17 +68,8 @@ def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path
     doubled: tuple = ()
     for _ in range(60):
         doubled = (doubled, doubled)
-    bad = [
-        doubled,
-        [doubled],
-        [{"task": doubled}],
-        [good | {"reward": doubled}],
-        [good | {"reward": 10**400}],
-        [good | {"reward": float("nan")}],
-        [good | {"task": "\ud800"}],
-        3,
-        [[]],
-    ]
+    rewards = [good | {"reward": each} for each in (doubled, 10**400, float("nan"))]
+    bad = [doubled, [doubled], [{"task": doubled}], *([row] for row in rewards), [good | {"task": "\ud800"}], 3, [[]]]
     torch.save([[good], *bad], tmp_path / "x.pt")
     with ProblemLog(tmp_path / "problems.txt") as problems:
         (read,) = list(read_released(tmp_path / "x.pt", problems))

@@ -165,8 +165,7 @@ def test_the_released_codes_own_scores_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("score", "kind"),
-    [(-1, "negative_score"), *((score, "bad_fixed_trace") for score in (7, "1", True, []))],
+    ("score", "kind"), [(-1, "negative_score"), *((score, "bad_fixed_trace") for score in (7, "1", True, []))]
 )
 def test_a_bad_score_is_listed_and_a_fixed_trace_s_is_not_replaced_by_another(tmp_path, score, kind):
     write_trace(tmp_path, score=score)

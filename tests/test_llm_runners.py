@@ -14,29 +14,15 @@ from webrl.errors import PolicyError
 from webrl.llm import Sampling, open_model
 from webrl.llm.local.runner import SlotRunner
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 128,
-}
+LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
+LLAMA3_ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
 
 
 def llama(**changes):
     torch.manual_seed(0)
-    config = {
-        "vocab_size": 300,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.2,
-    }
-    return LlamaForCausalLM(LlamaConfig(**{**config, **changes})).eval()
+    size = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    return LlamaForCausalLM(LlamaConfig(**(size | heads | {"initializer_range": 0.2} | changes))).eval()
 
 
 def prompts(count):

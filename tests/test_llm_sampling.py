@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from llm_builders import build_tokenizer, save_tiny_model
+from transformers import AutoTokenizer
 
 from webrl.errors import ModelError
 from webrl.llm.interface import Sampling
@@ -58,8 +59,6 @@ def test_the_largest_uniform_number_never_points_past_the_last_possible_token():
 
 
 def test_tokenizer_fingerprint_survives_saving_and_sees_a_changed_vocabulary(tmp_path):
-    from transformers import AutoTokenizer
-
     tokenizer = build_tokenizer()
     before = tokenizer_fingerprint(tokenizer)
     tokenizer.save_pretrained(tmp_path)

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from pathlib import Path
 
 import pytest
 from llm_builders import save_tiny_model, score
+from processes import has_ended, wait_until
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
@@ -44,23 +43,6 @@ def pids(log):
     return [int(word) for word in log.read_text().split("pids")[1].split()[:2]]
 
 
-def gone(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
-
-
-def wait_until(condition, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
-
-
 def test_stop_leaves_nothing_of_the_process_group(tmp_path):
     async def main():
         server = process(tmp_path)
@@ -71,7 +53,7 @@ def test_stop_leaves_nothing_of_the_process_group(tmp_path):
         assert not server.alive
 
     asyncio.run(main())
-    assert wait_until(lambda: all(gone(pid) for pid in pids(tmp_path / "server.log")))
+    wait_until(lambda: all(map(has_ended, pids(tmp_path / "server.log"))))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +94,7 @@ def test_servers_die_with_a_controller_that_is_killed(tmp_path):
     controller.send_signal(signal.SIGKILL)
     controller.wait()
     controller.stdout.close()
-    assert wait_until(lambda: all(gone(pid) for pid in pids(tmp_path / "server.log")))
+    wait_until(lambda: all(map(has_ended, pids(tmp_path / "server.log"))))
 
 
 def test_gpus_are_split_into_groups(monkeypatch):

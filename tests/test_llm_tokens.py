@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from llm_builders import PAGE, build_tokenizer, save_tiny_model
+from tokenizers.processors import TemplateProcessing
 
 from webrl.errors import ModelError
 from webrl.llm.interface import Message
@@ -71,8 +72,6 @@ def test_text_parts_read_controls_only_in_template_parts(tokenizer):
 
 
 def test_text_parts_get_the_tokens_that_the_tokenizer_puts_first():
-    from tokenizers.processors import TemplateProcessing
-
     tokenizer = build_tokenizer()
     bos = tokenizer.bos_token_id
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(

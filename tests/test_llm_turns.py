@@ -1,5 +1,6 @@
 """Turns end where the model's turns end, reasoning is kept apart, and pages forge neither."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from llm_builders import build_tokenizer, save_tiny_model
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
+from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.model import LocalModel
@@ -78,8 +80,6 @@ def test_every_end_token_of_the_generation_config_ends_a_sampled_answer(tmp_path
             return await model.generate([5, 6, 7], Sampling(max_new_tokens=8, seed=0))
         finally:
             await model.close()
-
-    import asyncio
 
     completion = asyncio.run(answer())
     assert len(completion.ids) == 1  # whatever was sampled first is an end token
@@ -179,8 +179,6 @@ def test_the_end_token_of_a_released_action_is_no_text(tmp_path):
     )
     step = {"task": "t", "observation": prompt, "action": "exit(message='5')<|eot_id|>", "reward": 1.0}
     torch.save([[step]], tmp_path / "experience.pt")
-    from webrl.interop.problems import ProblemLog
-
     ((trajectory, _),) = read_released(tmp_path / "experience.pt", ProblemLog(num_shown=0))
     assert trajectory.steps[0].response == "exit(message='5')"
     assert without_end("exit(message='5')") == "exit(message='5')"

@@ -197,17 +197,17 @@ def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(fo
 
 
 COMMANDS = [
-    "run demo --dry-run models.actor=MODEL",
-    "run demo --dry-run models.orm=MODEL",
-    "run demo models.generator=MODEL",
-    "run demo models.actor=MODEL",
-    "eval demo models.actor=MODEL",
-    "sft demo --dry-run --init MODEL --data DATA",
-    "sft demo --init MODEL --data DATA",
-    "train-orm demo --dry-run --init MODEL --data DATA",
-    "train-orm demo --init MODEL --data DATA",
-    "serve-model MODEL demo --dry-run",
-    "grpo --dry-run model_name=MODEL",
+    *("run demo --dry-run models.actor=MODEL", "run demo --dry-run models.orm=MODEL"),
+    *(
+        f"{command} demo models.{name}=MODEL"
+        for command, name in (("run", "generator"), ("run", "actor"), ("eval", "actor"))
+    ),
+    *(
+        f"{command} demo {dry}--init MODEL --data DATA"
+        for command in ("sft", "train-orm")
+        for dry in ("--dry-run ", "")
+    ),
+    *("serve-model MODEL demo --dry-run", "grpo --dry-run model_name=MODEL"),
 ]
 
 

@@ -13,17 +13,7 @@ from starlette.routing import Route
 
 from webrl import net
 from webrl.errors import UsageError
-from webrl.net import (
-    Access,
-    BodyError,
-    check_address,
-    is_loopback,
-    listen,
-    names_loopback,
-    read_body,
-    refusal,
-    run_app,
-)
+from webrl.net import Access, BodyError, check_address, is_loopback, listen, names_loopback, read_body, refusal, run_app
 
 HERE = {"host": "127.0.0.1:8000"}
 
@@ -53,12 +43,10 @@ def test_who_may_ask_is_decided_by_token_and_where_there_is_none_by_where_the_re
 
 
 def test_loopback_is_this_machine_alone():
-    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "example.org")] == [
-        True, True, True, False, False, False,
-    ]  # fmt: skip
-    assert [names_loopback(host) for host in (None, "[::1]:80", "127.0.0.1.evil.example", "[")] == [
-        True, True, False, False,
-    ]  # fmt: skip
+    assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "example.org")))
+    named = [names_loopback(host) for host in (None, "[::1]:80", "127.0.0.1.evil.example", "[")]
+    assert named == [True, True, False, False]
     check_address("127.0.0.1", 0, None, "TOKEN")
     check_address("0.0.0.0", 0, "secret", "TOKEN")
     with pytest.raises(UsageError, match="set TOKEN to a secret"):

@@ -19,6 +19,7 @@ from webrl.rollouts.collect import name_episodes
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, read_records, write_records
 from webrl.stages import Context
+from webrl.suites import eval_tasks, seed_tasks
 from webrl.tasks.curriculum import probe_tasks
 from webrl.training.trust import next_rate_factor
 from webrl.types import Status, Task, Trajectory
@@ -99,8 +100,6 @@ def test_the_probe_is_off_by_one_option_and_its_pages_are_nobody_elses(tmp_path:
     assert stages.accept(context) == {"rate_factor": 0.5}
     config = make_config(tmp_path, "accept.tasks=39")
     probe = {(t.site, t.seed) for t in probe_tasks(config)}
-    from webrl.suites import eval_tasks, seed_tasks
-
     assert len(probe) == 39
     assert not probe & {(t.site, t.seed) for t in (*eval_tasks(config), *seed_tasks(config, 0), *seed_tasks(config, 1))}
 

@@ -145,11 +145,7 @@ def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its
     good = dump_line(make_trajectory("a"))
     data = orjson.loads(good)
     lines = [
-        good,
-        good,
-        b"{broken\n",
-        b"\n",
-        b"[1, 2]\n",
+        *(good, good, b"{broken\n", b"\n", b"[1, 2]\n"),
         orjson.dumps({k: v for k, v in data.items() if k != "steps"} | {"trajectory_id": "b"}) + b"\n",
         orjson.dumps(data | {"trajectory_id": "c", "status": "exploded"}) + b"\n",
         orjson.dumps(data | {"trajectory_id": "d", "steps": []}) + b"\n",
@@ -406,15 +402,12 @@ def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, act
     assert plan.actor == str(run.phase(0).actor)  # also where it is gone: nothing is scored under another one
 
 
-def test_path_lists_may_be_separated_and_quoted_as_published():
+def test_path_lists_and_stages_may_be_separated_and_quoted_as_published():
     split = process_data.split_paths
     assert split(["a,", "b"]) == split(["a", "b"]) == split(["a,b"]) == split(["'a', \"b\""]) == [Path("a"), Path("b")]
     assert split(["with space/x.jsonl"]) == [Path("with space/x.jsonl")]
     # `"path1", "path2" \ ` as in the released README leaves an argument of one blank.
     assert split(["path1,", "path2", " "]) == [Path("path1"), Path("path2")]
-
-
-def test_stages_are_one_and_two():
     assert process_data.parse_stages(["1", "2"]) == process_data.parse_stages(["2,1"]) == (1, 2)
     assert process_data.parse_stages(['"2"']) == (2,)
     for bad in (["3"], ["one"], ["1", "5"], [","]):

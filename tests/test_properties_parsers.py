@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webrl.config import RunConfig, load_config
+from webrl.config import RunConfig, load_config, validate_config
 from webrl.config.yaml_file import parse_yaml
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action, read_answer
@@ -149,8 +149,6 @@ def test_any_override_is_applied_or_refused_with_its_key(key, value):
 @few
 @given(st.dictionaries(st.sampled_from(("name", "seed", "actor", "models", "rollout", "tasks", "filter", "x")), TREES))
 def test_any_mapping_is_a_config_or_a_usage_error(data):
-    from webrl.config import validate_config
-
     try:
         validate_config(data, "c.yaml")
     except UsageError as error:

@@ -22,19 +22,9 @@ END = 9
 
 def make_step(trajectory="t0", index=0, *, instruction=None, p=0.7, outcome=1, phase=0, **changes):
     """A step of two action tokens of probability `p` each and a certain end token."""
-    record = StepRecord(
-        step_id=f"{trajectory}:{index}",
-        trajectory_id=trajectory,
-        instruction=instruction or f"do {trajectory}",
-        site="miniwob.click-button",
-        phase=phase,
-        index=index,
-        num_steps=1,
-        prompt_ids=(1, 2, 3),
-        action_ids=(4, 5, END),
-        outcome=outcome,
-        ref_logprobs=(math.log(p), math.log(p), 0.0),
-    )
+    named = (f"{trajectory}:{index}", trajectory, instruction or f"do {trajectory}", "miniwob.click-button")
+    sampled = {"prompt_ids": (1, 2, 3), "action_ids": (4, 5, END), "ref_logprobs": (math.log(p), math.log(p), 0.0)}
+    record = StepRecord(*named, phase, index, 1, outcome=outcome, **sampled)
     return replace(record, **changes)
 
 
@@ -59,9 +49,6 @@ LIKELY, LESS = math.log(0.5), math.log(0.125)
 )
 def test_perplexity_is_the_inverse_geometric_mean_probability_of_the_action_s_tokens(logprobs, ids, perplexity):
     assert action_perplexity(logprobs, ids, {END}) == pytest.approx(perplexity)
-
-
-def test_perplexity_refuses_lengths_that_differ():
     with pytest.raises(ValueError, match="2 log-probs for 1 action tokens"):
         action_perplexity([-0.1, -0.1], [1], {END})
 
@@ -88,13 +75,10 @@ def test_only_successes_are_replayed_and_unjudged_ones_are_counted_apart():
 
 
 def test_the_first_success_of_a_task_is_replayed():
-    history = [
-        make_step("a", outcome=0, instruction="x"),
-        make_step("b", instruction="x"),
-        make_step("b", 1, instruction="x"),
-        make_step("c", instruction="x"),
-        make_step("d", instruction="y"),
-    ]
+    outcomes = {"a": 0, "b": 1, "c": 1}
+    history = [make_step(name, outcome=outcome, instruction="x") for name, outcome in outcomes.items()]
+    history[2:2] = [make_step("b", 1, instruction="x")]
+    history.append(make_step("d", instruction="y"))
     selection = choose(history)
     assert [r.step_id for r in selection.records] == ["b:0", "b:1", "d:0"]
     assert selection.counts == {"kept": 3, "failed": 1, "repeated_task": 1}
@@ -189,9 +173,8 @@ def test_need_is_the_failure_rate_of_the_phases_tasks_with_a_floor():
 
 
 def test_what_the_phase_fails_at_is_replayed_more_than_what_the_buffer_is_full_of():
-    history = [make_step(f"e{i}", site="easy") for i in range(40)] + [
-        make_step(f"h{i}", site="hard") for i in range(10)
-    ]
+    history = [make_step(f"e{i}", site="easy") for i in range(40)]
+    history += [make_step(f"h{i}", site="hard") for i in range(10)]
     current = [make_step(f"c{i}", site="easy", group=f"g{i}") for i in range(12)]
     current += [make_step(f"d{i}", site="hard", group=f"g{i}", outcome=0) for i in range(4)]
     # Hard fails (4 + 1)/8 = 0.625, easy (0 + 1)/16, so 0.1. Turns of hard at 0, 1.6, …, 9.6, 11.2, of easy at 0 and 10.

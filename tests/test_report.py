@@ -10,14 +10,7 @@ from rich.console import Console
 from webrl import stages
 from webrl.config import RunConfig
 from webrl.evaluate import rate_of, wilson_interval
-from webrl.reports.run import (
-    overview_table,
-    phase_metrics,
-    phase_rows,
-    phase_table,
-    rate_text,
-    standing_text,
-)
+from webrl.reports.run import overview_table, phase_metrics, phase_rows, phase_table, rate_text, standing_text
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
 from webrl.types import Trajectory
@@ -29,6 +22,9 @@ def rate(successes: int, episodes: int) -> dict[str, Any]:
 
 
 def phase(number: int, successes: int) -> dict[str, Any]:
+    sites = {"blind": (2, 8), "seeing": (2, 9), "easy": (10, 10)}
+    by_site = {site: {"num": 10, "num_success": won, "num_agree": right} for site, (won, right) in sites.items()}
+    agreement = {"num": 50, "true_positive": 25, "true_negative": 20, "balanced_accuracy": {"value": 0.9}}
     return {
         "phase": number,
         "num_generated": 120,
@@ -38,20 +34,7 @@ def phase(number: int, successes: int) -> dict[str, Any]:
         "rollout_status": {"page_ended": 200, "step_limit": 40},
         "num_labelled_success": 60,
         "num_replayed": 300,
-        "label": {
-            "num_labelled": 200,
-            "agreement": {
-                "num": 50,
-                "true_positive": 25,
-                "true_negative": 20,
-                "balanced_accuracy": {"value": 0.9},
-                "by_site": {
-                    "blind": {"num": 10, "num_success": 2, "num_agree": 8},
-                    "seeing": {"num": 10, "num_success": 2, "num_agree": 9},
-                    "easy": {"num": 10, "num_success": 10, "num_agree": 10},
-                },
-            },
-        },
+        "label": {"num_labelled": 200, "agreement": agreement | {"by_site": by_site}},
         "losses": {"critic_loss": 0.25, "critic_lr": 1e-6, "critic_accuracy": 0.75, "actor_loss": 0.125},
         "eval": rate(successes, 240) | {"by_task": {"click": rate(successes // 10, 24)}, "heldout_types": rate(3, 60)},
         "seconds": {"rollout": 50.2, "train": 69.8},
@@ -105,9 +88,12 @@ def test_a_phase_that_has_only_begun_shows_what_there_is():
     assert "supervised start" in render(phase_table(empty))
 
 
-def test_crashed_episodes_are_named():
+def test_a_rate_names_crashed_episodes_and_rounds_its_interval_once():
     assert rate_text(rate(1, 2) | {"errors": 1}).endswith(", 1 crashed")
     assert rate_text({}) == ""
+    for successes in range(235):
+        low, high = wilson_interval(successes, 234)
+        assert f"[{100 * low:.1f}, {100 * high:.1f}]" in rate_text(rate_of(successes, 234).to_json())
 
 
 def test_the_overview_has_a_line_per_phase():
@@ -123,12 +109,6 @@ def test_metrics_for_trackers_are_flat_numbers_without_task_types():
     assert metrics["dropped.duplicate"] == 30
     assert metrics["eval.heldout_types.successes"] == 3
     assert not any("by_task" in name or "ci95" in name for name in metrics)
-
-
-def test_an_interval_is_rounded_once():
-    for successes in range(235):
-        low, high = wilson_interval(successes, 234)
-        assert f"[{100 * low:.1f}, {100 * high:.1f}]" in rate_text(rate_of(successes, 234).to_json())
 
 
 def test_a_phase_that_is_worse_than_the_start_is_warned_of(tmp_path, monkeypatch, caplog):

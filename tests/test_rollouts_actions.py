@@ -2,6 +2,7 @@
 shape, and which error names the fix.
 """
 
+import inspect
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -69,8 +70,6 @@ def test_everything_else_is_refused_with_a_reason(text, reason):
 
 @pytest.mark.browsergym
 def test_all_actions_of_browsergym_are_known_with_their_parameters():
-    import inspect
-
     from browsergym.core.action import functions
 
     placeholders = {"add_demo_mode_effects", "call_fun", "get_elem_by_bid", "highlight_by_box", "map_coordinates"}

@@ -8,7 +8,7 @@ import pytest
 from hostile_attempts import ADDRESSES, ENDLESS, FILES, SECRET, open_trap
 from rollouts_builders import bid_of, miniwob
 
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import MAX_TABS, BrowserEnv
@@ -69,21 +69,9 @@ async def reset_as_collect_does(env):
 
 
 QUICK = (
-    "file",
-    "out of the MiniWoB pages",
-    "data page with a file frame",
-    "redirect to a file",
-    "upload out of the folder",
-    "loopback",
-    "loopback, mapped into IPv6",
-    "a name of loopback",
-    "redirect 302 to a name",
-    "frame",
-    "fetch",
-    "WebSocket",
-    "new tab",
-    "download",
-    "endless loop",
+    *("file", "out of the MiniWoB pages", "data page with a file frame", "redirect to a file"),
+    *("upload out of the folder", "loopback", "loopback, mapped into IPv6", "a name of loopback"),
+    *("redirect 302 to a name", "frame", "fetch", "WebSocket", "new tab", "download", "endless loop"),
     "endless alerts",
 )
 """One attempt of each way; the others are slow tests."""
@@ -174,7 +162,5 @@ def test_internal_addresses_are_told_from_public_ones(address, public):
 
 @pytest.mark.parametrize("host", ["a,*", "*.example.org", "http://example.org/", "a b", "[::1", "é.example", "a:b", ""])
 def test_a_host_that_is_none_is_refused_by_the_config(host):
-    from webrl.config import validate_config
-
     with pytest.raises(UsageError, match=r"rollout\.allowed_hosts"):
         validate_config({"rollout": {"allowed_hosts": [host]}}, "test")

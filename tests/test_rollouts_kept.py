@@ -3,11 +3,10 @@
 import asyncio
 import os
 import signal
-import time
 
 import psutil
 import pytest
-from processes import BROWSER, descendants
+from processes import BROWSER, descendants, wait_until
 from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
@@ -70,13 +69,9 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
     two = RunConfig(rollout=RolloutConfig(num_workers=2, envs_per_worker=2))
 
     def wait_for_chromium():
-        end = time.monotonic() + 120
-        while not workers():  # a process that has just begun has no command line yet
-            assert time.monotonic() < end, "no worker"
+        wait_until(workers, 120)  # a process that has just begun has no command line yet
         (worker,) = workers()
-        while not descendants(worker, BROWSER):
-            assert time.monotonic() < end, "no Chromium while the event loop is busy"
-            time.sleep(0.05)
+        wait_until(lambda: descendants(worker, BROWSER), 120)
 
     async def load():
         await start_early(two.rollout, 1)

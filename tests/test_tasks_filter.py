@@ -54,9 +54,8 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
         *named("Show my last order", start_url="__SHOPPING__"),
         *named("Show the newest reviews", "Compare two phones", "List all shoes", "Find a red hat"),
     ]
-    heldout = [
-        Task("wa.1", "shopping", start_url="x", split="eval", extra={"webarena": {"intent": "Show me my last order"}})
-    ]
+    intent = {"webarena": {"intent": "Show me my last order"}}
+    heldout = [Task("wa.1", "shopping", start_url="x", split="eval", extra=intent)]
     seen = []
 
     async def judge(left):
@@ -65,14 +64,9 @@ def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
 
     values = {"Sort the mice by price": 0.01, "Show the newest reviews": 0.9, "List all shoes": 0.5}
     values["Find a red hat"] = 0.75
-    report = run(
-        tasks,
-        known=named("Open the cart!", seed=7),
-        heldout=heldout,
-        config=CONFIG.model_copy(update={"max_tasks": 1}),
-        judge=judge,
-        values=lambda left: [values[task.instruction] for task in left],
-    )
+    options = {"known": named("Open the cart!", seed=7), "config": CONFIG.model_copy(update={"max_tasks": 1})}
+    judged = {"judge": judge, "values": lambda left: [values[task.instruction] for task in left]}
+    report = run(tasks, heldout=heldout, **options, **judged)
     assert [task.instruction for task in report.kept] == ["Find a red hat"]
     reasons = ("malformed", "near_duplicate", "leakage", "infeasible", "value_low", "value_high", "budget")
     assert report.counts == dict.fromkeys(reasons, 1) | {"exact_duplicate": 2}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_failure, build_failures, build_task
+from llm_builders import save_tiny_model
 
 from webrl.config import EngineConfig, GenerateConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError
@@ -159,8 +160,6 @@ def test_a_request_without_an_initial_state_is_refused(tmp_path):
 
 
 def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tmp_path):
-    from llm_builders import save_tiny_model
-
     folder = save_tiny_model(tmp_path / "model", positions=2048)
     config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))
     requests = [replace(r, page=PAGE * 200) for r in plan(config=config)]

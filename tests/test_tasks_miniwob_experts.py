@@ -10,6 +10,8 @@ from pathlib import Path
 import browsers
 import pytest
 
+from webrl.rollouts.env import BrowserEnv
+
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 from tiny.instructions import accomplished as judged
 from tiny.instructions import is_valid, propose
@@ -166,8 +168,6 @@ def test_dates_and_times_are_written_as_the_fields_take_them() -> None:
 @pytest.mark.browser
 def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None:
     async def run() -> None:
-        from webrl.rollouts.env import BrowserEnv
-
         async with browsers.shared_browser() as browser:
             env = BrowserEnv(browser, RolloutConfig())
             for site in sorted(experts()):

@@ -96,12 +96,8 @@ def test_the_gradient_is_that_of_float32_up_to_rounding_and_rows_add_up_in_float
 
 def test_training_computes_what_scoring_computed(tmp_path: Path) -> None:
     folder = make_actor(tmp_path / "actor")
-    config = RunConfig.model_validate(
-        {
-            "models": {"device": "cpu", "dtype": "bfloat16"},
-            "actor": {"precision": "bf16", "objective": "sft", "batch_size": 64, "lr": 1e-3},
-        }
-    )
+    actor = {"precision": "bf16", "objective": "sft", "batch_size": 64, "lr": 1e-3}
+    config = RunConfig.model_validate({"models": {"device": "cpu", "dtype": "bfloat16"}, "actor": actor})
     records = score_actions(make_records(), folder, config)
     train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_builders import make_actor, make_records
 
 from webrl.config import RunConfig
@@ -85,8 +86,6 @@ def check_same_curve(alone: Alone, settings: dict[str, Any], name: str, *, tied:
         for key in ("critic/loss", "actor/loss", "actor/log_ratio", "actor/grad_norm", "critic/grad_norm"):
             if key in a:
                 assert b[key] == pytest.approx(a[key], rel=2e-3, abs=1e-4), (a["step"], key)
-    from safetensors.torch import load_file
-
     first, second = (load_file(folder / n / "model.safetensors") for n in ("one", name))
     assert first.keys() == second.keys()
     for key in first:
@@ -107,8 +106,6 @@ def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None
     for key in ("critic/loss", "critic/grad_norm", "actor/grad_norm"):  # rows are others, and round otherwise
         first, second = (next(line[key] for line in curve if key in line) for curve in (one, two))
         assert second == pytest.approx(first, rel=0.1), key
-    from safetensors.torch import load_file
-
     start, first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("actor", "one", "two"))
     moved = [torch.cat([(end[k] - start[k]).flatten() for k in start]) for end in (first, second)]
     assert torch.cosine_similarity(*moved, dim=0) > 0.9

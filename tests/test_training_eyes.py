@@ -212,10 +212,7 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
     ("override", "said"),
     [
         ("rollout.screenshots=false", "image_size=96: what the model is shown must be saved: screenshots=true"),
-        (
-            "rollout.engine={kind: openai, urls: [http://127.0.0.1:9/v1]}",
-            "rollout.engine.kind=openai: not yet; set rollout.engine.kind=transformers",
-        ),
+        ("rollout.engine={kind: openai, urls: [http://127.0.0.1:9/v1]}", "rollout.engine.kind=openai: not yet; set"),
         ("rollout.engine.kind=vllm", "rollout.engine.kind=vllm: not yet; set rollout.engine.kind=transformers"),
         ("models.prompt_format=webrl", "models.prompt_format=webrl: that format has no place for one"),
         ("models.enable_thinking=true", "models.enable_thinking=true: not yet"),

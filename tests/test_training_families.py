@@ -8,30 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from training_builders import make_actor
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from webrl.training.layers.attention import Layout, packed_attention
-from webrl.training.layers.head import token_logprobs
+from webrl.training.layers.head import is_trimmed, token_logprobs
 from webrl.training.models import load_actor
 from webrl.training.packing import Item, pack, plan_rows
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-FAMILIES = {  # family: how its rows are computed
-    "Mistral, window": "packed",
-    "Gemma 2": "plain",
-    "Gemma 3": "packed",
-    "gpt-oss": "plain",
-    "Cohere 2": "packed",
-    "Phi": "packed",
-    "DeepSeek V3": "packed",
-    "Phi-3, long rope": "single",
-    "LFM2": "single",
-    "Qwen3-Next": "single",
-    "Mamba 2": "single",
-    "HyperCLOVA X": "plain",
-    "Phi-3.5 MoE": "refused",
-    "Nemotron": "plain",
-    "Llama, rope scaled with length": "refused",
+ROUTES = {  # how the rows of families are computed
+    "packed": ("Mistral, window", "Gemma 3", "Cohere 2", "Phi", "DeepSeek V3"),
+    "plain": ("Gemma 2", "gpt-oss", "HyperCLOVA X", "Nemotron"),
+    "single": ("Phi-3, long rope", "LFM2", "Qwen3-Next", "Mamba 2"),
+    "refused": ("Phi-3.5 MoE", "Llama, rope scaled with length"),
 }
+FAMILIES = {name: route for route, names in ROUTES.items() for name in names}
 
 
 def try_family(name: str, folder: Path, device: str) -> object:
@@ -129,8 +120,6 @@ def test_a_model_that_takes_one_sequence_gets_rows_of_one() -> None:
 
 
 def test_dropout_is_off_in_training(tmp_path: Path) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     config = GPT2Config(vocab_size=64, n_embd=16, n_head=2, n_layer=2, n_positions=64)  # drops a tenth by default
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     model = load_actor(tmp_path).train()
@@ -140,8 +129,6 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
 
 
 def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
-    from webrl.training.layers.head import is_trimmed
-
     model = load_actor(make_actor(tmp_path))
     assert model.packs
     assert is_trimmed(model.lm.base_model)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from processes import descendants, kill, living
+from processes import descendants, kill, living, wait_until
 from training_builders import FAR, make_actor, make_records
 
 from webrl.cli import launch as launcher
@@ -28,6 +27,7 @@ from webrl.errors import UsageError
 from webrl.phase import run_stage
 from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
+from webrl.training import score_actions, train_critic
 from webrl.training.topology import first_host, read_topology
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,17 +169,9 @@ def test_a_taken_port_and_a_number_below_zero_are_said_at_once(tmp_path: Path) -
 def make_run(folder: Path, **actor: object) -> Path:
     """A run folder whose phase 1 is due for training."""
     train = {"lr": 1e-2, "batch_size": 2, "max_tokens": 128, "epochs": 1.0}
-    config = RunConfig.model_validate(
-        {
-            "name": "run",
-            "runs_dir": str(folder),
-            "models": {"device": "cpu", "actor": str(make_actor(folder / "actor"))},
-            "critic": train | {"epochs": 0.5},
-            "actor": train | FAR | actor,
-        }
-    )
-    from webrl.training import score_actions
-
+    models = {"device": "cpu", "actor": str(make_actor(folder / "actor"))}
+    sections = {"models": models, "critic": train | {"epochs": 0.5}, "actor": train | FAR | actor}
+    config = RunConfig.model_validate({"name": "run", "runs_dir": str(folder), **sections})
     records = score_actions(make_records(), folder / "actor", config)
     for phase in (0, 1):
         path = folder / "run" / f"phase_{phase:02d}"
@@ -189,8 +181,6 @@ def make_run(folder: Path, **actor: object) -> Path:
         write_records(path / "train.jsonl", records)
         write_records(path / "train_filter.jsonl", records)
     make_actor(folder / "run" / "phase_00" / "actor")
-    from webrl.training import train_critic
-
     train_critic(
         records, folder / "actor", folder / "run/phase_00/critic", config, seed=0, metrics_path=folder / "m.jsonl"
     )
@@ -207,24 +197,13 @@ def free_port() -> int:
 @contextmanager
 def two_nodes(run: Path, count: int = 2, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MLP_", "PET_"))}
-    environment |= {
-        "NNODES": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "NPROC_PER_NODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHON": sys.executable,
-        "CUDA_VISIBLE_DEVICES": "",
-        "WEBRL_LOG_DIR": str(run.parent / "logs"),
-    } | extra
+    job = {"NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NPROC_PER_NODE": "1"}
+    here = {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    environment |= job | here | {"WEBRL_LOG_DIR": str(run.parent / "logs")} | extra
+    command = ["bash", str(ROOT / "run_multinode.sh"), "--run", str(run)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     nodes = [
-        subprocess.Popen(
-            ["bash", str(ROOT / "run_multinode.sh"), "--run", str(run)],
-            env=environment | {"NODE_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        subprocess.Popen(command, env=environment | {"NODE_RANK": str(rank)}, text=True, **pipes)
         for rank in range(count)
     ]
     try:
@@ -250,11 +229,8 @@ def actor_lines(run: Path) -> list[dict[str, float]]:
 
 def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int, num_workers: int = 1) -> int:
     """kill -9 the worker of a node once the actor has done some steps; gives its pid."""
-    deadline = time.monotonic() + 300
-    while len(actor_lines(run)) < after_step:
-        assert node.poll() is None, node.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(actor_lines(run)) >= after_step or node.poll() is not None, 300)
+    assert node.poll() is None, node.communicate()[0]
     workers = [p for p in living(descendants(node.pid)) if "webrl.cli.train_worker" in p.cmdline()]
     assert len(workers) == num_workers
     workers[0].send_signal(signal.SIGKILL)

@@ -20,12 +20,8 @@ from webrl.training.trainer import Job, train
 from webrl.training.update import prepare
 
 SCRIPT = Path(__file__).with_name("nonfinite_rank.py")
-ENVIRONMENT = {
-    "PYTHONPATH": str(SCRIPT.parents[1]),
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "passive",
-    "DS_ACCELERATOR": "cpu",
-}
+ENVIRONMENT = {"PYTHONPATH": str(SCRIPT.parents[1]), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+ENVIRONMENT |= {"DS_ACCELERATOR": "cpu"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -49,11 +45,7 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "precision"),
-    [
-        ("ddp", "bf16"),
-        ("fsdp2", "fp32"),
-        pytest.param("zero2", "fp32", marks=pytest.mark.deepspeed),
-    ],
+    [("ddp", "bf16"), ("fsdp2", "fp32"), pytest.param("zero2", "fp32", marks=pytest.mark.deepspeed)],
 )
 def test_one_process_s_loss_keeps_all_processes_from_the_step(tmp_path: Path, engine: str, precision: str) -> None:
     folder = make_actor(tmp_path / "actor")

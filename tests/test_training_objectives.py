@@ -12,6 +12,7 @@ from training_builders import make_record
 from webrl.config import ActorConfig, load_config
 from webrl.errors import TrainingError, UsageError
 from webrl.training.objectives import LossInput, beta_of, get_objective
+from webrl.training.objectives.baselines import step_advantage
 from webrl.training.objectives.webrl_released import monte_carlo_return
 from webrl.types import StepRecord
 
@@ -54,13 +55,9 @@ def test_webrl_loss_is_the_squared_error_of_the_summed_log_ratio() -> None:
     losses = get_objective("webrl").loss(batch, ActorConfig(beta=2.0)).loss
     # sums: 0.2 + 0.4 = 0.6 and -0.5; (2*0.6 - 0.45)^2 = 0.5625; (2*-0.5 + 0.4)^2 = 0.36
     assert losses.tolist() == [pytest.approx(0.5625), pytest.approx(0.36)]
-
-
-def test_webrl_gradient_raises_good_actions_and_lowers_bad_ones() -> None:
     batch = make_input([-1.0, -1.0], [-1.0, -1.0], [0.5, -0.5], [0, 1])
-    grad = gradient("webrl", batch)
-    assert grad[0] == pytest.approx(-1.0)  # 2 (0 - 0.5) : descent raises log pi
-    assert grad[1] == pytest.approx(1.0)
+    # 2 (0 - 0.5): descent raises the log pi of good actions, and lowers that of bad ones
+    assert gradient("webrl", batch).tolist() == [pytest.approx(-1.0), pytest.approx(1.0)]
 
 
 def test_webrl_needs_outcome_and_value() -> None:
@@ -94,12 +91,8 @@ def test_released_loss_by_hand() -> None:
     output = get_objective("webrl_released").loss(batch, ActorConfig())
     assert output.loss.tolist() == [pytest.approx(0.32), pytest.approx(0.09025), 0.0]
     assert output.metrics["mask_fraction"].tolist() == [1.0, 1.0, 0.0]
-
-
-def test_released_beta_is_bounded_by_advantage_over_ratio() -> None:
     # rho = 4, b = 1: beta = min(1, 1/4) = 0.25, so beta*rho = A and the loss is zero
-    batch = make_input([-1.0], [-5.0], [1.0], [0])
-    output = get_objective("webrl_released").loss(batch, ActorConfig())
+    output = get_objective("webrl_released").loss(make_input([-1.0], [-5.0], [1.0], [0]), ActorConfig())
     assert output.metrics["beta"].tolist() == [pytest.approx(0.25)]
     assert output.loss.tolist() == [pytest.approx(0.0)]
 
@@ -157,16 +150,10 @@ def test_awr_weights_by_the_exponential_advantage_up_to_20() -> None:
     assert gradient("awr", batch).tolist() == [-2.0, -2.0, -0.5]
 
 
-def test_digirl_step_advantage_is_doubly_robust() -> None:
-    from webrl.training.objectives.baselines import step_advantage
-
-    record = make_record("a", 0, 3, 1, value=0.2, next_value=0.6)
+def test_digirl_filters_by_instruction_then_by_a_doubly_robust_step_advantage() -> None:
     # 0.5^2 * 1 + 0.75 * (0.6 - 0.2)
-    assert step_advantage(record, 0.5) == pytest.approx(0.55)
+    assert step_advantage(make_record("a", 0, 3, 1, value=0.2, next_value=0.6), 0.5) == pytest.approx(0.55)
     assert step_advantage(make_record("a", 2, 3, 1, value=0.2, next_value=0.0), 0.5) == 1.0
-
-
-def test_digirl_filters_by_instruction_then_by_step() -> None:
     hard = [make_record("hard", i, 2, 1, value=0.1, next_value=0.05 if i == 0 else 0.0) for i in range(2)]
     easy = [make_record("easy", 0, 2, 1, value=0.95, next_value=0.95)]
     failed = [make_record("failed", 0, 2, 0, value=0.1, next_value=0.9)]
@@ -272,10 +259,8 @@ def test_scaled_steps_move_likely_and_unlikely_actions_alike() -> None:
 
 def test_beta_is_the_objectives_own_unless_set() -> None:
     assert (beta_of(ActorConfig(), 0.3), beta_of(ActorConfig(beta=0.7), 0.3)) == (0.3, 0.7)
-    batch = make_input([-1.0], [-2.0], [0.5], [0])
-    assert get_objective("webrl").loss(batch, ActorConfig()).loss.tolist() == [
-        pytest.approx(0.25)
-    ]  # β = 1, the paper's
+    losses = get_objective("webrl").loss(make_input([-1.0], [-2.0], [0.5], [0]), ActorConfig()).loss
+    assert losses.tolist() == [pytest.approx(0.25)]  # β = 1, the paper's
 
 
 @pytest.mark.parametrize("setting", ["beta=0", "beta=-1", "curvature_floor=0", "curvature_floor=x"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from training_builders import make_actor, make_items
+from transformers import AutoModelForCausalLM
 
 from webrl.training.models import load_actor
 from webrl.training.packing import HEADER_TOKENS, Item, cut_to, pack, plan_rows
@@ -79,8 +80,6 @@ def test_packed_logprobs_equal_transformers_own_logits(tmp_path: Path) -> None:
     items = make_items(2)
     row = pack(items)
     ours = load_actor(folder)(row).detach()
-    from transformers import AutoModelForCausalLM
-
     plain = AutoModelForCausalLM.from_pretrained(folder)
     theirs = []
     for item in items:

@@ -39,11 +39,7 @@ def test_a_number_of_steps_replaces_the_epochs() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "expected"),
-    [
-        ("constant", [0.5, 1.0, 1.0, 1.0]),
-        ("linear", [0.5, 1.0, 1.0, 0.5]),
-        ("cosine", [0.5, 1.0, 1.0, 0.5]),
-    ],
+    [("constant", [0.5, 1.0, 1.0, 1.0]), ("linear", [0.5, 1.0, 1.0, 0.5]), ("cosine", [0.5, 1.0, 1.0, 0.5])],
 )
 def test_learning_rates_warm_up_and_decay(schedule: str, expected: list[float]) -> None:
     config = OptimConfig.model_validate({"lr": 1.0, "schedule": schedule, "warmup_ratio": 0.5})

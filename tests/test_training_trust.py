@@ -93,14 +93,11 @@ def test_a_rate_that_is_too_high_is_tried_at_a_quarter_and_the_result_is_inside(
 def test_a_killed_retry_goes_on_at_the_rate_that_it_had(tmp_path: Path) -> None:
     config, folder = make_config(lr=1e9), make_actor(tmp_path / "actor")
     (tmp_path / "new_attempts.json").write_text('{"rate": 1e9, "stopped": ["step 1", "step 1"]}')
-    counts = train_actor(
-        make_scored(folder, config), folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
-    )
+    options: dict[str, Any] = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    counts = train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **options)
     assert counts["actor_rate_factor"] == 1 / 64
     other = make_config(lr=1e-4)  # attempts at another rate say nothing of this one
-    counts = train_actor(
-        make_scored(folder, other), folder, tmp_path / "new2", other, seed=0, metrics_path=tmp_path / "m.jsonl"
-    )
+    counts = train_actor(make_scored(folder, other), folder, tmp_path / "new2", other, **options)
     assert counts["actor_rate_factor"] == 1
 
 
@@ -144,10 +141,8 @@ def test_an_update_with_demonstrations_adds_their_mean_loss_times_the_weight(tmp
     for weight in (0.0, 1.0, 3.0):
         config = make_config(imitation=weight, epochs=0.4, **FAR)
         path = tmp_path / f"m{weight}.jsonl"
-        train_actor(
-            make_scored(folder, config), folder, tmp_path / f"new{weight}", config, seed=0, metrics_path=path,
-            demonstrations=shown,
-        )  # fmt: skip
+        options: dict[str, Any] = {"seed": 0, "metrics_path": path, "demonstrations": shown}
+        train_actor(make_scored(folder, config), folder, tmp_path / f"new{weight}", config, **options)
         losses[weight] = metric_lines(path)[0]
     added = losses[1.0]["actor/loss"] - losses[0.0]["actor/loss"]
     assert added == pytest.approx(losses[1.0]["actor/imitation_loss"], rel=1e-4)

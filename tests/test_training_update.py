@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored, make_tokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.loading import tokenizer_fingerprint
-from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
+from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft, trainer
 from webrl.training.critic import critic_loss
 
 
@@ -21,8 +23,6 @@ def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -
     folder, records = make_actor(tmp_path / "actor"), make_records(2)
     scored = score_actions(records, folder, make_config())
     assert [r.step_id for r in scored] == [r.step_id for r in records]
-    from transformers import AutoModelForCausalLM
-
     record = scored[3]
     logits = AutoModelForCausalLM.from_pretrained(folder)(
         torch.tensor([[*record.prompt_ids, *record.action_ids]])
@@ -59,27 +59,19 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
     assert again["critic_loss"] < losses["critic_loss"]
 
 
-def test_a_value_is_that_of_the_prompts_last_token_under_any_packing(tmp_path: Path) -> None:
+def test_a_value_is_the_prompts_last_token_s_and_the_next_one_the_next_step_s_or_unknown(tmp_path: Path) -> None:
     config, records = make_config(epochs=1.0), make_records()
     train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     scored = score_values(records, tmp_path / "c", config)
-    from transformers import AutoModelForSequenceClassification
-
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "c")
     for record in scored[:4]:
         value = plain(torch.tensor([record.prompt_ids])).logits[0, 0].sigmoid().item()
         assert record.value == pytest.approx(value, abs=1e-5)
-
-
-def test_a_next_value_comes_from_the_next_step_or_the_next_prompt_or_stays_unknown(tmp_path: Path) -> None:
-    config, records = make_config(epochs=1.0), make_records(1)
-    train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
-    alone = score_values(records[:1], tmp_path / "c", config)
+    (alone,) = score_values(records[:1], tmp_path / "c", config)
     carried = dataclasses.replace(records[0], next_prompt_ids=records[1].prompt_ids)
-    helped = score_values([carried], tmp_path / "c", config)
-    whole = score_values(records, tmp_path / "c", config)
-    assert alone[0].next_value is None
-    assert helped[0].next_value == pytest.approx(whole[1].value, abs=1e-6)
+    (helped,) = score_values([carried], tmp_path / "c", config)
+    assert alone.next_value is None
+    assert helped.next_value == pytest.approx(scored[1].value, abs=1e-6)
 
 
 def test_critic_losses_by_hand() -> None:
@@ -169,8 +161,6 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     records = make_scored(folder, config)
     train_actor(records, folder, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
 
-    from webrl.training import trainer
-
     step = trainer._Loop.step
 
     def die_at_step_4(self: object, number: int, *batch: object) -> dict[str, float]:
@@ -184,8 +174,6 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     assert not (tmp_path / "parts").exists()
     monkeypatch.setattr(trainer._Loop, "step", step)
     train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
-    from safetensors.torch import load_file
-
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -200,8 +188,6 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
 def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, folder = make_config(epochs=1.0, save_every=1), make_actor(tmp_path / "actor")
     records = make_scored(folder, config)
-    from webrl.training import trainer
-
     monkeypatch.setattr(trainer, "_export", lambda *_: (_ for _ in ()).throw(Interrupted))
     arguments = {"seed": 3, "metrics_path": tmp_path / "m.jsonl"}
     with pytest.raises(Interrupted):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_builders import make_actor, make_config, make_items, make_records
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -130,11 +131,8 @@ def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dt
 
 
 def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path) -> None:
-    config, folder, records = (
-        make_config(lora_rank=4, lr=2e-3, epochs=8.0),
-        make_actor(tmp_path / "actor"),
-        make_records(),
-    )
+    config, records = make_config(lora_rank=4, lr=2e-3, epochs=8.0), make_records()
+    folder = make_actor(tmp_path / "actor")
     arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
     train_critic(records, folder, tmp_path / "critic", config, **arguments)
     scored = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in score_actions(records, folder, config)]
@@ -143,9 +141,6 @@ def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path
     for name in ("actor", "critic"):
         losses = [line[f"{name}/loss"] for line in lines if line["name"] == name]
         assert losses[-1] < losses[0]
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
-
     start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
     assert start.keys() == end.keys()
     moved = {name for name in start if not torch.equal(start[name], end[name])}
@@ -173,8 +168,6 @@ def test_all_zero_advantages_leave_the_model_as_it_is(tmp_path: Path) -> None:
     failed = [dataclasses.replace(r, outcome=0) for r in make_records()]
     losses = train_actor(failed, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     assert losses == {"actor_rate_factor": 1.0, "actor_steps": 0, "actor_samples": 18, "actor_active": 0}
-    from safetensors.torch import load_file
-
     start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
     assert all(torch.equal(start[name], end[name]) for name in start)
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import platform
-import time
 
 import psutil
 import pytest
 import torch
+from processes import wait_until
 
 from webrl.runs.machine import PeakMemory, free_heap
 
 
 def test_memory_is_measured_while_the_block_runs() -> None:
     with PeakMemory(interval_s=0.05) as memory:
-        until = time.monotonic() + 120
-        while memory.peak_mib < 10 and time.monotonic() < until:
-            time.sleep(0.05)
-    assert memory.peak_mib > 10
+        wait_until(lambda: memory.peak_mib > 10, 120)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")

@@ -31,19 +31,10 @@ def make_tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
 def make_actor(folder: Path, *, tied: bool = True, kv_heads: int = 2, seed: int = 0) -> Path:
     """A Llama of 12 k parameters with tokenizer."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=128,
-        tie_word_embeddings=tied,
-        eos_token_id=1,
-        bos_token_id=None,
-        initializer_range=0.3,
-    )
+    size = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": kv_heads, "max_position_embeddings": 128}
+    tokens = {"eos_token_id": 1, "bos_token_id": None}
+    config = LlamaConfig(**size, **heads, **tokens, tie_word_embeddings=tied, initializer_range=0.3)
     LlamaForCausalLM(config).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
@@ -55,17 +46,8 @@ def make_record(trajectory: str, index: int, num_steps: int, outcome: int | None
         "prompt_ids": tuple(rng.randrange(2, VOCAB) for _ in range(rng.randrange(9, 40))),
         "action_ids": (*(rng.randrange(2, VOCAB) for _ in range(rng.randrange(1, 6))), 1),
     } | fields
-    return StepRecord(
-        step_id=f"{trajectory}:{index}",
-        trajectory_id=trajectory,
-        instruction=f"do {trajectory}",
-        site="miniwob.click-button",
-        phase=1,
-        index=index,
-        num_steps=num_steps,
-        outcome=outcome,
-        **values,  # type: ignore[arg-type]
-    )
+    named = (f"{trajectory}:{index}", trajectory, f"do {trajectory}", "miniwob.click-button")
+    return StepRecord(*named, 1, index, num_steps, outcome=outcome, **values)  # type: ignore[arg-type]
 
 
 def make_records(num_trajectories: int = 6, num_steps: int = 3) -> list[StepRecord]:

@@ -4,15 +4,16 @@ import contextlib
 import importlib.util
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from browsers import shared_browser
 from flask import Response, redirect, request
 from werkzeug.serving import make_server
 
-from webrl.config import RunConfig, load_config
+from webrl.config import RolloutConfig, RunConfig, load_config
 from webrl.rollouts.collect import collect
 from webrl.suites import open_sites
 from webrl.types import Task, Trajectory
@@ -114,3 +115,21 @@ async def play(config: RunConfig, policies: dict[str, Any], tasks: list[Task], o
     async with open_sites(config, tasks):
         await collect(tasks, config, ByTask(), out, phase=0, prefix="t", on_episode=played.append)
     return {t.task.task_id.rpartition(".")[2]: t for t in played}
+
+
+def web_rollout(url: str, *overrides: str) -> RolloutConfig:
+    """Settings for episodes on a site without log-in, reset and limits."""
+    return load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}]", *overrides]).rollout
+
+
+@contextlib.asynccontextmanager
+async def web_env(rollout: RolloutConfig) -> AsyncIterator[Any]:
+    """An environment of the suite on the shared browser."""
+    from webrl_site.env import WebEnv
+
+    async with shared_browser() as browser:
+        env = WebEnv(browser, rollout)
+        try:
+            yield env
+        finally:
+            await env.close()

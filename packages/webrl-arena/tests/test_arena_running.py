@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -15,6 +13,7 @@ import psutil
 import pytest
 from arena_server import Visitor, serving, share_templates
 from filelock import FileLock
+from processes import wait_until
 
 from webrl.cli import main
 from webrl.errors import StageError, UsageError
@@ -32,12 +31,12 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
         first = server.children()
         assert len(first) == 2
         first[0].kill()
-        _wait(lambda: len({worker.pid for worker in server.children()} - {first[0].pid}) == 2)
+        wait_until(lambda: len({worker.pid for worker in server.children()} - {first[0].pid}) == 2)
         with Visitor(arena, "staff") as staff:
             assert "Dashboard" in staff.see("/dashboard/")
             workers = server.children()
             os.kill(server.pid, signal.SIGKILL)
-            _wait(lambda: not any(_lives(worker) for worker in workers))
+            wait_until(lambda: not any(_lives(worker) for worker in workers))
             assert staff.session.database.is_file()  # in the middle of its work
             with pytest.raises(ArenaError, match="does not answer"):
                 arena.open()
@@ -161,10 +160,3 @@ def _lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

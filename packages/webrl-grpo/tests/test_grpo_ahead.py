@@ -5,8 +5,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +12,7 @@ import pytest
 import torch
 from grpo_builders import DEMO, TINY_ACTOR, grpo
 from llm_builders import save_tiny_model, score
+from processes import wait_until
 
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
@@ -121,14 +120,6 @@ def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(t
         assert not list(tmp_path.rglob("model.safetensors"))
     assert said[0] == said[1]
     assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in said[0]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if is_so():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it never came to be")
 
 
 @pytest.mark.grpo

@@ -1,7 +1,7 @@
 """Options of `webrl grpo` under the public scripts' names, and what is refused before anything starts."""
 
 import argparse
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -186,11 +186,7 @@ def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
     ("extra", "option", "fix"),
     [
         ("grpo", ["seed=1"], "webrl grpo needs grpo, which is not installed: pip install 'webrl[grpo]'"),
-        (
-            "vllm",
-            ["--use-vllm"],
-            "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'",
-        ),
+        ("vllm", ["--use-vllm"], "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'"),
         ("trackio", ["--report-to", "trackio"], "report_to=trackio needs trackio, which is not installed"),
         ("wandb", ["--wandb-enabled"], "report_to=wandb needs wandb, which is not installed"),
     ],
@@ -210,11 +206,12 @@ def test_after_ctrl_c_the_newest_whole_checkpoint_is_named(tmp_path):
     assert how_to_continue(tmp_path).endswith(f"--resume-from-checkpoint {tmp_path / 'checkpoint-16'}")
 
 
-def test_the_script_has_the_commands_options():
-    command = [sys.executable, str(ROOT / "scripts" / "train_grpo.py"), "--num-generations", "16", "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert "num_generations: 16\n" in done.stdout
-    assert "model_name: data/tiny/actor\n" in done.stdout
+def test_the_script_has_the_commands_options(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--num-generations", "16", "--dry-run"])
+    assert runpy.run_path(str(ROOT / "scripts" / "train_grpo.py"))["main"]() == 0
+    shown = capsys.readouterr().out
+    assert "num_generations: 16\n" in shown
+    assert "model_name: data/tiny/actor\n" in shown
 
 
 def test_a_dry_run_refuses_an_unknown_task(capsys):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from view_builders import PAGE, make_run, trajectory, write
 
-from webrl.errors import DataError, UsageError
+from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.reward.data import read_judged
-from webrl.types import Label, Status
+from webrl.types import Label
 from webrl_report.view.app import set_label
 from webrl_report.view.details import Run, acted_elements, describe, pieces
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index
@@ -234,14 +234,6 @@ def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
     with ThreadPoolExecutor(4) as viewers:
         list(viewers.map(lambda each: set_label(run, each, 1), many))
     assert len(judged()) == 41, "several viewers lose none of each other's labels"
-
-
-def test_what_is_no_attempt_gets_no_label_by_hand(run):
-    gone = read(indexed(run), "0/phase_00/trajectories.jsonl/3")
-    assert gone.status is Status.ENV_ERROR
-    with pytest.raises(DataError, match="p00-c: ended by env_error, which is not an attempt"):
-        set_label(run, gone, 1)
-    assert not (run / HAND_LABELS).exists()
 
 
 def test_long_pages_are_cut_around_what_was_acted_on():

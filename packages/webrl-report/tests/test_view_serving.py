@@ -142,13 +142,16 @@ def test_a_huge_page_is_cut_and_there_whole_as_plain_text(client):
     assert whole.text == "x" * 300_000 + "␛]0;title␇" + "y" * 300_000
 
 
-def test_a_long_episode_fits_a_page_and_says_what_is_left_out(client):
+def test_a_long_episode_fits_a_page_and_says_what_is_left_out_as_the_list_does_of_a_broken_line(client, run):
     text = client.get("/t/0/phase_02/trajectories.jsonl/3").text
     assert len(text) < 8_000_000
     assert "1,000 steps: the first 200 are shown" in text
     assert "Show all 50,007 characters" in text
     assert client.get("/text/0/phase_02/trajectories.jsonl/3/199/answer").text == "noop() " + "#" * 50_000
-    assert len(client.get("/").text) < 100_000
+    listed = client.get("/").text
+    assert len(listed) < 100_000
+    assert f"{run}/phase_02/trajectories.jsonl:5: malformed JSON" in listed
+    assert "1 line is not shown" in listed
 
 
 def test_a_screenshot_is_shown(client, run):
@@ -158,12 +161,6 @@ def test_a_screenshot_is_shown(client, run):
     link = re.search(r'<img src="[^"]*(/png/[^"]+)" alt="Screenshot', page)[1]
     answer = client.get(link)
     assert (answer.content, answer.headers["content-type"]) == (png, "image/png")
-
-
-def test_a_broken_line_is_named_with_its_file(client, run):
-    text = client.get("/").text
-    assert f"{run}/phase_02/trajectories.jsonl:5: malformed JSON" in text
-    assert "1 line is not shown" in text
 
 
 def shown_form(client, place):
@@ -198,7 +195,8 @@ def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
     form = {"place": "0/phase_00/trajectories.jsonl/3", "digest": hashlib.sha256(line).hexdigest()}
     unfinished = client.post("/label", data=form | {"success": "1"})
     assert unfinished.status_code == 409
-    assert "p00-c: ended by env_error" in unfinished.text
+    assert "p00-c: ended by env_error, which is no attempt" in unfinished.text
+    assert not path.exists()
 
 
 def test_a_label_is_for_the_trajectory_that_was_shown(client, run):

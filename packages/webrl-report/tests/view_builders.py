@@ -16,15 +16,7 @@ PAGE = "RootWebArea 'Test', focused\n\t[12] button 'Ok'\n\t[17] button 'Cancel'"
 
 def trajectory(name="p01-t1", *, phase=1, site="miniwob.click-button", reward=1.0, actions=("click('12')",), **more):
     steps = tuple(
-        Step(
-            index=i,
-            observation=more.pop("page", PAGE),
-            response=action,
-            action=action,
-            prompt_ids=(1, 2, i),
-            action_ids=(5, 6),
-            logprobs=(-0.5, -0.25),
-        )
+        Step(i, more.pop("page", PAGE), action, action, "", (1, 2, i), (5, 6), (-0.5, -0.25))
         for i, action in enumerate(actions)
     )
     task = Task(task_id=more.pop("task_id", name.partition("-")[2]), site=site)

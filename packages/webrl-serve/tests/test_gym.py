@@ -196,13 +196,7 @@ def test_any_page_needs_an_address_and_a_goal():
 
 
 @pytest.mark.parametrize(
-    "viewport",
-    [
-        {"width": "wide", "height": 500},
-        {"width": 0, "height": 500},
-        {"width": 500},
-        (500, 500),
-    ],
+    "viewport", [{"width": "wide", "height": 500}, {"width": 0, "height": 500}, {"width": 500}, (500, 500)]
 )
 def test_a_viewport_of_a_wrong_form_is_refused_in_one_line(viewport):
     goal = {"start_url": "http://127.0.0.1/", "goal": "look"}

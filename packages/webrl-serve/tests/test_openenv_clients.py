@@ -38,11 +38,7 @@ def test_trls_text_script_raises_its_own_limit_and_plays(shared, package):
 
 @pytest.mark.parametrize(
     ("package", "script"),
-    [
-        ("openenv-core==0.2.1", "rollout_func"),
-        ("openenv==0.10.0", "rollout_func"),
-        ("openenv-core==0.1.1", "cookbook"),
-    ],
+    [("openenv-core==0.2.1", "rollout_func"), ("openenv==0.10.0", "rollout_func"), ("openenv-core==0.1.1", "cookbook")],
 )
 def test_scripts_with_one_client_and_a_rollout_function_play_episode_after_episode(shared, package, script):
     *seen, state = run_script(package, script, shared)

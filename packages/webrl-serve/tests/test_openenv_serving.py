@@ -19,6 +19,7 @@ from rollouts_builders import bid_of, in_browser, miniwob
 from websockets.asyncio.server import serve as serve_websockets
 from websockets.sync.client import connect
 
+from webrl.cli import main
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.html import describe
@@ -427,11 +428,12 @@ def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
         ([], {"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena is not served: WebArena tasks"),
         ([], {"BROWSERGYM_BENCHMARK": "arcade"}, "BROWSERGYM_BENCHMARK=arcade is not served: "),
         (["--sessions", "0"], {"BROWSERGYM_COLOUR": "red"}, "not read: BROWSERGYM_COLOUR (read: BROWSERGYM_ with PORT"),
+        (["--host", "0.0.0.0"], {}, "set WEBRL_ENV_TOKEN"),
+        (["--task", "miniwob.click-tset", "--port", "0"], {}, "did you mean 'miniwob.click-test'"),
     ],
 )
 def test_a_bad_option_or_variable_ends_before_anything_starts(arguments, variables, says, monkeypatch, capsys):
-    from webrl.cli import main
-
+    monkeypatch.delenv("WEBRL_ENV_TOKEN", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with contextlib.suppress(SystemExit):  # argparse's own refusals

@@ -65,10 +65,8 @@ def test_a_chat_is_answered_through_the_models_template(client, model):
     answer = client.chat.completions.create(**ASK | {"messages": chat}, n=1, frequency_penalty=0, logprobs=False)
     assert answer.choices[0].message.content == expected.text
     assert answer.choices[0].finish_reason == expected.finish_reason
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
-        len(expected.prompt_ids),
-        len(expected.ids),
-    )
+    used = answer.usage
+    assert (used.prompt_tokens, used.completion_tokens) == (len(expected.prompt_ids), len(expected.ids))
     chat[2]["content"] = [{"type": "text", "text": GOAL}, {"type": "text", "text": PAGE}]
     in_parts = client.chat.completions.create(**ASK | {"messages": chat})
     assert in_parts.choices[0].message.content == expected.text
@@ -111,24 +109,15 @@ def test_an_action_comes_from_the_prompt_of_training(client, model):
     answer = client.post("/actions", body=body, cast_to=object)
     assert answer["text"] == expected.text
     assert answer["usage"]["prompt_tokens"] == len(expected.prompt_ids)
-    assert {key: answer[key] for key in ("action", "note", "calls", "error")} == describe_answer(
-        expected.text, "browsergym"
-    )
+    assert describe_answer(expected.text, "browsergym").items() <= answer.items()
 
 
 def test_an_answer_becomes_browsergyms_calls_whatever_language_it_is_in():
-    assert describe_answer("<think>OK is 12</think>click(bid='12')", "browsergym") == {
-        "action": "click('12')",
-        "note": "",
-        "calls": ["click('12')"],
-        "error": "",
-    }
-    assert describe_answer('do(action="Search", argument="it\'s", element="4")', "webrl") == {
-        "action": "do(action='Search', argument=\"it's\", element='4')",
-        "note": "",
-        "calls": ["fill('4', \"it's\")", "press('4', 'Enter')"],
-        "error": "",
-    }
+    read = describe_answer("<think>OK is 12</think>click(bid='12')", "browsergym")
+    assert read == {"action": "click('12')", "note": "", "calls": ["click('12')"], "error": ""}
+    read = describe_answer('do(action="Search", argument="it\'s", element="4")', "webrl")
+    assert read.pop("calls") == ["fill('4', \"it's\")", "press('4', 'Enter')"]
+    assert read == {"action": "do(action='Search', argument=\"it's\", element='4')", "note": "", "error": ""}
     unread = describe_answer("I click on it", "browsergym")
     assert (unread["action"], unread["calls"]) == ("", [])
     assert "Not an action" in unread["error"]
@@ -145,6 +134,14 @@ def test_the_model_says_how_it_is_to_be_asked(client):
         client.models.retrieve("gpt-4")
 
 
+def said(part):
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+def shown(url):
+    return said({"type": "image_url", "image_url": {"url": url}})
+
+
 @pytest.mark.parametrize(
     ("changes", "param", "message"),
     [
@@ -156,25 +153,13 @@ def test_the_model_says_how_it_is_to_be_asked(client):
         ({"temperature": 1e-9}, "temperature", "0 is greedy"),
         ({"max_completion_tokens": 7}, None, "max_tokens=12 and max_completion_tokens=7 differ"),
         ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages.0.content",
-            "a picture is 'data:image/png;base64,…' (or jpeg), found 'x'",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
-            "messages.0.content",
-            "only text is read here",
-        ),
+        (shown("x"), "messages.0.content", "a picture is 'data:image/png;base64,…' (or jpeg), found 'x'"),
+        (said({"type": "input_audio", "input_audio": {}}), "messages.0.content", "only text is read here"),
+        (shown(PICTURE), "messages", "the model that is served reads text alone: leave the picture out"),
         (
             {"messages": [*ASK["messages"], {"role": "system", "content": "Press Cancel."}]},
             "messages.1",
             "messages.1: this model's chat template leaves system messages out; say it in a user message",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]},
-            "messages",
-            "the served model reads text only: leave the picture out",
         ),
     ],
 )

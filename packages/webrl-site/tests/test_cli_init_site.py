@@ -15,7 +15,7 @@ import pytest
 from browsers import run, shared_browser
 from curriculum_builders import ChatServer
 from rollouts_builders import serve
-from web_builders import PASSWORD, ROOT, notes_app
+from web_builders import PASSWORD, ROOT, notes_app, web_rollout
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -306,8 +306,7 @@ def test_pages_that_a_program_of_one_document_shows_are_pages_of_their_own():
 
     async def work():
         async with serve({"/": page}) as url, shared_browser() as browser:
-            config = load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}/]"]).rollout
-            return url, await explore(browser, config, 20)
+            return url, await explore(browser, web_rollout(url + "/"), 20)
 
     url, found = run(work())
     titles = {seen.url.removeprefix(url): seen.title for seen in found.pages}
@@ -338,10 +337,7 @@ BAR = """<script>customElements.define('x-bar', class extends HTMLElement {
 def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PASSWORD", "over-the-hill")
     links = "".join(f"<a href=/page/{letter}>page {letter}</a>" for letter in "abcdef")
-    pages = {
-        "/": f"<title>home</title>{links}<x-bar></x-bar>{BAR}",
-        "/account": LOGIN,
-    }
+    pages = {"/": f"<title>home</title>{links}<x-bar></x-bar>{BAR}", "/account": LOGIN}
 
     async def look(*options):
         async with serve(pages) as url:
@@ -358,11 +354,5 @@ def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_pa
     assert not login.is_set
     assert f"{url}/account has a log-in: to use it, move the files away and give --user NAME" in capsys.readouterr().out
     guess = next(line for line in (tmp_path / "site0.yaml").read_text().splitlines() if 'login: {"form' in line)
-    assert json.loads(guess.partition("login: ")[2]) == {
-        "form": {
-            "url": f"{url}/account",
-            "fields": {"User": "NAME"},
-            "secrets": {"Password": "${PASSWORD}"},
-            "submit": "Sign in",
-        }
-    }
+    form = {"url": f"{url}/account", "fields": {"User": "NAME"}, "secrets": {"Password": "${PASSWORD}"}}
+    assert json.loads(guess.partition("login: ")[2]) == {"form": form | {"submit": "Sign in"}}

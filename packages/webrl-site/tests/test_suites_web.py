@@ -11,7 +11,7 @@ import sys
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import Scripted, at, bid_of, reply, serve
-from web_builders import ROOT, TOKEN, notes_app, play
+from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -23,7 +23,6 @@ from webrl.rollouts.interface import Score
 from webrl.rollouts.suite import find_suite
 from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks
 from webrl.types import Status, Task
-from webrl_site.env import WebEnv
 from webrl_site.hooks import run_command, take_turn
 from webrl_site.locks import SiteBusy
 from webrl_site.login import Logins, login_path
@@ -81,18 +80,14 @@ def end(site, checks, *actions, config=None, url="/notes/1"):
     config = config or site.config(**UNPROVEN)
 
     async def work():
-        async with shared_browser() as browser:
-            env = WebEnv(browser, config.rollout)
-            try:
-                seen = await env.reset(task(config, url=site.url + url, checks=checks))
-                result = None
-                for action in actions:
-                    filled = re.sub(r"\{(\w+):([^}]*)\}", lambda m, text=seen.text: bid_of(text, m[1], m[2]), action)
-                    result = await env.step(filled.replace("{url}", site.url))
-                    seen = result.observation
-                return await env.finish(), result
-            finally:
-                await env.close()
+        async with web_env(config.rollout) as env:
+            seen = await env.reset(task(config, url=site.url + url, checks=checks))
+            result = None
+            for action in actions:
+                filled = re.sub(r"\{(\w+):([^}]*)\}", lambda m, text=seen.text: bid_of(text, m[1], m[2]), action)
+                result = await env.step(filled.replace("{url}", site.url))
+                seen = result.observation
+            return await env.finish(), result
 
     return run(work())
 
@@ -269,11 +264,15 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
     assert "outside the site's hosts" in score.note
     score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3, **UNPROVEN))
     assert "no result in 0.3 s" in score.note
+    score, _ = end(site, [{"sql": "DELETE FROM notes RETURNING 1"}])
+    assert score.reward is None
+    assert "readonly" in score.note or "read-only" in score.note
 
 
 @pytest.mark.browser
-def test_a_check_follows_redirects_within_the_site_and_gives_up_where_they_have_no_end(site):
-    score, _ = end(site, [{"http": "/moved", "path": "$.notes[0].id"}])
+def test_a_check_looks_where_agents_must_not_and_follows_redirects_within_the_site_but_not_without_end(site):
+    config = site.config("rollout.web.forbidden_urls=[/api/]", read_only=True, **UNPROVEN)
+    score, _ = end(site, [{"http": "/moved", "path": "$.notes[0].id"}], config=config)
     assert score.reward == 1.0, score.note
     score, _ = end(site, [{"http": "/moved"}])  # it could as well be the log-in page
     assert (score.reward, "leads to" in score.note) == (0.0, True)
@@ -285,25 +284,11 @@ def test_a_check_follows_redirects_within_the_site_and_gives_up_where_they_have_
         assert site.asked.count("GET /round") == 21
 
 
-@pytest.mark.browser
-def test_a_check_may_look_where_agents_must_not(site):
-    config = site.config("rollout.web.forbidden_urls=[/api/]", read_only=True, **UNPROVEN)
-    score, _ = end(site, [{"http": "/api/notes", "path": "$.notes[0].id"}], config=config)
-    assert score.reward == 1.0, score.note
-
-
 def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
     ann, bob = fresh.config(), fresh.config("rollout.web.login.form.fields={User: bob}")
     elsewhere = fresh.config("rollout.web.start_urls=[http://localhost:1/]")
     assert len({login_path(c.rollout.web) for c in (ann, bob, elsewhere)}) == 3
     assert login_path(ann.rollout.web) == login_path(fresh.config().rollout.web)
-
-
-@pytest.mark.browser
-def test_the_database_is_only_read(site):
-    score, _ = end(site, [{"sql": "DELETE FROM notes RETURNING 1"}])
-    assert score.reward is None
-    assert "readonly" in score.note or "read-only" in score.note
 
 
 @pytest.mark.quick
@@ -429,11 +414,8 @@ def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_
         assert "secret-4711" not in str(error.value)
 
 
-def test_a_command_may_leave_the_site_running():
+def test_commands_end_with_their_deadline_say_their_last_words_and_may_leave_the_site_running():
     assert asyncio.run(run_command(["sh", "-c", "sleep 2 & echo up"], 10, "reset")) == "up\n"
-
-
-def test_commands_end_with_their_deadline_and_say_their_last_words():
     with pytest.raises(SiteError, match=r"took more than 0\.2 s"):
         run(run_command(["sleep", "60"], 0.2, "it"))
     with pytest.raises(SiteError, match=r"ended with 3: no database"):
@@ -549,10 +531,6 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     assert solved == dict.fromkeys(idle, 1.0)
 
 
-def own_page(url: str, *overrides: str):
-    return load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}]", *overrides]).rollout
-
-
 @pytest.mark.parametrize(("dialogs", "title"), [("accept", "true,Ann"), ("dismiss", "false,null")])
 def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
     page = (
@@ -560,12 +538,9 @@ def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
     )
 
     async def play():
-        async with serve({"/": page}) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/", f"rollout.web.dialogs={dialogs}"))
+        async with serve({"/": page}) as url, web_env(web_rollout(url + "/", f"rollout.web.dialogs={dialogs}")) as env:
             text = (await env.reset(at(url + "/"))).text
-            asked = await env.step(f"click('{bid_of(text, 'button', 'ask')}')")
-            await env.close()
-            return asked
+            return await env.step(f"click('{bid_of(text, 'button', 'ask')}')")
 
     asked = run(play())
     assert f"RootWebArea '{title}'" in asked.observation.text
@@ -580,12 +555,8 @@ def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
         await reply(writer, "", status="302 Found", headers="Location: http://localhost:9999/home\r\n")
 
     async def play():
-        async with serve({"/": away}) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/"))
-            try:
-                await env.reset(at(url + "/"))
-            finally:
-                await env.close()
+        async with serve({"/": away}) as url, web_env(web_rollout(url + "/")) as env:
+            await env.reset(at(url + "/"))
 
     with pytest.raises(SiteError, match=r"leads to http://localhost:9999/home\. Blocked: localhost .*allowed_hosts"):
         run(play())
@@ -595,12 +566,9 @@ def score_at_once(pages, checks):
     """The score of an episode that ends on its first page."""
 
     async def play():
-        async with serve(pages) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/"))
+        async with serve(pages) as url, web_env(web_rollout(url + "/")) as env:
             await env.reset(at(url + "/", extra={"checks": checks}))
-            score = await env.finish()
-            await env.close()
-            return score
+            return await env.finish()
 
     return run(play())
 
@@ -649,11 +617,9 @@ def test_a_page_whose_program_runs_in_a_worker_is_waited_for():
     };</script>"""
 
     async def play():
-        async with serve({"/": page}) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/"))
+        async with serve({"/": page}) as url, web_env(web_rollout(url + "/")) as env:
             first = (await env.reset(at(url + "/"))).text
             more = await env.step(f"click('{bid_of(first, 'button', 'More')}')")
-            await env.close()
             return first, more.observation.text
 
     first, second = run(play())
@@ -666,19 +632,14 @@ def test_a_site_that_dies_within_an_episode_leaves_it_without_a_reward(settings)
     page = "<title>t</title><a href=/next>next</a>"
 
     async def play(dies, address="/next"):
-        async with contextlib.AsyncExitStack() as stack:
-            served = contextlib.AsyncExitStack()
+        async with contextlib.AsyncExitStack() as served:
             url = await served.enter_async_context(serve({"/": page, "/next": page}))
-            browser = await stack.enter_async_context(shared_browser())
-            env = WebEnv(browser, own_page(url + "/", *settings))
-            await env.reset(at(url + "/", extra={"checks": [{"text": "saved"}]}))
-            if dies:
-                await served.aclose()
-            step = await env.step(f"goto('{url if dies else ''}{address}')")
-            score = await env.finish()
-            await env.close()
-            await served.aclose()
-            return step, score
+            async with web_env(web_rollout(url + "/", *settings)) as env:
+                await env.reset(at(url + "/", extra={"checks": [{"text": "saved"}]}))
+                if dies:
+                    await served.aclose()
+                step = await env.step(f"goto('{url if dies else ''}{address}')")
+                return step, await env.finish()
 
     _, score = run(play(dies=True))
     assert score.reward is None

@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import at, reply, serve
-from web_builders import ROOT
+from web_builders import ROOT, web_env, web_rollout
 
 from webrl.cli import main
 from webrl.config import load_config
 from webrl.rollouts.guard import changes
 from webrl.suites import seed_tasks
-from webrl_site.env import WebEnv
 from webrl_site.explore import DiscoveredPage, explore
 from webrl_site.login import fill_form
 from webrl_site.sites import SiteError
@@ -55,8 +54,7 @@ async def noting(pages):
 def look_around(pages, num_pages=12):
     async def work():
         async with noting(pages) as (url, asked), shared_browser() as browser:
-            config = load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}/]"]).rollout
-            return url, await explore(browser, config, num_pages), asked
+            return url, await explore(browser, web_rollout(url + "/"), num_pages), asked
 
     return run(work())
 
@@ -126,13 +124,12 @@ def test_what_links_and_forms_look_as_if_they_changed_is_not_asked_for_while_loo
     assert f"not visited: {url}/sure: asks for a confirmation" in printed
 
     async def play(**limits):
-        async with noting(pages) as (url, asked), shared_browser() as browser:
+        async with noting(pages) as (url, asked):
             config = load_config("site.yaml", [f"rollout.web.start_urls=[{url}/]"]).rollout
-            env = WebEnv(browser, config.model_copy(update={"web": config.web.model_copy(update=limits)}))
-            await env.reset(at(f"{url}/"))
-            told = [(await env.step(f"goto('{url}{path}')")).error for path in CHANGING]
-            await env.close()
-            return told, {*asked} & {*CHANGING}
+            async with web_env(config.model_copy(update={"web": config.web.model_copy(update=limits)})) as env:
+                await env.reset(at(f"{url}/"))
+                told = [(await env.step(f"goto('{url}{path}')")).error for path in CHANGING]
+                return told, {*asked} & {*CHANGING}
 
     for limits in ({"read_only": False}, {}):
         told, reached = run(play(**limits))
@@ -203,12 +200,9 @@ def test_links_in_frames_are_followed_and_a_text_check_reads_frames_as_the_agent
     assert found.pages[1].link == "Inside"
 
     async def play(checks):
-        async with noting(pages) as (url, _), shared_browser() as browser:
-            env = WebEnv(browser, load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}/]"]).rollout)
+        async with noting(pages) as (url, _), web_env(web_rollout(url + "/")) as env:
             seen = await env.reset(at(f"{url}/", extra={"checks": checks}))
-            score = await env.finish()
-            await env.close()
-            return seen.text, score.reward
+            return seen.text, (await env.finish()).reward
 
     words = ("inner words", "deep words", "boxed words")
     text, reward = run(play([*({"text": word} for word in words), {"text": "unseen words", "absent": True}]))

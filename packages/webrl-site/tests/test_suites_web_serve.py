@@ -8,22 +8,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from browsers import run, shared_browser
-from processes import living
+from browsers import run
+from processes import has_ended, wait_until
 from rollouts_builders import bid_of
-from web_builders import ROOT
+from web_builders import ROOT, web_env
 from web_builders import play as play_in_worker
 
 from webrl.config import load_config
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.worker import Worker
 from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
-from webrl_site.env import WebEnv
 from webrl_site.hooks import EpisodeServer
 from webrl_site.sites import SiteError
 from webrl_site.starter import Visitor
@@ -143,29 +141,18 @@ async def play(env, task, *actions):
 
 def await_end(port):
     """Return when nothing listens there any more; a killed process may take a moment."""
-    end = time.monotonic() + 60
-    while True:
+
+    def is_refused():
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return
-        assert time.monotonic() < end
-        time.sleep(0.05)
+            return probe.connect_ex(("127.0.0.1", port))
 
-
-def await_line(path):
-    """Return when the file has a whole line."""
-    while not (path.exists() and path.read_text().endswith("\n")):
-        time.sleep(0.01)
+    wait_until(is_refused)
 
 
 def one(config, task, *actions):
     async def work():
-        async with shared_browser() as browser:
-            env = WebEnv(browser, config.rollout)
-            try:
-                return (await play(env, task, *actions))[0]
-            finally:
-                await env.close()
+        async with web_env(config.rollout) as env:
+            return (await play(env, task, *actions))[0]
 
     return run(work())
 
@@ -176,19 +163,12 @@ def test_episodes_at_a_time_have_servers_of_their_own_under_one_address(config_f
     (light,) = seed_tasks(config)
 
     async def work():
-        async with shared_browser() as browser:
-            envs = [WebEnv(browser, config.rollout) for _ in range(3)]
-            switch = "checkbox:Light"
-            try:
-                first = await asyncio.gather(
-                    play(envs[0], light, switch, DONE),
-                    play(envs[1], light, DONE),
-                    play(envs[2], light, switch, switch, DONE),
-                )
-                return [*first, await play(envs[0], light, DONE)]
-            finally:
-                for env in envs:
-                    await env.close()
+        rollout, switch = config.rollout, "checkbox:Light"
+        async with web_env(rollout) as one, web_env(rollout) as two, web_env(rollout) as three:
+            first = await asyncio.gather(
+                play(one, light, switch, DONE), play(two, light, DONE), play(three, light, switch, switch, DONE)
+            )
+            return [*first, await play(one, light, DONE)]
 
     scores, addresses = zip(*run(work()), strict=True)
     assert [score.reward for score in scores] == [1, 0, 0, 0]
@@ -264,8 +244,7 @@ def test_a_killed_process_leaves_neither_server_nor_folder(config_file):
     assert done.returncode == -9, done.stderr
     port, guard, folder = done.stdout.split()
     await_end(int(port))
-    while living([psutil.Process(int(guard))] if psutil.pid_exists(int(guard)) else []):
-        time.sleep(0.05)
+    wait_until(lambda: has_ended(int(guard)))
     assert not Path(folder).exists()
 
 
@@ -305,7 +284,7 @@ def test_what_answers_must_be_the_server_that_was_started(config_file, tmp_path)
 
     async def work():
         starting = asyncio.ensure_future(EpisodeServer.start(config.model_copy(update={"serve": serve})))
-        await asyncio.to_thread(await_line, ports)
+        await asyncio.to_thread(wait_until, lambda: ports.exists() and ports.read_text().endswith("\n"))
         async with await asyncio.start_server(other, "127.0.0.1", int(ports.read_text())):
             server = await starting
             await server.stop()
@@ -337,10 +316,7 @@ def test_a_server_that_leaves_its_session_is_refused_by_name(config_file, tmp_pa
     ("command", "words"),
     [
         (["{python}", "-c", "raise SystemExit('no lamp for {port}')"], ["ended: no lamp for "]),
-        (
-            ["{python}", "-c", "import time; time.sleep(60) # {port}"],
-            ["does not answer", "0.5 s", "said nothing"],
-        ),
+        (["{python}", "-c", "import time; time.sleep(60) # {port}"], ["does not answer", "0.5 s", "said nothing"]),
     ],
 )
 def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_file, command, words):

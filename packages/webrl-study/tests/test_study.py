@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,17 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from processes import descendants, interrupt, living
+from processes import descendants, interrupt, living, wait_until
 
 from webrl import cli
 from webrl.config import load_config
+from webrl.config.resources import shipped_configs
 from webrl.errors import DataError, StageError, UsageError
 from webrl.phase import STAGES
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, write_json, write_records
 from webrl.types import Status, Task, Trajectory
-from webrl_study.cells import (
-    FAILURES,
-    check_config,
-    find_reason,
-    is_finished,
-    link_start,
-    num_finished,
-    read_failures,
-)
+from webrl_study.cells import FAILURES, check_config, find_reason, is_finished, link_start, num_finished, read_failures
 from webrl_study.plan import Cell, Study, load_study
 from webrl_study.report import (
     comparisons,
@@ -156,18 +148,12 @@ def test_a_method_of_which_nothing_is_written_is_the_run_config(tmp_path: Path) 
 
 
 def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Path) -> None:
-    later = {
-        "rollout": {"num_generations": 4},
-        "tasks": {"source": "fixed"},
-        "models": {"orm": "o"},
-        "label": {"threshold": 0.3},
-    }
+    later = {"rollout": {"num_generations": 4}, "tasks": {"source": "fixed"}, "models": {"orm": "o"}}
+    later["label"] = {"threshold": 0.3}
     assert study_of(tmp_path, methods={"default": {}, "a": later}).cells[1].config.rollout.num_generations == 4
 
 
 def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: pytest.CaptureFixture[str]) -> None:
-    from webrl.config.resources import shipped_configs
-
     assert {path.stem for path in shipped_configs("study")} >= {"study_demo"}
     for path in shipped_configs("study"):
         study = load_study(path, {})
@@ -241,6 +227,10 @@ def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
     assert "| awr | 2 | 50.0 [" in text
     assert " +50.0 [" in text  # over the start
     assert "Not equal" not in text
+    write_phase(study.cells[1], 1, "1111", "11", episodes=2)
+    results = read_results(study, {})
+    text = markdown_text(study, results, comparisons(study, results))
+    assert "Not equal: training episodes, from 2 (awr-seed0) to 3 (default-seed0)." in text
 
 
 def test_a_difference_survives_if_zero_lies_outside_of_both_intervals(tmp_path: Path) -> None:
@@ -285,15 +275,6 @@ def test_a_difference_survives_if_zero_lies_outside_of_both_intervals(tmp_path: 
     assert greedy == [("0", "t0", "0"), ("1", "t0", "1")] * 6
 
 
-def test_unequal_budgets_are_named(tmp_path: Path) -> None:
-    study = study_of(tmp_path, seeds=[0])
-    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
-    write_phase(study.cells[1], 1, "1111", "11", episodes=2)
-    results = read_results(study, {})
-    text = markdown_text(study, results, comparisons(study, results))
-    assert "Not equal: training episodes, from 2 (awr-seed0) to 3 (default-seed0)." in text
-
-
 def test_missing_failed_and_unfinished_cells_are_shown_and_left_out_of_the_pairs(tmp_path: Path) -> None:
     study = study_of(tmp_path, num_phases=2)
     write_cells(study, {"default-seed0": ["1110", "1110"], "awr-seed0": ["1111"], "default-seed1": ["1110"]})
@@ -310,13 +291,6 @@ def test_missing_failed_and_unfinished_cells_are_shown_and_left_out_of_the_pairs
     assert {row["state"] for row in csv.DictReader(io.StringIO(csv_text(phase_rows, list(results.values()))))} >= {
         "missing"
     }
-
-
-def test_nothing_has_run_yet(tmp_path: Path) -> None:
-    study = study_of(tmp_path)
-    names = write_report(study, read_results(study, {}))
-    assert names == ["study.csv", "outcomes.csv", "study.md"]
-    assert "0 of 4 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
 
 
 def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
@@ -398,8 +372,10 @@ def test_a_cell_whose_objective_needs_a_critic_trains_the_starts_anew_where_that
     assert [num_finished(cell) for cell in study.cells] == [1, 0]
 
 
-def test_differences_are_drawn(tmp_path: Path) -> None:
+def test_differences_are_drawn_once_cells_have_run(tmp_path: Path) -> None:
     study = study_of(tmp_path)
+    assert write_report(study, read_results(study, {})) == ["study.csv", "outcomes.csv", "study.md"]
+    assert "0 of 4 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     names = write_report(study, read_results(study, {}))
     assert names == ["study.csv", "outcomes.csv", "study.md", "comparison.png", "comparison.svg"]
@@ -542,11 +518,8 @@ def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> 
     command = [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"]
     killed = study.cells[0].config.run_dir / "phase_01" / "stages" / "gen-tasks.json"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 600
-    while not killed.exists():
-        assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < end, "watchdog: the moment never came"
-        time.sleep(0.1)
+    wait_until(lambda: killed.exists() or process.poll() is not None, 600)
+    assert process.poll() is None, "ended before it could be killed"
     children = descendants(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -20,10 +20,7 @@ from webrl_webarena.env import SiteAccess, WebArenaEnv
 from webrl_webarena.report import summarize
 from webrl_webarena.sites import find_sites
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.webarena,
-]
+pytestmark = [pytest.mark.browser, pytest.mark.webarena]
 
 
 play_shared = functools.partial(play, open_browser=browsers.shared_browser)

@@ -19,11 +19,7 @@ from webrl.types import Task, Trajectory
 from webrl_webarena.tasks import instruction_of, load_suite
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.webarena,
-]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.webarena]
 SEEDS = {
     "gitlab": "Close my oldest issue in the first project",
     "reddit": "Post a hello to the forum about books",

@@ -49,6 +49,7 @@ class World:
             site.reset()
 
     def webarena(self, **changes: Any) -> dict[str, Any]:
+        judge = {"urls": [self.judge.url], "model_name": "stand-in-judge", "max_retries": 0, "timeout_s": 5}
         return {
             "sites": {site.name: [site.url] for site in self.sites},
             "reset_urls": [self.reset_service.url],
@@ -56,12 +57,7 @@ class World:
             "lock_dir": str(self.folder / "locks"),
             "health_timeout_s": 5,
             "reset_timeout_s": 5,
-            "judge": {
-                "urls": [self.judge.url],
-                "model_name": "stand-in-judge",
-                "max_retries": 0,
-                "timeout_s": 5,
-            },
+            "judge": judge,
             **changes,
         }
 

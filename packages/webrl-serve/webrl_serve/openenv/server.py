@@ -314,7 +314,7 @@ async def _refuse_tools(request: Request) -> Response:
 
 
 class Listing(BaseModel):
-    """What the task API is asked for: a split, and one index or bounds as of Python's slices."""
+    """What a call of the task API names: a split, and one index or bounds as of Python's slices."""
 
     split: str
     index: int | None = None

@@ -192,7 +192,7 @@ REMOTE = {"env": "openenv", "urls": ["http://127.0.0.1:9"]}
     ("task", "settings", "error", "reason"),
     [
         (miniwob("click-buton"), {}, DataError, "'miniwob.click-buton'; did you mean 'miniwob.click-button'"),
-        (Task("a", "moon", instruction="x", start_url="__MOON__"), {}, DataError, "'__MOON__' is not an address"),
+        (Task("a", "moon", instruction="x", start_url="__MOON__"), {}, DataError, "start_url '__MOON__' is not"),
         (
             Task("a", "shopping", instruction="x", start_url="__SHOPPING__"),
             REMOTE,

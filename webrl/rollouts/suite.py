@@ -315,14 +315,14 @@ def _load(group: str, name: str) -> Suite:
             f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a "
             f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
+    suite = made()
     try:
-        inspect.signature(made.check_settings).bind(made, None)
+        inspect.signature(suite.check_settings).bind(None)
     except TypeError as error:
         raise UsageError(
             f"tasks.suite: {name!r} is written for another webrl: its `check_settings` takes more than the config "
             f"({error}); install a matching version of its package ({made.__module__.partition('.')[0]})"
         ) from None
-    suite = made()
     if group == plugins.SUITES and suite.name != name:
         raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; the names must match")
     return suite

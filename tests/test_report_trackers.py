@@ -92,3 +92,16 @@ def test_a_file_that_a_resumed_trainer_shortened_is_followed(tmp_path):
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"name": "actor", "step": 1, "actor/loss": 8.0}) + "\n")
     assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1), "closed"]
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_stop_as_the_reading_begins_or_ends_closes_the_trackers(tmp_path, monkeypatch, method):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    listing = Listing()
+    trackers = Trackers(tmp_path, {"listing": listing})
+    monkeypatch.setattr(f"threading.Thread.{method}", stopped)
+    with pytest.raises(KeyboardInterrupt), trackers:
+        pass
+    assert listing.seen == ["closed"]

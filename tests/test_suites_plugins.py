@@ -78,6 +78,9 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
 _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
             "'old' has api_version 0, and this webrl takes 1"),
+    "more": ({"more": "more:More"}, "from webrl_toy import Toy\nclass More(Toy):\n    name = 'more'\n"
+             "    def check_settings(self, config, *, mixed): pass\n", "more",
+             "'more' is written for another webrl: its `check_settings` takes more than the config (missing"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
     "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, not a subclass of"),
     "other": ({"other": "webrl_toy:Toy"}, "\n", "other", "'other' calls it 'toy'"),

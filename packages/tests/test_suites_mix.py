@@ -11,7 +11,9 @@ from arena_server import patient
 from web_builders import notes_app
 
 from webrl.config import FilterConfig, GenerateConfig, load_config
-from webrl.demos.record import ExpertPolicy
+from webrl.demos.record import ExpertPolicy, expert_tasks
+from webrl.errors import UsageError
+from webrl.preflight import check_settings
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import suite_at, suite_of
@@ -28,6 +30,26 @@ MINIWOB = seed_tasks(
 SHOP = seed_tasks(
     load_config(None, ["tasks.suite=arena", "tasks.train_sites=[arena.shop.open-category]", "tasks.num_seed_tasks=1"])
 )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["tasks.suite=[miniwob,arena]"], ["['miniwob', 'arena']", "name of one suite"]),
+        (["tasks.suite=moon"], ["'moon'", "'miniwob'", "'arena'"]),
+        (["tasks.suite=web", "tasks.source=fresh"], ["source=fresh", "tasks.suite=web has none"]),
+        (["tasks.train_sites=[miniwob.click-dialog]"], ["'miniwob.click-dialog'", "heldout_sites"]),
+    ],
+)
+def test_what_a_suite_cannot_do_is_refused_by_name_before_anything_starts(overrides, words):
+    with pytest.raises(UsageError) as caught:
+        check_settings(load_config(None, overrides), "here")
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_suite_without_experts_is_not_recorded():
+    with pytest.raises(UsageError, match="web has no scripted experts"):
+        expert_tasks(load_config(None, ["tasks.suite=web"]), 1)
 
 
 def test_the_generator_is_asked_for_one_instruction_a_new_page_on_miniwob_and_for_many_at_a_start_page_of_the_arena():

@@ -61,16 +61,20 @@ class Trackers:
                 del self._trackers[name]
 
     def __enter__(self) -> Trackers:
-        self._offsets = {path: path.stat().st_size for path in self._files()}
-        self._thread.start()
+        try:
+            self._offsets = {path: path.stat().st_size for path in self._files()}
+            self._thread.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
         try:
+            self._stop.set()
+            self._thread.join()
             self._forward()
-        finally:
+        finally:  # also where Ctrl-C comes during the last reading
             self.close()
 
     def _relay(self) -> None:

@@ -6,6 +6,7 @@ API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import random
 from abc import ABC, abstractmethod
@@ -315,6 +316,13 @@ def _load(group: str, name: str) -> Suite:
             f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
     suite = made()
+    try:
+        inspect.signature(suite.check_settings).bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"tasks.suite: {name!r} is written for another webrl: its `check_settings` takes more than the config "
+            f"({error}); install a matching version of its package ({made.__module__.partition('.')[0]})"
+        ) from None
     if group == plugins.SUITES and suite.name != name:
         raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; the names must match")
     return suite

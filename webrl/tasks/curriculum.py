@@ -222,7 +222,7 @@ def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> li
 
 
 def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
-    """So many of the suites' own tasks, new ones for each draw."""
+    """So many of the suite's own tasks, new ones for each draw."""
     tasks = config.tasks.model_copy(update={"num_seed_tasks": number, "source": "fresh"})
     return seed_tasks(config.model_copy(update={"tasks": tasks}), draw)
 

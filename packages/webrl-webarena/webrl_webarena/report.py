@@ -1,7 +1,6 @@
 """Evaluation on WebArena as its users read it: the headline number, per site, cross-site apart, a file per task.
 
-API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `write_traces(trajectories, folder)`
-(VAB's trace folder), `format_table(summary) -> str`.
+API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `format_table(summary) -> str`.
 
 Crashes count as failed in the headline (the number without them is shown next to it). Episodes whose score could not
 be found out (judge or site down at validation) are unjudged: in no rate, but counted, with the bounds that they

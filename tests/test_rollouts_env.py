@@ -559,6 +559,16 @@ def test_an_episode_on_a_used_page_equals_one_on_a_fresh_page(page):
     assert used == fresh
 
 
+def test_what_a_page_says_after_an_episode_is_not_told_in_the_next_one():
+    async def play(env):
+        await env.reset(miniwob("click-test"))
+        async with env.context.expect_event("dialog"):
+            await env.tab.evaluate_in_page("setTimeout(() => alert('late'))")
+        return (await env.reset(miniwob("click-test"))).text
+
+    assert "late" not in in_browser(play)
+
+
 def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
     async def play(env):
         heap = []

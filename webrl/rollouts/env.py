@@ -220,6 +220,7 @@ class BrowserEnv:
             if self._config.random_ids and task.split == "train":  # the same in all attempts at a task
                 self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(_MAX_FIRST_ID)
             self._copied = None
+            self._notices.take()  # what has come since the last step belongs to no episode
             goal = await self._restart(site, task.seed)
             self._clean = False
             if goal is None:

@@ -479,10 +479,12 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
         "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
         "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
     }
-    actions = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()", "click('{again}')", "goto('/')")
-    texts, _, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
+    draft = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()")
+    actions = (*draft, "goto('/draft')", "go_back()", "click('{again}')")
+    texts, results, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
     titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
-    assert titles == ["first", "draft", "draft", "first", "again", "first"]
+    assert titles == ["first", "draft", "draft", "first", "draft", "first", "again"]
+    assert [result.error for result in results] == [""] * 6
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
 
 
@@ -585,9 +587,9 @@ def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
 def test_tabs_and_history():
     pages = {"/": "<title>one</title><a href='/two' target=_blank>two</a>", "/two": "<title>two</title>"}
     actions = ("click('{link 'two'}')", "tab_focus(0)", "goto('/two')", "go_back()", "go_forward()", "tab_close()")
-    texts, results, _ = on_page(pages, *actions)
-    assert [r.error for r in results] == [""] * 6
-    assert [text.split("'")[1] for text in texts] == ["one", "two", "one", "two", "one", "two", "two"]
+    texts, results, _ = on_page(pages, *actions, "new_tab()", "goto('about:blank#')", "go_back()")
+    assert [r.error for r in results] == [""] * 9
+    assert [text.split("'")[1] for text in texts] == ["one", "two", "one", "two", "one", "two", "two", "", "", ""]
 
 
 def test_files_come_from_the_cache_and_going_back_sends_no_form_again_as_in_a_profile_without_a_guard():

@@ -365,8 +365,7 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            timeout_ms = self._config.step_timeout_s * 1000
-            await open_page(self.page, site.url, timeout_ms, self.patience_s * 1000)
+            await open_page(self.page, self._config.step_timeout_s * 1000, self.patience_s, "goto", site.url)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):

@@ -71,7 +71,7 @@ class Notices:
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept
         self._lines: list[str] = []
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self.downloads = 0
         """Downloads refused since the last reset of this counter."""
 
@@ -80,7 +80,8 @@ class Notices:
         self._lines.clear()
         self.downloads = 0
         context.on("dialog", self._answer)
-        context.on("page", self._follow)
+        context.on("requestfailed", self._note_failure)
+        context.on("page", lambda page: page.on("download", self._note_download))
 
     def take(self) -> str:
         """Return the events since the last call, one per line."""
@@ -92,10 +93,6 @@ class Notices:
     def tell(self, line: str) -> None:
         """Add an action's own line."""
         self._lines.append(line)
-
-    def _follow(self, page: Page) -> None:
-        page.on("download", self._note_download)
-        page.on("requestfailed", self._note_failure)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
@@ -132,16 +129,9 @@ class Notices:
 
     def finish(self, call: Coroutine[Any, Any, None]) -> None:
         """Run one of Playwright's calls without waiting for it."""
-        running = asyncio.ensure_future(_unless_gone(call))
+        running = asyncio.gather(call, return_exceptions=True)  # its page may have gone
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-
-
-async def _unless_gone(call: Coroutine[Any, Any, None]) -> None:
-    from playwright.async_api import Error
-
-    with contextlib.suppress(Error):  # its page has gone
-        await call
 
 
 MAX_TABS = 20

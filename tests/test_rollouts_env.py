@@ -488,6 +488,19 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
 
 
+def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
+    async def play(env):
+        pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
+        async with serve(pages) as url:
+            await env.reset(at(url + "/"))
+            await env.step("new_tab()")
+            await env.step(f"goto('{url}/busy')")
+            return await env.step("tab_close()")
+
+    closed = in_browser(play, step_timeout_s=20)
+    assert (closed.error, closed.observation.text) == ("", "RootWebArea 'first', focused")
+
+
 def test_an_unreadable_action_changes_nothing_and_says_so():
     _, results, events = on_page(FORM, "click('{button 'Go'}'", "buy('{button 'Go'}')", evaluate="events")
     assert results[0].action == results[1].action == ""

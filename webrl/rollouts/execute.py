@@ -236,7 +236,8 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
 
 
 async def open_page(page: Page, timeout_ms: float, patience_s: float, method: str, *arguments: str) -> None:
-    """Go to another page by a method of Playwright's, and wait so long for what it loads: a picture may never come.
+    """Go to another page by a method of Playwright's, and wait for what it loads for the shorter of the two times: a
+    picture may never come.
 
     Raises Playwright's Error: there is no page after `timeout_ms`.
     """
@@ -575,8 +576,12 @@ async def _new_tab(tabs: Tabs) -> None:
 
 
 async def _tab_close(tabs: Tabs) -> None:
-    async with tabs.page.expect_event("close"):
-        await tabs.page.close(run_before_unload=True)
+    from playwright.async_api import TimeoutError as Timeout
+
+    with contextlib.suppress(Timeout, ChannelError, ChannelClosed):
+        async with tabs.page.expect_event("close"):
+            await tabs.tab.send("Page.close")  # Playwright's own lets a page that is too busy to be asked stay for ever
+    await tabs.page.close()
     pages = tabs.context.pages
     tabs.page = pages[-1] if pages else await tabs.context.new_page()
 

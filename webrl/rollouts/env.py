@@ -66,7 +66,9 @@ MAX_LINES = 5
 
 
 class Notices:
-    """Events outside the page that would go unseen: dialog boxes, which are answered, and downloads, refused."""
+    """Events outside the page that would go unseen: dialog boxes, which are answered, downloads, which are refused, and
+    pages that do not open.
+    """
 
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept

@@ -723,6 +723,14 @@ POLLS = {
 }
 
 
+def test_the_observation_waits_for_the_end_of_a_chain_of_pages():
+    hop = "<title>hop</title><script>setTimeout(() => { location = 'PATH' }, 200)</script>"
+    pages = {f"/{n}": hop.replace("PATH", f"/{n + 1}") for n in range(4)}
+    end = "<title>end</title><script>setTimeout(() => { document.title = 'ready' }, 300)</script>"
+    texts, _, _ = on_page({"/": "<a href=/0>go</a>", **pages, "/4": end}, "click('{go}')")
+    assert "'ready'" in texts[1]
+
+
 @pytest.mark.parametrize("way", POLLS)
 def test_a_page_that_asks_for_ever_is_not_waited_for(way):
     run = f"""const poll = () => fetch('/news').then((r) => r.text());

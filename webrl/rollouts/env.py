@@ -49,7 +49,7 @@ HORIZON_MS = 500
 _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
-_MAX_TRIES = 5
+_MAX_TRIES = 7
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -378,7 +378,7 @@ class BrowserEnv:
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                # A page that replaces itself again and again is seen as soon as it is there.
+                # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)

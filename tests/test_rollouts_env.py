@@ -451,11 +451,26 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
         "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
         "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
     }
-    actions = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()", "click('{again}')", "goto('/')")
-    texts, _, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
+    draft = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()")
+    actions = (*draft, "goto('/draft')", "go_back()", "click('{again}')")
+    texts, results, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
     titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
-    assert titles == ["first", "draft", "draft", "first", "again", "first"]
+    assert titles == ["first", "draft", "draft", "first", "draft", "first", "again"]
+    assert [result.error for result in results] == [""] * 6
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
+
+
+def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
+    async def play(env):
+        pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
+        async with serve(pages) as url:
+            await env.reset(at(url + "/"))
+            await env.step("new_tab()")
+            await env.step(f"goto('{url}/busy')")
+            return await env.step("tab_close()")
+
+    closed = in_browser(play, step_timeout_s=20)
+    assert (closed.error, closed.observation.text) == ("", "RootWebArea 'first', focused")
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():
@@ -531,6 +546,16 @@ def test_an_episode_on_a_used_page_equals_one_on_a_fresh_page(page):
     assert used == fresh
 
 
+def test_what_a_page_says_after_an_episode_is_not_told_in_the_next_one():
+    async def play(env):
+        await env.reset(miniwob("click-test"))
+        async with env.context.expect_event("dialog"):
+            await env.tab.evaluate_in_page("setTimeout(() => alert('late'))")
+        return (await env.reset(miniwob("click-test"))).text
+
+    assert "late" not in in_browser(play)
+
+
 def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
     async def play(env):
         heap = []
@@ -547,9 +572,9 @@ def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
 def test_tabs_and_history():
     pages = {"/": "<title>one</title><a href='/two' target=_blank>two</a>", "/two": "<title>two</title>"}
     actions = ("click('{link 'two'}')", "tab_focus(0)", "goto('/two')", "go_back()", "go_forward()", "tab_close()")
-    texts, results, _ = on_page(pages, *actions)
-    assert [r.error for r in results] == [""] * 6
-    assert [text.split("'")[1] for text in texts] == ["one", "two", "one", "two", "one", "two", "two"]
+    texts, results, _ = on_page(pages, *actions, "new_tab()", "goto('about:blank#')", "go_back()")
+    assert [r.error for r in results] == [""] * 9
+    assert [text.split("'")[1] for text in texts] == ["one", "two", "one", "two", "one", "two", "two", "", "", ""]
 
 
 def test_files_come_from_the_cache_and_going_back_sends_no_form_again_as_in_a_profile_without_a_guard():
@@ -664,6 +689,14 @@ POLLS = {
     "after each answer": "const again = () => poll().then(() => setTimeout(again, 100)); again()",
     "at once": "const again = () => poll().then(again); again()",
 }
+
+
+def test_the_observation_waits_for_the_end_of_a_chain_of_pages():
+    hop = "<title>hop</title><script>setTimeout(() => { location = 'PATH' }, 200)</script>"
+    pages = {f"/{n}": hop.replace("PATH", f"/{n + 1}") for n in range(4)}
+    end = "<title>end</title><script>setTimeout(() => { document.title = 'ready' }, 300)</script>"
+    texts, _, _ = on_page({"/": "<a href=/0>go</a>", **pages, "/4": end}, "click('{go}')")
+    assert "'ready'" in texts[1]
 
 
 @pytest.mark.parametrize("way", POLLS)

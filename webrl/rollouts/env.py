@@ -49,7 +49,7 @@ HORIZON_MS = 500
 _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
-_MAX_TRIES = 5
+_MAX_TRIES = 7
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -66,12 +66,14 @@ MAX_LINES = 5
 
 
 class Notices:
-    """Events outside the page that would go unseen: dialog boxes, which are answered, and downloads, refused."""
+    """Events outside the page that would go unseen: dialog boxes, which are answered, downloads, which are refused, and
+    pages that do not open.
+    """
 
     def __init__(self, *, accept: bool = False) -> None:
         self._accept = accept
         self._lines: list[str] = []
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self.downloads = 0
         """Downloads refused since the last reset of this counter."""
 
@@ -80,7 +82,8 @@ class Notices:
         self._lines.clear()
         self.downloads = 0
         context.on("dialog", self._answer)
-        context.on("page", self._follow)
+        context.on("requestfailed", self._note_failure)
+        context.on("page", lambda page: page.on("download", self._note_download))
 
     def take(self) -> str:
         """Return the events since the last call, one per line."""
@@ -92,10 +95,6 @@ class Notices:
     def tell(self, line: str) -> None:
         """Add an action's own line."""
         self._lines.append(line)
-
-    def _follow(self, page: Page) -> None:
-        page.on("download", self._note_download)
-        page.on("requestfailed", self._note_failure)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
@@ -132,16 +131,9 @@ class Notices:
 
     def finish(self, call: Coroutine[Any, Any, None]) -> None:
         """Run one of Playwright's calls without waiting for it."""
-        running = asyncio.ensure_future(_unless_gone(call))
+        running = asyncio.gather(call, return_exceptions=True)  # its page may have gone
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-
-
-async def _unless_gone(call: Coroutine[Any, Any, None]) -> None:
-    from playwright.async_api import Error
-
-    with contextlib.suppress(Error):  # its page has gone
-        await call
 
 
 MAX_TABS = 20
@@ -220,6 +212,7 @@ class BrowserEnv:
             if self._config.random_ids and task.split == "train":  # the same in all attempts at a task
                 self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(_MAX_FIRST_ID)
             self._copied = None
+            self._notices.take()  # what has come since the last step belongs to no episode
             goal = await self._restart(site, task.seed)
             self._clean = False
             if goal is None:
@@ -364,8 +357,7 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            timeout_ms = self._config.step_timeout_s * 1000
-            await open_page(self.page, site.url, timeout_ms, self.patience_s * 1000)
+            await open_page(self.page, self._config.step_timeout_s * 1000, self.patience_s, "goto", site.url)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
@@ -386,7 +378,7 @@ class BrowserEnv:
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                # A page that replaces itself again and again is seen as soon as it is there.
+                # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)

@@ -235,15 +235,16 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
-async def open_page(page: Page, url: str, timeout_ms: float, load_ms: float) -> None:
-    """Go to an address, and wait for what its page loads until `load_ms` have passed: a picture may never come.
+async def open_page(page: Page, timeout_ms: float, patience_s: float, method: str, *arguments: str) -> None:
+    """Go to another page by a method of Playwright's, and wait for what it loads for the shorter of the two times: a
+    picture may never come.
 
     Raises Playwright's Error: there is no page after `timeout_ms`.
     """
     from playwright.async_api import TimeoutError as Timeout
 
-    end = time.monotonic() + load_ms / 1000
-    await page.goto(url, timeout=timeout_ms, wait_until="domcontentloaded")
+    end = time.monotonic() + min(timeout_ms / 1000, patience_s)
+    await getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
     with contextlib.suppress(Timeout):
         await page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000))
 
@@ -555,16 +556,17 @@ async def _goto(tabs: Tabs, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
-    await open_page(tabs.page, url, PAGE_TIMEOUT_MS, min(PAGE_TIMEOUT_MS, tabs.patience_s * 1000))
+    await open_page(tabs.page, PAGE_TIMEOUT_MS, tabs.patience_s, "goto", url)
 
 
 async def _travel(tabs: Tabs, by: int) -> None:
     history = await tabs.tab.send("Page.getNavigationHistory")
     at, entries = history["currentIndex"] + by, history["entries"]
     # A profile's first page is empty, which is no page that one was on.
-    if not 0 <= at < len(entries) or (at == 0 and entries[at]["url"] == "about:blank"):
+    is_first = at == 0 and tabs.page is tabs.context.pages[0] and entries[at]["url"] == "about:blank"
+    if not 0 <= at < len(entries) or is_first:
         raise ActionFailed(f"Error: there is no {'earlier' if by < 0 else 'later'} page in this tab")
-    await (tabs.page.go_back() if by < 0 else tabs.page.go_forward())
+    await open_page(tabs.page, PAGE_TIMEOUT_MS, tabs.patience_s, "go_back" if by < 0 else "go_forward")
 
 
 async def _new_tab(tabs: Tabs) -> None:
@@ -574,8 +576,12 @@ async def _new_tab(tabs: Tabs) -> None:
 
 
 async def _tab_close(tabs: Tabs) -> None:
-    async with tabs.page.expect_event("close"):
-        await tabs.page.close(run_before_unload=True)
+    from playwright.async_api import TimeoutError as Timeout
+
+    with contextlib.suppress(Timeout, ChannelError, ChannelClosed):
+        async with tabs.page.expect_event("close"):
+            await tabs.tab.send("Page.close")  # Playwright's own lets a page that is too busy to be asked stay for ever
+    await tabs.page.close()
     pages = tabs.context.pages
     tabs.page = pages[-1] if pages else await tabs.context.new_page()
 

@@ -27,9 +27,8 @@
   const { matches: matchesOf } = Element.prototype;
   // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
   const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
-    'ariaHidden checkVisibility querySelectorAll').split(' ');
-  const isShadowed = (element) => element.localName === 'form' &&
-    ASKED.some((name) => typeof element[name] === 'object' && element[name] !== null);
+    'ariaHidden checkVisibility contains getBoundingClientRect querySelectorAll').split(' ');
+  const isShadowed = (element) => element.localName === 'form' && ASKED.some((name) => Object.hasOwn(element, name));
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;

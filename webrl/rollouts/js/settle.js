@@ -336,7 +336,7 @@
   const opensTab = (event) => {
     const link = event.target instanceof Element ? apply(closest, event.target, ['a[href], area[href]']) : null;
     if (!link || event.defaultPrevented) return;
-    const target = link.target.baseVal ?? link.target; // a drawing's link has its own kind
+    const target = link.target?.baseVal ?? link.target; // a drawing's link has its own kind
     const elsewhere = target && !['_self', '_top', '_parent'].includes(target);
     if (elsewhere || event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) popups += 1;
   };

@@ -195,7 +195,7 @@ def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
     form = {"place": "0/phase_00/trajectories.jsonl/3", "digest": hashlib.sha256(line).hexdigest()}
     unfinished = client.post("/label", data=form | {"success": "1"})
     assert unfinished.status_code == 409
-    assert "p00-c: ended by env_error, which is no attempt" in unfinished.text
+    assert "p00-c: ended by env_error, which is not an attempt" in unfinished.text
     assert not path.exists()
 
 

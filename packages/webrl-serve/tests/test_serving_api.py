@@ -155,7 +155,7 @@ def shown(url):
         ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
         (shown("x"), "messages.0.content", "a picture is 'data:image/png;base64,…' (or jpeg), found 'x'"),
         (said({"type": "input_audio", "input_audio": {}}), "messages.0.content", "only text is read here"),
-        (shown(PICTURE), "messages", "the model that is served reads text alone: leave the picture out"),
+        (shown(PICTURE), "messages", "the served model reads text only: leave the picture out"),
         (
             {"messages": [*ASK["messages"], {"role": "system", "content": "Press Cancel."}]},
             "messages.1",

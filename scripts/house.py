@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 26_595,
+    "core: lines": 26_597,
     "core: files": 151,
     "lines": 44_455,
     "files": 270,

@@ -132,6 +132,8 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
+        if "has been closed" in str(error) and tabs.page.is_closed() and tabs.context.pages:
+            return  # the tab has closed itself, by a drop for instance; the newest other one is seen
         # Page or browser are gone, rather than that the action failed.
         if re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)):
             raise

@@ -76,6 +76,6 @@ def test_unreadable_actions_and_missing_elements_are_told_apart(world: World):
     assert (unreadable.action, bool(unreadable.error)) == ("", True)
     assert missing.action.startswith("do(")
     assert '"99"' in missing.error
-    assert scroll.error == switch.error == ""
-    assert switch.action == "go_backward()"
+    assert scroll.error == ""
+    assert (switch.action, switch.error) == ("go_backward()", "Error: there is no earlier page in this tab")
     assert scroll.observation.text.startswith("scroll: there is nothing to scroll that way\n<html")

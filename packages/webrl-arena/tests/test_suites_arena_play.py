@@ -140,7 +140,7 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
     expected, found, back, contexts = run(work())
     assert found == expected
     assert found[1]["picture"] == "second"
-    assert back.observation.url == "about:blank"
+    assert back.error == "Error: there is no earlier page in this tab"
     assert len(set(contexts)) == len(contexts)  # after a way back, a key that is down, a second tab: a new one each
 
 

@@ -83,6 +83,7 @@ _MAX_WAITING = 4
 _TOO_BIG = 1009
 """Close code of a client that does not accept messages of this size."""
 _NAME = "browsergym_env"
+"""As OpenEnv's own server of BrowserGym calls it; the task API's paths begin with it."""
 _LISTINGS = ("tasks", "num_tasks", "task", "task_range")
 _TITLE = "webrl's BrowserGym environment"
 COOKIE = "webrl_session"

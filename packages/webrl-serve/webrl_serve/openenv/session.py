@@ -30,7 +30,8 @@ from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, Pool, StepResult
 from webrl.rollouts.sites import site_name
-from webrl.rollouts.suite import PAGES, find_suite, suite_at
+from webrl.rollouts.suite import PAGES, suite_at
+from webrl.suites import eval_tasks, seed_tasks
 from webrl.types import Task
 from webrl_serve.openenv.messages import (
     AtCapacity,
@@ -51,7 +52,6 @@ PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
 _LOOK_EVERY_S = 0.5
 _MAX_SEED = 2**31
-
 
 SPLITS = ("train", "test")
 
@@ -111,8 +111,7 @@ class Hub:
         if split not in SPLITS:
             raise DataError(f"split {split!r:.100}: expected one of {', '.join(SPLITS)}")
         if split not in self._splits:
-            suite = find_suite(self.run.tasks.suite)
-            self._splits[split] = suite.training_tasks(self.run) if split == "train" else suite.eval_tasks(self.run)
+            self._splits[split] = seed_tasks(self.run) if split == "train" else eval_tasks(self.run)
         return self._splits[split]
 
     def task_at(self, split: str, index: int) -> Task:
@@ -185,13 +184,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         DataError: no such task, a host that is not allowed, or a setting out of range.
     """
     options, config = ResetOptions.model_validate(data), hub.config
-    listed = options.model_dump(include={"split", "index"}, exclude_none=True)
-    benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
-    site = benchmark if options.start_url else hub.options.default_site
-    if options.task_name:
-        site = site_name(options.task_name, benchmark)
-    seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-    if listed:
+    if listed := options.model_dump(include={"split", "index"}, exclude_none=True):
         named = {"seed", "task_name", "benchmark", "instruction", "start_url"}
         rest = options.model_dump(include=named, exclude_none=True)
         if len(listed) < 2 or rest:
@@ -199,6 +192,11 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
             raise DataError(f"reset: split and index name a task and its seed; {wrong}")
         task = hub.task_at(**listed)
     else:
+        benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
+        site = benchmark if options.start_url else hub.options.default_site
+        if options.task_name:
+            site = site_name(options.task_name, benchmark)
+        seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
         task = task_of(site, seed, options, hub.benchmarks)
 
     if isinstance(options.screenshots, bool):

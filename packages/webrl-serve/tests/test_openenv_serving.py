@@ -323,6 +323,7 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
         ("POST", "/reset", b'{"split": "test", "index": 1, "seed": 3}', 400, "its seed; leave out seed"),
         ("POST", "/reset", b'{"split": "test", "index": 9999}', 400, "index 9999: the split test has"),
         ("POST", "/browsergym_env/tasks", b"{}", 422, "split"),
+        ("POST", "/browsergym_env/task_range", b'{"split": "test", "strat": 1}', 422, "strat = 1"),
         ("POST", "/browsergym_env/num_tasks", b'{"split": "dev"}', 400, "split 'dev': expected one of train, test"),
         ("POST", "/browsergym_env/task", b'{"split": "train"}', 400, "index is missing"),
         ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),

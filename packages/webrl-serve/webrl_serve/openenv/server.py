@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -316,6 +316,8 @@ async def _refuse_tools(request: Request) -> Response:
 
 class Listing(BaseModel):
     """What a call of the task API names: a split, and one index or bounds as of Python's slices."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     split: str
     index: int | None = None

@@ -52,7 +52,6 @@ PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
 _LOOK_EVERY_S = 0.5
 _MAX_SEED = 2**31
-
 SPLITS = ("train", "test")
 
 

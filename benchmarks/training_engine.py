@@ -13,7 +13,6 @@ import itertools
 import json
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,6 @@ from training_shapes import shrink
 from webrl.config import ActorConfig
 from webrl.errors import WebRLError
 from webrl.training.architectures import attention_of, build, cast_weights, route_of
-from webrl.training.layers.fused import MLPS, NORMS
 from webrl.training.models import PackedActor
 from webrl.training.trainer import train
 from webrl.training.update import actor_job, prepare
@@ -107,8 +105,6 @@ SHAPES = {
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "webrl": {"precision": "bf16"},
-    "plain layers": {"precision": "bf16"},
-    "liger layers": {"precision": "bf16"},
     "compiled": {"precision": "bf16", "compile": True},
     "bf16 weights": {"precision": "fp32"},
     "bf16 weights compiled": {"precision": "fp32", "compile": True},
@@ -197,12 +193,6 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
          "max_success_drop": None, "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
-    if variant in ("plain layers", "liger layers"):
-        restore_layers(model)
-    if variant == "liger layers":
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
-
-        _apply_liger_kernel_to_instance(model.lm, cross_entropy=False, fused_linear_cross_entropy=False)
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)
@@ -264,16 +254,6 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
     with torch.device(device):
         lm = build(AutoModelForCausalLM, config, dtype, attention_of(route))
     return PackedActor(lm, route)
-
-
-def restore_layers(model: PackedActor) -> None:
-    """Transformers' own norms, rotary embeddings and MLPs again."""
-    for module in model.modules():
-        if type(module).__name__ in (*NORMS, *MLPS):
-            vars(module).pop("forward", None)
-        modeling = sys.modules[type(module).__module__]
-        rotary = getattr(modeling, "apply_rotary_pos_emb", None)
-        modeling.apply_rotary_pos_emb = getattr(rotary, "webrl_own", rotary)  # type: ignore[attr-defined]
 
 
 def make_records(count: int, vocab: int) -> list[StepRecord]:

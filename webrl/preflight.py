@@ -16,9 +16,8 @@ from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
 from webrl.reward.orm import configured_text
 from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import RunFolder
-from webrl.suites import check_installed, held_out, seed_tasks
-from webrl.suites import check_settings as check_suite
 
 _BYTES = {"fp32": 4, "bf16": 2}  # of a weight, by `export_dtype`
 
@@ -42,7 +41,10 @@ def check_settings(config: RunConfig, source: str) -> None:
             raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
     tasks = config.tasks
     try:
-        check_suite(config)
+        suite = find_suite(tasks.suite)
+        if tasks.source == "fresh" and not suite.draws_fresh:
+            raise UsageError(f"tasks.source=fresh needs tasks that a seed makes, and tasks.suite={suite.name} has none")
+        suite.check_settings(config)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
     if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
@@ -119,7 +121,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     if due & {"rollout", "accept", "eval"} and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
-        held_out(config)
+        find_suite(config.tasks.suite).heldout_tasks(config)
     if "filter-tasks" in due:
         seed_tasks(config)
     if due & {"label", "accept"}:
@@ -148,6 +150,13 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
         })  # fmt: skip
     check_models(config, due)
+
+
+def check_installed(config: RunConfig, stages: Collection[str]) -> None:
+    """Raise ExtraMissing if one of these stages plays a suite whose packages are not installed."""
+    suite = find_suite(config.tasks.suite)
+    if suite.extra and not {"rollout", "accept", "eval"}.isdisjoint(stages):
+        require(suite.extra, f"tasks.suite={suite.name}")
 
 
 def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:

@@ -102,9 +102,9 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     elif stage == "rollout":
         planned = _num_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
     else:
-        from webrl.suites import eval_tasks
+        from webrl.rollouts.suite import find_suite
 
-        planned = len(eval_tasks(config))
+        planned = len(find_suite(config.tasks.suite).eval_tasks(config))
     done = _num_lines(path)
     seconds = time.time() - since if since is not None else 0.0
     rate = pace(done, seconds) if seconds else ""

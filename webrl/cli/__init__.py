@@ -180,9 +180,7 @@ def summaries() -> dict[str, tuple[str, str]]:
 
 def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        description=text[0].upper() + text[1:] + ".",
-        formatter_class=argparse.RawTextHelpFormatter,
+        name, description=text[0].upper() + text[1:] + ".", formatter_class=argparse.RawTextHelpFormatter
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
     return sub

@@ -58,13 +58,7 @@ def add_config_arguments(
 
 
 def add_training_arguments(
-    parser: argparse.ArgumentParser,
-    *,
-    prefer_newest: bool,
-    data: str,
-    init: str,
-    out: str,
-    sections: Sequence[str],
+    parser: argparse.ArgumentParser, *, prefer_newest: bool, data: str, init: str, out: str, sections: Sequence[str]
 ) -> None:
     """Add options for the data, initial model and output of standalone training, with help texts (`TrainingPaths`)."""
     add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)

@@ -26,10 +26,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),
-    "vllm": (
-        "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",
-        ("vllm",),
-    ),
+    "vllm": ("pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it", ("vllm",)),
     "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
     "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),
@@ -38,10 +35,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 """By name: what installs it, and the modules that must be there."""
 
 
-TESTED: dict[str, dict[str, str]] = {
-    "grpo": {"trl": ">=1.16,<1.17"},
-    "vllm": {"vllm": ">=0.27.1,<0.33"},
-}
+TESTED: dict[str, dict[str, str]] = {"grpo": {"trl": ">=1.16,<1.17"}, "vllm": {"vllm": ">=0.27.1,<0.33"}}
 """By name of the extra: packages of which only some versions work, as `pyproject.toml` has them (a test compares)."""
 
 

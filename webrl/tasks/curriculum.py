@@ -53,12 +53,7 @@ class Page(Record):
 
 
 def propose(
-    config: RunConfig,
-    failures: FailureSet,
-    *,
-    known: Sequence[Task],
-    rng: random.Random,
-    folder: PhaseFolder,
+    config: RunConfig, failures: FailureSet, *, known: Sequence[Task], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
     """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`).
 

@@ -90,11 +90,7 @@ def _applying(rules: Mapping[str, Sequence[Rule]], site: str) -> list[Rule]:
 
 
 async def check_feasibility(
-    tasks: Sequence[Task],
-    pages: Sequence[str],
-    model: LanguageModel,
-    config: RunConfig,
-    cache: Path,
+    tasks: Sequence[Task], pages: Sequence[str], model: LanguageModel, config: RunConfig, cache: Path
 ) -> tuple[list[Drop], str]:
     """Apply the `on_page` rules, and ask the model about the tasks that pass; only a clear NO drops one.
 

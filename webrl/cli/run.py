@@ -37,7 +37,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         UsageError: episodes to train on would not be sampled at temperature 1, or a demonstration cannot be read.
         ModelError: a model that it starts from cannot be loaded.
     """
-    stages = (stage,) if stage else [spec.name for spec in phases.STAGES]
+    stages = [stage] if stage else list(phases.STAGES)
     check_rollouts(config, stages)
     if "replay" in stages:
         check_demonstrations(config)
@@ -66,7 +66,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     if against is not None:
         other = find_other(config, against)
         if phase is None:
-            phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
+            phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
     _describe(config, counts, sys.stderr)  # standard output stays JSON

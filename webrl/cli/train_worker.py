@@ -74,9 +74,8 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     from webrl.training.ranks import broadcast, is_main
 
     folder = open_run(config) if is_main() else RunFolder(config.run_dir)
-    spec = next(s for s in phases.STAGES if s.name == "train")
     if phase is None and is_main():
-        phase = phases.next_phase(folder, spec)
+        phase = phases.next_phase(folder, "train")
         begun = folder.phase(phase)
         if phase and not (begun.is_done("replay") or begun.trajectories.is_file()):  # begun by `gen_task.py` alone
             planned = max(phase, config.num_phases)

@@ -19,7 +19,7 @@ from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Trajectory
 
-NAMES = tuple(spec.name for spec in STAGES)
+NAMES = tuple(STAGES)
 
 
 _Due = tuple[PhaseFolder, str, float | None]

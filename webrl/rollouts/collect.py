@@ -115,15 +115,17 @@ async def collect(
         def record(trajectory: Trajectory) -> None:
             file.append(without_secrets(trajectory))
             summary.add(trajectory)
-            bar.set_postfix_str(_describe(summary, over))
+            failed = summary.failed()
+            num_failed = sum(failed.values())
+            success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
+            bar.set_postfix_str(", ".join(filter(None, [success, f"failed {num_failed}" if num_failed else ""])))
             bar.update(1)
             if on_episode:
                 on_episode(trajectory)
-            failed = summary.failed()
-            if not trajectory.status.finished and sum(failed.values()) > allowed:
+            if not trajectory.status.finished and num_failed > allowed:
                 kinds = ", ".join(f"{name} {number}" for name, number in failed.items())
                 raise StageError(
-                    f"{out}: {sum(failed.values())} of {num} episodes failed for reasons that are not the agent's "
+                    f"{out}: {num_failed} of {num} episodes failed for reasons that are not the agent's "
                     f"({kinds}), more than rollout.max_failed={max_failed:g} allows; the last, "
                     f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the "
                     "failed ones again"
@@ -235,12 +237,6 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
             raise DataError(f"two episodes would be called {name!r}: no task id may be another one followed by -rN")
         episodes[name] = task
     return list(episodes.items())
-
-
-def _describe(summary: CollectSummary, over: str) -> str:
-    failed = sum(summary.failed().values())
-    success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
-    return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:

@@ -114,20 +114,12 @@ class Notices:
         self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
 
     def _answer(self, dialog: Dialog) -> None:
-        leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
-        words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
+        accepts = self._accept or dialog.type == "beforeunload"  # as Playwright answers when there is no listener
+        text = f" with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else ""
+        fixed = {"alert": "closed", "beforeunload": "answered Leave: what was not saved is lost"}
+        words = fixed.get(dialog.type, f"answered OK{text}" if accepts else "answered Cancel")
         self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
-        accepts = leaves or self._accept
         self.finish(dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
-
-    def _words(self, dialog: Dialog) -> str:
-        if dialog.type == "alert":
-            return "closed"
-        if not self._accept:
-            return "answered Cancel"
-        return (
-            f"answered OK with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else "answered OK"
-        )
 
     def finish(self, call: Coroutine[Any, Any, None]) -> None:
         """Run one of Playwright's calls without waiting for it."""

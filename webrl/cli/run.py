@@ -15,7 +15,7 @@ from webrl.api import run
 from webrl.config import RunConfig, plugins
 from webrl.config.extras import check_extras
 from webrl.errors import DataError, UsageError
-from webrl.evaluate import page_difference, success_rate
+from webrl.evaluate import over_start_text, page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
@@ -167,9 +167,6 @@ def describe(parts: dict[str, Any]) -> list[str]:
     lines = [f"against {parts['of']}"]
     for name, found in parts.items():
         if name != "of":
-            points = [100 * value for value in (found["difference"], *found["ci95"])]
-            lines.append(
-                f"{name}: {rate_text(found['this'])}, other {rate_text(found['other'])}; {points[0]:+.1f} points "
-                f"[{points[1]:+.1f}, {points[2]:+.1f}], paired over {found['tasks']} pages"
-            )
+            rates = f"{rate_text(found['this'])}, other {rate_text(found['other'])}"
+            lines.append(f"{name}: {rates}; {over_start_text({'over_start': found})} over {found['tasks']} pages")
     return lines

@@ -63,18 +63,6 @@ def require(name: str, wanted_by: str) -> None:
                 raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
 
 
-def openenv_conflict() -> str | None:
-    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
-    try:
-        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
-    except PackageNotFoundError:
-        return None
-    return (
-        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
-        "pip uninstall -y openenv openenv-core, then pip install openenv"
-    )
-
-
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:
     """Check that everything that the config needs in these stages is installed.
 

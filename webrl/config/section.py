@@ -42,17 +42,12 @@ class Section(BaseModel):
 STATE_DIR = "minted log-ins; the turn-taking of the rate limit (web), the judge's cache and log (webarena)"
 
 
-class TaskFiles(Section):
-    """Tasks that are read from files."""
+class SuiteConfig(Section):
+    """A suite that reads tasks from files and logs in to sites."""
 
     train_files: tuple[Path, ...] = Field(
         (),
         description="instructions to train on (web: JSONL, JSON or text, none: the generator proposes them; webarena: "
         "phase 0's, docs/webarena.md)",
     )
-
-
-class SuiteConfig(TaskFiles):
-    """A suite that logs in to sites."""
-
     state_dir: Path = Field(Path("runs"), description=STATE_DIR)

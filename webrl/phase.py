@@ -157,7 +157,7 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     elif context.phase > 0:
         context.previous.require(_LAST)
     usual = usual_seconds(context.run, name, context.phase)
-    _, left = seconds_left(context.run, list(STAGES), context.phase, context.config.num_phases)
+    _, left = seconds_left(context.run, STAGES, context.phase, context.config.num_phases)
     parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
     parts += [f"about {duration(left)} of the run left"] if left is not None else []
     estimate = f" ({'; '.join(parts)})" if parts else ""

@@ -82,7 +82,7 @@ def generate(context: Context) -> Counts:
     return curriculum.propose(
         context.config,
         load_failures(context.run.path, before=context.phase),
-        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
+        known=curriculum.attempted(context.run, context.phase),
         rng=context.rng("generate"),
         folder=folder,
     )
@@ -104,7 +104,7 @@ def filter_generated(context: Context) -> Counts:
     return curriculum.select(
         config,
         folder,
-        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
+        known=curriculum.attempted(context.run, context.phase),
         critic=context.previous.critic if context.phase else None,
     )
 

@@ -76,7 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from webrl.training.cpu_variables import use_cpu_settings
 
         args = _parse(arguments)
-        _set_up_logging(args.verbose, with_bars=args.command == "push")
+        handler = _AboveBars()
+        style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
+        handler.setFormatter(logging.Formatter(style, "%X"))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+        for name in plugins.PACKAGES:
+            logging.getLogger(name).setLevel(logging.DEBUG if args.verbose else logging.INFO)
+        logging.captureWarnings(True)
+        if args.command != "push":  # the libraries' own bars (model shards, weights) only add noise to ours
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         command = None if args.command in STAGES else find_command(args.command)
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
@@ -210,14 +218,3 @@ class _AboveBars(logging.Handler):
             tqdm.write(self.format(record), file=sys.stderr)
         except OSError:
             self.handleError(record)
-
-
-def _set_up_logging(verbose: bool, with_bars: bool) -> None:
-    handler = _AboveBars()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in plugins.PACKAGES:
-        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.captureWarnings(True)
-    if not with_bars:  # The libraries' own (model shards, weights) only add noise to ours.
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

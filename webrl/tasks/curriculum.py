@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
 from webrl.rollouts.pool import run
 from webrl.rollouts.suite import find_suite, seed_tasks, suite_at, suite_of
-from webrl.runs.folder import PhaseFolder
+from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Drop, check_feasibility
@@ -237,11 +237,10 @@ def probe_tasks(config: RunConfig) -> list[Task]:
     return [t for t, verdict in zip(drawn, verdicts, strict=True) if not verdict and t.task_id not in trained]
 
 
-def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
-    """Yield every task that was rolled out, with the instruction the agent was given."""
-    for path in trajectories:
-        for trajectory in read_records(path, Trajectory):
-            yield replace(trajectory.task, instruction=trajectory.instruction)
+def attempted(folder: RunFolder, before: int) -> list[Task]:
+    """Every task that was rolled out before a phase, with the instruction the agent was given."""
+    played = (t for phase in range(before) for t in read_records(folder.phase(phase).trajectories, Trajectory))
+    return [replace(trajectory.task, instruction=trajectory.instruction) for trajectory in played]
 
 
 def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:

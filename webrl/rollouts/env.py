@@ -142,11 +142,9 @@ class EpisodeObserver(Protocol):
 
     async def attach(self, context: BrowserContext) -> None:
         """Called with a new profile, before its first page opens."""
-        ...
 
     def acting(self, action: Action) -> AbstractAsyncContextManager[None]:
         """Entered around every action."""
-        ...
 
 
 class BrowserEnv:

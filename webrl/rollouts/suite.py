@@ -37,7 +37,6 @@ class Expert(Protocol):
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
         """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
-        ...
 
 
 class Suite(ABC):

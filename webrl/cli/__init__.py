@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import webrl
 from webrl.cli.command import GROUPS, RESUMES, Command, Parser, end_clearly
@@ -153,13 +152,16 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
     subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
-    if wanted in STAGES:
-        text, sections = STAGES[wanted]
-        sub = _add_parser(subparsers, wanted, text)
+    if wanted is None or wanted not in command_names():
+        return parser
+    found = None if wanted in STAGES else find_command(wanted)
+    text, sections = STAGES[wanted] if found is None else (found.help, ())
+    sub = subparsers.add_parser(wanted, description=f"{text[0].upper()}{text[1:]}.")
+    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
+    if found is None:
         add_config_arguments(sub, prefer_newest=wanted != "run", phased=wanted != "run", sections=sections)
         if wanted == "eval":
             sub.add_argument(
@@ -168,9 +170,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                 help="compare page by page with another model (evaluated on the same pages, as\n"
                 "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
             )
-    elif wanted is not None and wanted in command_names():
-        found = find_command(wanted)
-        importlib.import_module(found.module).add_arguments(_add_parser(subparsers, wanted, found.help))
+    else:
+        importlib.import_module(found.module).add_arguments(sub)
     return parser
 
 
@@ -184,14 +185,6 @@ def summaries() -> dict[str, tuple[str, str]]:
         except UsageError as error:
             found[name] = GROUPS[-1], f"cannot be used: {error}"
     return found
-
-
-def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
-    sub: argparse.ArgumentParser = subparsers.add_parser(
-        name, description=text[0].upper() + text[1:] + ".", formatter_class=argparse.RawTextHelpFormatter
-    )
-    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
-    return sub
 
 
 def _run_stages(args: argparse.Namespace) -> int:

@@ -54,14 +54,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if arguments[:1] == ["sft"]:
         from webrl.cli.sft import add_arguments
 
-        parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
+        parser = Parser(prog="bash run_multinode.sh sft")
         add_arguments(parser)
         return parse_around_options(parser, arguments[1:])
-    parser = Parser(
-        prog="bash run_multinode.sh",
-        description="Train the current phase on all processes of this job.",
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    description = "Train the current phase on all processes of this job."
+    parser = Parser(prog="bash run_multinode.sh", description=description)
     add_config_arguments(parser, prefer_newest=True, phased=True)
     return parse_around_options(parser, arguments)
 

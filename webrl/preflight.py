@@ -117,7 +117,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """
     due = frozenset(stages)
     check_rollouts(config, due)
-    check_installed(config, due)
+    for name, wanted_by in _wanted_by_suite(config, due):
+        require(name, wanted_by)
     if due & {"rollout", "accept", "eval"} and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
@@ -152,25 +153,21 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_models(config, due)
 
 
-def check_installed(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise ExtraMissing if one of these stages plays a suite whose packages are not installed."""
+def _wanted_by_suite(config: RunConfig, stages: Collection[str]) -> list[tuple[str, str]]:
+    """As `wanted_extras`, what the suite needs where one of these stages plays it."""
     suite = find_suite(config.tasks.suite)
-    if suite.extra and not {"rollout", "accept", "eval"}.isdisjoint(stages):
-        require(suite.extra, f"tasks.suite={suite.name}")
+    plays = not {"rollout", "accept", "eval"}.isdisjoint(stages)
+    return [(suite.extra, f"tasks.suite={suite.name}")] if suite.extra and plays else []
 
 
 def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
     """Return what `check_extras` and `check_inputs` would say of each optional package that is not there."""
     found = []
-    for name, wanted_by in wanted_extras(config, stages):
+    for name, wanted_by in (*wanted_extras(config, stages), *_wanted_by_suite(config, stages)):
         try:
             require(name, wanted_by)
         except ExtraMissing as error:
             found.append(str(error))
-    try:
-        check_installed(config, stages)
-    except ExtraMissing as error:
-        found.append(str(error))
     return found
 
 

@@ -372,8 +372,12 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                if seen["popups"] and page is self.page:
-                    await self._await_popup(page, end)
+                if seen["popups"] and page is self.page:  # it has asked for a new tab, which becomes the active one
+                    self._activated.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                            while page is self.page and not page.is_closed():
+                                await self._activated.wait()
                 if tries_left and await self._leave_download():
                     continue
                 if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
@@ -521,14 +525,6 @@ class BrowserEnv:
         self.page = opener or self.context.pages[-1]
         await self.page.bring_to_front()
         return True
-
-    async def _await_popup(self, page: Page, end: float) -> None:
-        """The page has asked for a new tab: wait, until `end`, for it to become the active one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                self._activated.clear()
-                while page is self.page and not page.is_closed():
-                    await self._activated.wait()
 
     @property
     def _viewport(self) -> tuple[int, int]:

@@ -227,7 +227,7 @@ def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):
 
 def test_an_evaluation_says_whose_verdicts_it_counts(site):
     config = site.config()
-    suite = find_suite(config.tasks.suite)
+    suite = find_suite("web")
     checked = suite.eval_tasks(config)[:3]
     free = Task(task_id="web.notes.free", site="web.notes", instruction="x", start_url=site.url, split="eval")
 

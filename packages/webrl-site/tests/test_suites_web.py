@@ -156,11 +156,10 @@ def test_tasks_keep_to_the_site_and_its_database(site, tmp_path):
 def test_held_out_instructions_are_the_evaluation_s_and_no_others(site):
     config = site.config("tasks.num_eval_tasks=3")
     assert len(seed_tasks(config)) == 15
-    assert len(find_suite(config.tasks.suite).eval_tasks(config)) == 3
-    assert {t.split for t in find_suite(config.tasks.suite).heldout_tasks(config)} == {"eval"}
-    assert not {t.task_id for t in seed_tasks(config)} & {
-        t.task_id for t in find_suite(config.tasks.suite).heldout_tasks(config)
-    }
+    assert len(find_suite("web").eval_tasks(config)) == 3
+    held = find_suite("web").heldout_tasks(config)
+    assert {t.split for t in held} == {"eval"}
+    assert not {t.task_id for t in seed_tasks(config)} & {t.task_id for t in held}
 
 
 def test_a_generated_task_has_none_of_its_parent_s_checks():
@@ -296,10 +295,8 @@ def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
 @pytest.mark.browser
 def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_processes(fresh, tmp_path):
     config = fresh.config()
-    tasks = {
-        t.task_id.rpartition(".")[2]: t
-        for t in [*seed_tasks(config), *find_suite(config.tasks.suite).eval_tasks(config)]
-    }
+    tasks = [*seed_tasks(config), *find_suite("web").eval_tasks(config)]
+    tasks = {t.task_id.rpartition(".")[2]: t for t in tasks}
     policies = {
         "open-1": Scripted("click('{link:Buy milk}')", DONE),
         "open-2": Scripted(DONE),
@@ -520,7 +517,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = site.config()
-    tasks = [*seed_tasks(config), *find_suite(config.tasks.suite).heldout_tasks(config)]
+    tasks = [*seed_tasks(config), *find_suite("web").heldout_tasks(config)]
     assert len(tasks) >= 20
 
     async def rewards(policy, out):

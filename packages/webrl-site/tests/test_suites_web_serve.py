@@ -190,7 +190,7 @@ def test_http_checks_and_pages_opened_for_a_check_reach_the_episodes_own_server(
 @pytest.mark.browser
 def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves_no_reward(config_file):
     config = written(config_file)
-    broken = find_suite(config.tasks.suite).eval_tasks(config)[1]
+    broken = find_suite("web").eval_tasks(config)[1]
     score = one(config, broken, DONE)
     assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
     told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")

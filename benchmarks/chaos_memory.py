@@ -31,7 +31,7 @@ import psutil
 from webrl.config import RunConfig, load_config
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
-from webrl.suites.miniwob.suite import seed_tasks
+from webrl.rollouts.suite import seed_tasks
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ async def play(mode: str, num_episodes: int) -> dict[str, dict[str, float]]:
         curves = Curves(server)
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "trajectories.jsonl"
-            tasks = seed_tasks(config.tasks, config.seed)
+            tasks = seed_tasks(config)
             await collect(tasks, config, ClicksAnything(), out, phase=0, prefix="m", on_episode=curves.count)
         return curves.figures()
 

@@ -38,7 +38,7 @@ from webrl.errors import StageError  # noqa: E402
 from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
 from webrl.rollouts.collect import collect  # noqa: E402
-from webrl.suites.miniwob.suite import seed_tasks  # noqa: E402
+from webrl.rollouts.suite import find_suite  # noqa: E402
 
 SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
 ARMS = ("seeing", "blank")
@@ -94,7 +94,9 @@ def record(config: RunConfig, num: int) -> Path:
     """Demonstrations, on training seeds that no run with a small seed draws."""
     out = config.run_dir / "demos" / "trajectories.jsonl"
     out.parent.mkdir(parents=True)
-    tasks = seed_tasks(config.tasks.model_copy(update={"num_seed_tasks": num}), DEMONSTRATION_SEED + config.seed)
+    number = config.tasks.model_copy(update={"num_seed_tasks": num})
+    drawn = config.model_copy(update={"tasks": number, "seed": DEMONSTRATION_SEED + config.seed})
+    tasks = find_suite("miniwob").training_tasks(drawn)
     asyncio.run(collect(tasks, config, Annotator(config.seed), out, phase=0, prefix="demo"))
     return out.parent
 

@@ -96,8 +96,8 @@ def steps(args: argparse.Namespace, run: Path, label: str, settings: list[str]) 
 def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]) -> None:
     """`success_RUN_LABEL.json`."""
     from webrl.evaluate import success_rate
+    from webrl.rollouts.suite import find_suite
     from webrl.stages import play
-    from webrl.suites import eval_tasks
     from webrl.training import train_actor
 
     target = args.out / f"success_{run.name}_{label.replace(':', '-')}.json"
@@ -111,7 +111,7 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
         train_actor(_records(run, args.phase), before, actor, config, seed=seed, metrics_path=metrics)
         norms = [json.loads(line)["actor/grad_norm"] for line in metrics.read_text().splitlines()]
         options: Any = {"phase": args.phase, "prefix": "e", "temperature": config.evaluate.temperature[0]}
-        play(config, eval_tasks(config), str(actor), episodes, **options)
+        play(config, find_suite(config.tasks.suite).eval_tasks(config), str(actor), episodes, **options)
         played = list(read_records(episodes, Trajectory))
     seen, held = ([t for t in played if (t.task.split == "eval_heldout") is wanted] for wanted in (False, True))
     rate = success_rate(seen).to_json()

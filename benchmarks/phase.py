@@ -99,7 +99,7 @@ def main() -> None:
     out = args.out or Path(tempfile.mkdtemp(prefix="webrl-phase-"))
     overrides = [*args.overrides, f"runs_dir={out / 'kept'}", "num_phases=1"]
     config = load_config(find_config(args.config), overrides)
-    check_extras(config, [stage.name for stage in phases.STAGES])
+    check_extras(config, phases.STAGES)
     try:
         with GpuLoad() as gpu:
             figures = measure(config, gpu, out / "restarted" if args.restart_servers else None)
@@ -132,7 +132,7 @@ def measure(config: RunConfig, gpu: GpuLoad, restarted: Path | None) -> dict[str
     if restarted:
         other = config.model_copy(update={"runs_dir": restarted})
         for stage in phases.STAGES:
-            phases.run_stage(other, stage.name, 1)
+            phases.run_stage(other, stage, 1)
         baseline = describe(RunFolder(other.run_dir).phase(1), gpu, "phase 1, each stage by itself")
         figures |= {"restarts": baseline, "ratio_vs_restarts": round(figures["seconds"] / baseline["seconds"], 3)}
     return figures
@@ -141,16 +141,16 @@ def measure(config: RunConfig, gpu: GpuLoad, restarted: Path | None) -> dict[str
 def describe(folder: PhaseFolder, gpu: GpuLoad, title: str) -> dict[str, Any]:
     """Print a phase's table; give its sums."""
     stages, idle, servers = {}, {}, defaultdict(float)
-    for spec in phases.STAGES:
-        stage = folder.read_stage(spec.name)
-        stages[spec.name] = divide(stage["seconds"], stage["spent_on"])
+    for name in phases.STAGES:
+        stage = folder.read_stage(name)
+        stages[name] = divide(stage["seconds"], stage["spent_on"])
         for kinds, seconds in stage["spent_on"].items():
             servers[server_work(kinds)] += seconds
-        end = (folder.path / "stages" / f"{spec.name}.json").stat().st_mtime
-        idle[spec.name] = gpu.idle_share(end - stage["seconds"], end)
+        end = (folder.path / "stages" / f"{name}.json").stat().st_mtime
+        idle[name] = gpu.idle_share(end - stage["seconds"], end)
     total = {kind: sum(stage[kind] for stage in stages.values()) for kind in KINDS}
     seconds = sum(total.values())
-    begin = (folder.path / "stages" / f"{phases.STAGES[-1].name}.json").stat().st_mtime - seconds
+    begin = (folder.path / "stages" / "eval.json").stat().st_mtime - seconds
     idle["all"] = gpu.idle_share(begin, begin + seconds)
     print_table(title, stages | {"all": total}, idle)
     servers.pop("", None)

@@ -22,8 +22,8 @@ from webrl.config import RunConfig, load_config
 from webrl.llm import open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.collect import collect
+from webrl.rollouts.suite import seed_tasks
 from webrl.runs.store import read_records
-from webrl.suites.miniwob.suite import seed_tasks
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +44,7 @@ def measure(seconds: float) -> dict[str, float]:
 
 
 async def _play(config: RunConfig, folder: Path) -> dict[str, float]:
-    tasks, browsers = seed_tasks(config.tasks, config.seed), _Browsers()
+    tasks, browsers = seed_tasks(config), _Browsers()
     async with open_model(config.models.actor, config.rollout.engine, config.models) as model:
         policy = ModelPolicy(model, config, training=True)
         await collect(tasks[:8], config, policy, folder / "warm.jsonl", phase=0, prefix="w")

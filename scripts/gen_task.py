@@ -38,7 +38,7 @@ _OVERRIDES = {
 
 def build_parser() -> argparse.ArgumentParser:
     """What was to be edited in the released script, as options, and those of every webrl command."""
-    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=DESCRIPTION)
     add = parser.add_argument
     add("--failures", type=Path, metavar="PATH", help=_FAILURES)
     add("--output_path", type=Path, metavar="FILE", help=_OUTPUT)

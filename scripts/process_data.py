@@ -41,7 +41,7 @@ run that rollouts or actor come from; for others the published settings within t
 
 def build_parser() -> argparse.ArgumentParser:
     """The published options, and those of every webrl command."""
-    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=DESCRIPTION)
     add = parser.add_argument
     add("--stage", nargs="+", default=["1", "2"], metavar="N", help="1, 2 or both (default: 1 2)")
     add("--add_reward", action="store_true", help="judge every trajectory with the ORM (default: recorded rewards)")

@@ -117,8 +117,8 @@ def test_models_of_phases_that_nothing_needs_are_removed(tmp_path: Path, monkeyp
         for model in (folder.actor, folder.critic):
             model.mkdir(parents=True)
             (model / "config.json").touch()
-        for spec in STAGES[:-1] if phase == 5 else STAGES:
-            folder.mark_done(spec.name, {"successes": successes}, 0.0, 0.0, config)
+        for stage in list(STAGES)[: -1 if phase == 5 else None]:
+            folder.mark_done(stage, {"successes": successes}, 0.0, 0.0, config)
     monkeypatch.setattr(stages, "play", lambda *_, **__: None)
     (run.phase(5).path / "eval.jsonl").touch()
     run_stage(config, "eval", 5)

@@ -16,10 +16,10 @@ from webrl import stages
 from webrl.config import RunConfig, load_config
 from webrl.phase import run, run_stage
 from webrl.rollouts.collect import name_episodes
+from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, read_records, write_records
 from webrl.stages import Context
-from webrl.suites import eval_tasks, seed_tasks
 from webrl.tasks.curriculum import probe_tasks
 from webrl.training.trust import next_rate_factor
 from webrl.types import Status, Task, Trajectory
@@ -101,7 +101,8 @@ def test_the_probe_is_off_by_one_option_and_its_pages_are_nobody_elses(tmp_path:
     config = make_config(tmp_path, "accept.tasks=39")
     probe = {(t.site, t.seed) for t in probe_tasks(config)}
     assert len(probe) == 39
-    assert not probe & {(t.site, t.seed) for t in (*eval_tasks(config), *seed_tasks(config, 0), *seed_tasks(config, 1))}
+    others = (*find_suite("miniwob").eval_tasks(config), *seed_tasks(config, 0), *seed_tasks(config, 1))
+    assert not probe & {(t.site, t.seed) for t in others}
 
 
 def played(context: Context, attempts: list[Task], rewards: list[int | None]) -> None:

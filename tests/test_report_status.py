@@ -20,7 +20,7 @@ from webrl.runs.lock import hold_run, who_works_in
 from webrl.runs.progress import PlainProgress, pace, progress, time_left
 from webrl.runs.store import write_records
 
-NAMES = [spec.name for spec in STAGES]
+NAMES = list(STAGES)
 
 
 def interrupted(path: Path, stage: str) -> RunFolder:

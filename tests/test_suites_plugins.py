@@ -76,11 +76,9 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
 
 
 _BROKEN = {
-    "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
-            "'old' has api_version 0, and this webrl takes 1"),
-    "more": ({"more": "more:More"}, "from webrl_toy import Toy\nclass More(Toy):\n    name = 'more'\n"
-             "    def check_settings(self, config, *, mixed): pass\n", "more",
-             "'more' is written for another webrl: its `check_settings` takes more than the config (missing"),
+    "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 1\n"
+            "    def check_settings(self, config, *, mixed): pass\n", "old",
+            "'old' has api_version 1, and this webrl takes 2"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
     "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, not a subclass of"),
     "other": ({"other": "webrl_toy:Toy"}, "\n", "other", "'other' calls it 'toy'"),
@@ -156,7 +154,7 @@ def test_a_task_of_an_absent_companion_is_not_taken_for_a_plain_page(site, name,
 
 def test_no_suite_is_imported_before_it_is_named():
     code = (
-        "import sys; from webrl.config import load_config; from webrl.suites import seed_tasks\n"
+        "import sys; from webrl.config import load_config; from webrl.rollouts.suite import seed_tasks\n"
         "seed_tasks(load_config('demo'))\n"
         "print([name for name in sys.modules if name.startswith('webrl.suites.')])"
     )

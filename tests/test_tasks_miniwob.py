@@ -8,10 +8,11 @@ from itertools import combinations
 import pytest
 from numpy.random import RandomState
 
-from webrl import suites
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
+from webrl.preflight import check_settings
 from webrl.rollouts.sites import page_seed
+from webrl.rollouts.suite import seed_tasks
 from webrl.suites.miniwob.experts import experts
 from webrl.suites.miniwob.suite import (
     EVAL_SEEDS,
@@ -19,14 +20,16 @@ from webrl.suites.miniwob.suite import (
     HELDOUT_SITES,
     TRAIN_SEEDS,
     TRAIN_SITES,
-    eval_tasks,
-    heldout_tasks,
+    MiniWoB,
     is_split_seed,
     known_sites,
-    seed_tasks,
 )
 
-CONFIG = TasksConfig()
+SUITE = MiniWoB()
+
+
+def run(seed=0, **tasks) -> RunConfig:
+    return RunConfig(seed=seed, tasks=TasksConfig(**tasks))
 
 
 def test_training_and_held_out_types_are_disjoint_and_known() -> None:
@@ -55,10 +58,11 @@ def test_page_seed_is_what_browsergym_derives() -> None:
 
 @pytest.mark.parametrize("run_seeds", [(0, 0), (0, 1), (3, 99)])
 def test_no_page_of_training_is_met_again_in_evaluation(run_seeds: tuple[int, int]) -> None:
-    config = TasksConfig(num_seed_tasks=210, num_eval_tasks=210)
-    trained = {(t.site, page_seed(t.seed)) for t in seed_tasks(config, run_seeds[0])}
-    evaluated = {(t.site, page_seed(t.seed)) for t in eval_tasks(config, run_seeds[1])}
-    heldout = {(t.site, page_seed(t.seed)) for t in heldout_tasks(config, run_seeds[1])}
+    configs = [run(seed, num_seed_tasks=210, num_eval_tasks=210) for seed in run_seeds]
+    held = SUITE.eval_tasks(configs[1])
+    trained = {(t.site, page_seed(t.seed)) for t in SUITE.training_tasks(configs[0])}
+    evaluated = {(t.site, page_seed(t.seed)) for t in held if t.split == "eval"}
+    heldout = {(t.site, page_seed(t.seed)) for t in held if t.split == "eval_heldout"}
     assert len(trained) == 210
     assert len(evaluated) == 210
     assert not trained & evaluated
@@ -67,9 +71,9 @@ def test_no_page_of_training_is_met_again_in_evaluation(run_seeds: tuple[int, in
 
 def test_tasks_are_balanced_over_types_and_have_their_split() -> None:
     for tasks, split, count in (
-        (seed_tasks(CONFIG, 0), "train", 240),
-        (eval_tasks(CONFIG, 0), "eval", 240),
-        (heldout_tasks(CONFIG, 0), "eval_heldout", 60),
+        (SUITE.training_tasks(run()), "train", 240),
+        (SUITE.eval_tasks(run())[:240], "eval", 240),
+        (SUITE.eval_tasks(run())[240:], "eval_heldout", 60),
     ):
         assert len(tasks) == count == len({t.task_id for t in tasks})
         assert {t.split for t in tasks} == {split}
@@ -79,14 +83,16 @@ def test_tasks_are_balanced_over_types_and_have_their_split() -> None:
 
 
 def test_tasks_depend_on_the_seed_and_on_nothing_else() -> None:
-    assert seed_tasks(CONFIG, 5) == seed_tasks(CONFIG, 5)
-    assert seed_tasks(CONFIG, 5) != seed_tasks(CONFIG, 6)
-    assert eval_tasks(TasksConfig(num_eval_tasks=42), 5) == eval_tasks(TasksConfig(num_eval_tasks=84), 5)[:42]
+    assert SUITE.training_tasks(run(5)) == SUITE.training_tasks(run(5))
+    assert SUITE.training_tasks(run(5)) != SUITE.training_tasks(run(6))
+    few, many = (SUITE.eval_tasks(run(5, num_eval_tasks=count)) for count in (42, 84))
+    assert few[:42] == many[:42]
 
 
 def test_chosen_sites_replace_the_default_ones() -> None:
-    config = TasksConfig(train_sites=("miniwob.click-button", "miniwob.enter-text"), num_seed_tasks=5)
-    assert [t.site for t in seed_tasks(config, 0)] == [*config.train_sites, *config.train_sites, config.train_sites[0]]
+    sites = ("miniwob.click-button", "miniwob.enter-text")
+    tasks = SUITE.training_tasks(run(train_sites=sites, num_seed_tasks=5))
+    assert [t.site for t in tasks] == [*sites, *sites, sites[0]]
 
 
 @pytest.mark.parametrize(
@@ -98,16 +104,16 @@ def test_chosen_sites_replace_the_default_ones() -> None:
 )
 def test_an_unknown_page_is_named_with_the_nearest_and_none_is_both_trained_on_and_held_out(sites, said) -> None:
     with pytest.raises(UsageError, match=said):
-        heldout_tasks(TasksConfig(**sites), 0)
+        SUITE.eval_tasks(run(**sites))
 
 
 @pytest.mark.companion("webarena")
 def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
-    pages = [{(t.site, page_seed(t.seed)) for t in seed_tasks(CONFIG, 0, phase)} for phase in (0, 1, 2)]
+    pages = [{(t.site, page_seed(t.seed)) for t in SUITE.training_tasks(run(), phase)} for phase in (0, 1, 2)]
     assert all(len(a & b) <= 1 for a, b in combinations(pages, 2))  # 12 of 800,000 pages a type
-    assert [t.site for t in seed_tasks(CONFIG, 0, 1)] == [t.site for t in seed_tasks(CONFIG, 0)]
-    config = RunConfig(tasks=TasksConfig(source="fixed"))
-    assert suites.seed_tasks(config, 3) == suites.seed_tasks(config)
-    assert suites.seed_tasks(RunConfig(tasks=TasksConfig(source="fresh")), 3) != suites.seed_tasks(config)
+    assert [t.site for t in SUITE.training_tasks(run(), 1)] == [t.site for t in SUITE.training_tasks(run())]
+    config = run(source="fixed")
+    assert seed_tasks(config, 3) == seed_tasks(config)
+    assert seed_tasks(run(source="fresh"), 3) != seed_tasks(config)
     with pytest.raises(UsageError, match=r"source=fresh needs tasks that a seed makes, and tasks\.suite=webarena"):
-        suites.check_settings(RunConfig(tasks=TasksConfig(source="fresh", suite="webarena")))
+        check_settings(run(source="fresh", suite="webarena"), "here")

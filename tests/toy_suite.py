@@ -5,7 +5,7 @@ import random
 import re
 from pathlib import Path
 
-from webrl.rollouts.sites import UrlSite, Verdict
+from webrl.rollouts.sites import Site, Verdict
 from webrl.rollouts.suite import API_VERSION, Suite
 from webrl.types import Task
 
@@ -13,7 +13,7 @@ COLORS = ("red", "green", "blue")
 PAGE = "".join(f"<button onclick=\"location.hash='{color}'\">{color}</button>" for color in COLORS)
 
 
-class ToySite(UrlSite):
+class ToySite(Site):
     """Its seed says which button is asked for; the episode ends with the first one that is pressed."""
 
     def __init__(self, task):

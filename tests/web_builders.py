@@ -15,7 +15,7 @@ from werkzeug.serving import make_server
 
 from webrl.config import RolloutConfig, RunConfig, load_config
 from webrl.rollouts.collect import collect
-from webrl.suites import open_sites
+from webrl.rollouts.suite import open_sites
 from webrl.types import Task, Trajectory
 
 ROOT = Path(__file__).parent.parent

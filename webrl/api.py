@@ -43,10 +43,9 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise UsageError("an event loop runs here already, as in a notebook: `await asyncio.to_thread(run, config)`")
-    stages = [stage.name for stage in phases.STAGES]
     check_settings(config, "run()")
-    check_extras(config, stages)
-    check_inputs(config, stages)
+    check_extras(config, phases.STAGES)
+    check_inputs(config, phases.STAGES)
     check_room(config)
     with hold_run(config.run_dir), open_trackers(config) as trackers:
 

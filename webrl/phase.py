@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from webrl import stages
@@ -33,29 +32,20 @@ from webrl.runs.store import write_json
 from webrl.stages import Context
 
 logger = logging.getLogger(__name__)
-Stage = Callable[[Context], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class StageSpec:
-    """A stage's name, function, and the stage whose files it reads."""
-
-    name: str
-    run: Stage
-    needs: str | None = None
-
-
-STAGES: tuple[StageSpec, ...] = (
-    StageSpec("gen-tasks", stages.generate),
-    StageSpec("filter-tasks", stages.filter_generated, needs="gen-tasks"),
-    StageSpec("rollout", stages.rollout, needs="filter-tasks"),
-    StageSpec("label", stages.label, needs="rollout"),
-    StageSpec("replay", stages.replay, needs="label"),
-    StageSpec("train", stages.train, needs="replay"),
-    StageSpec("accept", stages.accept, needs="train"),
-    StageSpec("eval", stages.evaluate, needs="accept"),
-)
-"""The stages in the order of the paper (arXiv 2411.02337 §3); `accept` is ours."""
+STAGES: dict[str, Callable[[Context], dict[str, Any]]] = {
+    "gen-tasks": stages.generate,
+    "filter-tasks": stages.filter_generated,
+    "rollout": stages.rollout,
+    "label": stages.label,
+    "replay": stages.replay,
+    "train": stages.train,
+    "accept": stages.accept,
+    "eval": stages.evaluate,
+}
+"""The stages in the order of the paper (arXiv 2411.02337 §3), each of which reads files of the one before it, the first
+of the last one of the phase before; `accept` is ours."""
+_NEEDS = dict(zip(STAGES, [None, *STAGES], strict=False))
+_LAST = "eval"
 
 
 def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:
@@ -72,8 +62,8 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     with hold_run(config.run_dir), keep_servers(), keep():
         folder = open_run(config)
         for phase in range(config.num_phases + 1):
-            for spec in STAGES:
-                _run_spec(spec, Context(config, folder, phase))
+            for stage in STAGES:
+                _run_stage(stage, Context(config, folder, phase))
             summary = write_summary(config, folder)
             if on_phase:
                 on_phase(summary["phases"][phase])
@@ -87,27 +77,25 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
         UsageError: unknown stage or phase.
         StageError: the stage before it has not finished, or another process is using the run folder.
     """
-    spec = next((s for s in STAGES if s.name == name), None)
-    if spec is None:
-        raise UsageError(f"unknown stage {name!r}; stages: {', '.join(s.name for s in STAGES)}")
+    if name not in STAGES:
+        raise UsageError(f"unknown stage {name!r}; stages: {', '.join(STAGES)}")
     with hold_run(config.run_dir), keep_servers():
         folder = open_run(config)
-        context = Context(config, folder, next_phase(folder, spec) if phase is None else phase)
-        counts = _run_spec(spec, context)
+        counts = _run_stage(name, Context(config, folder, next_phase(folder, name) if phase is None else phase))
         write_summary(config, folder)
     return counts
 
 
-def next_phase(folder: RunFolder, spec: StageSpec) -> int:
+def next_phase(folder: RunFolder, stage: str) -> int:
     """Return the first phase in which the stage is not done and the stage before it is; else the newest phase."""
     last = max(folder.last_phase(), 0)
     for phase in range(last + 2):
         target = folder.phase(phase)
-        if spec.needs:
-            is_ready = target.is_done(spec.needs) or (spec.name == "eval" and phase == 0)
+        if needed := _NEEDS[stage]:
+            is_ready = target.is_done(needed) or (stage == "eval" and phase == 0)
         else:
-            is_ready = phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
-        if is_ready and not target.is_done(spec.name):
+            is_ready = phase == 0 or folder.phase(phase - 1).is_done(_LAST)
+        if is_ready and not target.is_done(stage):
             return phase
     return last
 
@@ -115,20 +103,20 @@ def next_phase(folder: RunFolder, spec: StageSpec) -> int:
 def plan(config: RunConfig, stage: str | None = None, phase: int | None = None) -> list[str]:
     """Return one line per stage of the run (or of those that are named): done or to do (`--dry-run`)."""
     folders = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1) if phase in (None, k)]
-    names = [spec.name for spec in STAGES if stage in (None, spec.name)]
+    names = [name for name in STAGES if stage in (None, name)]
     return [f"phase {f.phase}: {s:<12} {'done' if f.is_done(s) else 'to do'}" for f in folders for s in names]
 
 
 def is_phase_done(folder: PhaseFolder) -> bool:
     """Return whether all stages of a phase have finished."""
-    return all(folder.is_done(spec.name) for spec in STAGES)
+    return all(map(folder.is_done, STAGES))
 
 
 def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """Collect the counts of all finished stages into `summary.json`."""
     phases = []
     for target in map(folder.phase, range(folder.last_phase() + 1)):
-        done = {spec.name: target.read_stage(spec.name) for spec in STAGES if target.is_done(spec.name)}
+        done = {name: target.read_stage(name) for name in STAGES if target.is_done(name)}
         counts: dict[str, Any] = {name: stage["counts"] for name, stage in done.items()}
         generated, kept = counts.get("gen-tasks", {}), counts.get("filter-tasks", {})
         phases.append(
@@ -156,32 +144,31 @@ def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     return summary
 
 
-def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
+def _run_stage(name: str, context: Context) -> dict[str, Any]:
     folder = context.folder
-    if folder.is_done(spec.name):
-        counts: dict[str, Any] = folder.read_stage(spec.name)["counts"]
+    if folder.is_done(name):
+        counts: dict[str, Any] = folder.read_stage(name)["counts"]
         return counts
     # the start checkpoint can be evaluated before anything else has run: `webrl eval configs/webarena_lite.yaml`
-    if spec.name == "eval" and context.phase == 0:
+    if name == "eval" and context.phase == 0:
         logger.info("phase 0 leaves the actor as it is: evaluating %s", context.actor)
-    elif spec.needs:
-        folder.require(spec.needs)
+    elif needed := _NEEDS[name]:
+        folder.require(needed)
     elif context.phase > 0:
-        context.previous.require(STAGES[-1].name)
-    usual = usual_seconds(context.run, spec.name, context.phase)
-    names = [stage.name for stage in STAGES]
-    _, left = seconds_left(context.run, names, context.phase, context.config.num_phases)
+        context.previous.require(_LAST)
+    usual = usual_seconds(context.run, name, context.phase)
+    _, left = seconds_left(context.run, STAGES, context.phase, context.config.num_phases)
     parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
     parts += [f"about {duration(left)} of the run left"] if left is not None else []
     estimate = f" ({'; '.join(parts)})" if parts else ""
-    logger.info("phase %d: %s%s", context.phase, spec.name, estimate)
+    logger.info("phase %d: %s%s", context.phase, name, estimate)
     started = time.monotonic()
     with PeakMemory() as memory, Clock() as clock:
-        counts = spec.run(context)
+        counts = STAGES[name](context)
     seconds = time.monotonic() - started
     free_heap()
-    folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
-    if spec is STAGES[-1] and context.config.keep_models:
+    folder.mark_done(name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
+    if name == _LAST and context.config.keep_models:
         _drop_models(context.run, context.config.keep_models)
     return counts
 

@@ -16,9 +16,8 @@ from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.policy import check_sampling
 from webrl.reward.orm import configured_text
 from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import RunFolder
-from webrl.suites import check_installed, held_out, seed_tasks
-from webrl.suites import check_settings as check_suite
 
 _BYTES = {"fp32": 4, "bf16": 2}  # of a weight, by `export_dtype`
 
@@ -42,7 +41,10 @@ def check_settings(config: RunConfig, source: str) -> None:
             raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
     tasks = config.tasks
     try:
-        check_suite(config)
+        suite = find_suite(tasks.suite)
+        if tasks.source == "fresh" and not suite.draws_fresh:
+            raise UsageError(f"tasks.source=fresh needs tasks that a seed makes, and tasks.suite={suite.name} has none")
+        suite.check_settings(config)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
     if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
@@ -115,11 +117,12 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """
     due = frozenset(stages)
     check_rollouts(config, due)
-    check_installed(config, due)
+    for name, wanted_by in _wanted_by_suite(config, due):
+        require(name, wanted_by)
     if due & {"rollout", "accept", "eval"} and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
-        held_out(config)
+        find_suite(config.tasks.suite).heldout_tasks(config)
     if "filter-tasks" in due:
         seed_tasks(config)
     if due & {"label", "accept"}:
@@ -150,18 +153,21 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_models(config, due)
 
 
+def _wanted_by_suite(config: RunConfig, stages: Collection[str]) -> list[tuple[str, str]]:
+    """As `wanted_extras`, what the suite needs where one of these stages plays it."""
+    suite = find_suite(config.tasks.suite)
+    plays = not {"rollout", "accept", "eval"}.isdisjoint(stages)
+    return [(suite.extra, f"tasks.suite={suite.name}")] if suite.extra and plays else []
+
+
 def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
     """Return what `check_extras` and `check_inputs` would say of each optional package that is not there."""
     found = []
-    for name, wanted_by in wanted_extras(config, stages):
+    for name, wanted_by in (*wanted_extras(config, stages), *_wanted_by_suite(config, stages)):
         try:
             require(name, wanted_by)
         except ExtraMissing as error:
             found.append(str(error))
-    try:
-        check_installed(config, stages)
-    except ExtraMissing as error:
-        found.append(str(error))
     return found
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.evaluate import named_rates, over_start_text
+from webrl.evaluate import add_over_start, named_rates, over_start_text
+from webrl.rollouts.suite import find_suite, open_sites, suite_of
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
@@ -57,9 +58,7 @@ class Context:
     @property
     def is_proposed(self) -> bool:
         """Whether this phase is the first, and its tasks are proposed from pages of the site."""
-        from webrl.suites import proposing
-
-        return self.phase == 0 and proposing(self.config) is not None
+        return self.phase == 0 and find_suite(self.config.tasks.suite).proposes(self.config)
 
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
@@ -83,7 +82,7 @@ def generate(context: Context) -> Counts:
     return curriculum.propose(
         context.config,
         load_failures(context.run.path, before=context.phase),
-        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
+        known=curriculum.attempted(context.run, context.phase),
         rng=context.rng("generate"),
         folder=folder,
     )
@@ -105,7 +104,7 @@ def filter_generated(context: Context) -> Counts:
     return curriculum.select(
         config,
         folder,
-        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
+        known=curriculum.attempted(context.run, context.phase),
         critic=context.previous.critic if context.phase else None,
     )
 
@@ -329,9 +328,7 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
 
 def evaluate(context: Context) -> Counts:
     """Held-out tasks with this phase's actor and the environment's own reward; all phases draw alike."""
-    from webrl.suites import eval_tasks
-
-    tasks = eval_tasks(context.config)
+    tasks = find_suite(context.config.tasks.suite).eval_tasks(context.config)
     if not tasks:
         return {}
     first, *others = context.config.evaluate.temperature
@@ -347,9 +344,6 @@ def evaluate(context: Context) -> Counts:
 
 
 def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
-    from webrl.rollouts.suite import suite_of
-    from webrl.suites import summarize
-
     config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
     play(
         config,
@@ -371,11 +365,13 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
         judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
     folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
-    first, start = context.run.phase(0), list[Trajectory]()
+    counts = find_suite(config.tasks.suite).summarize(config, trajectories, folder, labels)
+    first = context.run.phase(0)
     if context.phase and first.is_done("eval") and (first.path / out.name).is_file():
         played = read_records(first.path / out.name, Trajectory)
         start = [replace(t, steps=(), final_observation="") for t in played]  # their pages would fill the memory
-    return summarize(config, trajectories, folder, labels, start)
+        add_over_start(counts, trajectories, start)
+    return counts
 
 
 @spent_on("model files")
@@ -441,7 +437,6 @@ def play(
     from webrl.llm import open_policy
     from webrl.rollouts.collect import collect
     from webrl.rollouts.pool import run, start_early
-    from webrl.suites import open_sites
 
     async def work() -> None:
         await start_early(config.rollout, len(tasks))

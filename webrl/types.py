@@ -79,24 +79,20 @@ class Record:
         try:
             return typing.cast(Self, _adapter(cls).validate_python(data))  # type: ignore[arg-type]
         except ValidationError as error:
-            raise ValueError(_problem_text(cls, error)) from None
+            problems = error.errors(include_url=False)
+        # An unknown field first, which tells why another is missing.
+        problem = next((each for each in problems if each["type"] == "unexpected_keyword_argument"), problems[0])
+        where, found = ".".join(map(str, problem["loc"])), f"found {problem['input']!r:.80}"
+        if problem["type"] == "unexpected_keyword_argument":
+            raise ValueError(f"unknown field {where!r} in {cls.__name__}")
+        if problem["type"] == "missing":
+            raise ValueError(f"missing field {where!r} in {cls.__name__}, {found}")
+        raise ValueError(f"{f'field {where!r}' if where else cls.__name__}: {problem['msg']}, {found}")
 
 
 @cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
-
-
-def _problem_text(cls: type, error: ValidationError) -> str:
-    """What is wrong, which field, and what was found: an unknown field first, which tells why another is missing."""
-    problems = error.errors(include_url=False)
-    problem = next((each for each in problems if each["type"] == "unexpected_keyword_argument"), problems[0])
-    where, found = ".".join(map(str, problem["loc"])), f"found {problem['input']!r:.80}"
-    if problem["type"] == "unexpected_keyword_argument":
-        return f"unknown field {where!r} in {cls.__name__}"
-    if problem["type"] == "missing":
-        return f"missing field {where!r} in {cls.__name__}, {found}"
-    return f"{f'field {where!r}' if where else cls.__name__}: {problem['msg']}, {found}"
 
 
 @dataclass(frozen=True)

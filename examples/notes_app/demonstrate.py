@@ -17,8 +17,8 @@ from webrl.config import load_config
 from webrl.evaluate import is_success
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
+from webrl.rollouts.suite import open_sites, seed_tasks
 from webrl.runs.store import read_records
-from webrl.suites import open_sites, seed_tasks
 from webrl.types import Trajectory
 
 

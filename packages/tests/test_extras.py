@@ -13,7 +13,7 @@ import pytest
 
 from webrl import cli
 from webrl.config import load_config
-from webrl.config.extras import EXTRAS, TESTED, check_extras, openenv_conflict, require
+from webrl.config.extras import EXTRAS, TESTED, check_extras, require
 from webrl.errors import ExtraMissing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +137,8 @@ def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
 def test_both_packages_of_the_module_openenv_are_named_with_the_fix(tmp_path: Path, monkeypatch) -> None:
     install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
     install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
+    from webrl_grpo.train import openenv_conflict
+
     found = openenv_conflict() or ""
     assert found.startswith("openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv")
     assert found.endswith("pip uninstall -y openenv openenv-core, then pip install openenv")

@@ -16,8 +16,7 @@ from webrl.errors import UsageError
 from webrl.preflight import check_settings
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.suite import suite_at, suite_of
-from webrl.suites import seed_tasks
+from webrl.rollouts.suite import seed_tasks, suite_at, suite_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests

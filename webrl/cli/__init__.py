@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import webrl
 from webrl.cli.command import GROUPS, RESUMES, Command, Parser, end_clearly
@@ -76,7 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from webrl.training.cpu_variables import use_cpu_settings
 
         args = _parse(arguments)
-        _set_up_logging(args.verbose, with_bars=args.command == "push")
+        handler = _AboveBars()
+        style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
+        handler.setFormatter(logging.Formatter(style, "%X"))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+        for name in plugins.PACKAGES:
+            logging.getLogger(name).setLevel(logging.DEBUG if args.verbose else logging.INFO)
+        logging.captureWarnings(True)
+        if args.command != "push":  # the libraries' own bars (model shards, weights) only add noise to ours
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         command = None if args.command in STAGES else find_command(args.command)
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
@@ -145,13 +152,16 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
     subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
-    if wanted in STAGES:
-        text, sections = STAGES[wanted]
-        sub = _add_parser(subparsers, wanted, text)
+    if wanted is None or wanted not in command_names():
+        return parser
+    found = None if wanted in STAGES else find_command(wanted)
+    text, sections = STAGES[wanted] if found is None else (found.help, ())
+    sub = subparsers.add_parser(wanted, description=f"{text[0].upper()}{text[1:]}.")
+    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
+    if found is None:
         add_config_arguments(sub, prefer_newest=wanted != "run", phased=wanted != "run", sections=sections)
         if wanted == "eval":
             sub.add_argument(
@@ -160,9 +170,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                 help="compare page by page with another model (evaluated on the same pages, as\n"
                 "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
             )
-    elif wanted is not None and wanted in command_names():
-        found = find_command(wanted)
-        importlib.import_module(found.module).add_arguments(_add_parser(subparsers, wanted, found.help))
+    else:
+        importlib.import_module(found.module).add_arguments(sub)
     return parser
 
 
@@ -176,16 +185,6 @@ def summaries() -> dict[str, tuple[str, str]]:
         except UsageError as error:
             found[name] = GROUPS[-1], f"cannot be used: {error}"
     return found
-
-
-def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
-    sub: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        description=text[0].upper() + text[1:] + ".",
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
-    return sub
 
 
 def _run_stages(args: argparse.Namespace) -> int:
@@ -212,14 +211,3 @@ class _AboveBars(logging.Handler):
             tqdm.write(self.format(record), file=sys.stderr)
         except OSError:
             self.handleError(record)
-
-
-def _set_up_logging(verbose: bool, with_bars: bool) -> None:
-    handler = _AboveBars()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in plugins.PACKAGES:
-        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.captureWarnings(True)
-    if not with_bars:  # The libraries' own (model shards, weights) only add noise to ours.
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -80,11 +80,12 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses unknown options by name, with the nearest known one; no option may be abbreviated."""
+    """Refuses unknown options by name, with the nearest known one; none may be abbreviated; texts keep their lines."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # A command that takes a config has a --help of its own (`add_section_help`).
-        super().__init__(*args, **{"allow_abbrev": False, "conflict_handler": "resolve", **kwargs})
+        ours: dict[str, Any] = {"allow_abbrev": False, "conflict_handler": "resolve"}
+        super().__init__(*args, **ours | {"formatter_class": argparse.RawTextHelpFormatter} | kwargs)
 
     def parse_known_args(  # type: ignore[override]  # its overloads are argparse's
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -44,11 +44,7 @@ def add_config_arguments(
         nargs="*",
         metavar="CONFIG | key=value",
         help="a YAML file or the name of a shipped config, and overrides such as actor.lr=1e-5;\n"
-        + (
-            "without a CONFIG: the config of the newest run folder, or the shipped demo"
-            if prefer_newest
-            else "without a CONFIG: the shipped demo"
-        ),
+        f"without a CONFIG: {'the config of the newest run folder, or ' if prefer_newest else ''}the shipped demo",
     )
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
     if phased:
@@ -58,13 +54,7 @@ def add_config_arguments(
 
 
 def add_training_arguments(
-    parser: argparse.ArgumentParser,
-    *,
-    prefer_newest: bool,
-    data: str,
-    init: str,
-    out: str,
-    sections: Sequence[str],
+    parser: argparse.ArgumentParser, *, prefer_newest: bool, data: str, init: str, out: str, sections: Sequence[str]
 ) -> None:
     """Add options for the data, initial model and output of standalone training, with help texts (`TrainingPaths`)."""
     add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)

@@ -15,7 +15,7 @@ from webrl.api import run
 from webrl.config import RunConfig, plugins
 from webrl.config.extras import check_extras
 from webrl.errors import DataError, UsageError
-from webrl.evaluate import page_difference, success_rate
+from webrl.evaluate import over_start_text, page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
@@ -37,7 +37,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         UsageError: episodes to train on would not be sampled at temperature 1, or a demonstration cannot be read.
         ModelError: a model that it starts from cannot be loaded.
     """
-    stages = (stage,) if stage else [spec.name for spec in phases.STAGES]
+    stages = [stage] if stage else list(phases.STAGES)
     check_rollouts(config, stages)
     if "replay" in stages:
         check_demonstrations(config)
@@ -66,7 +66,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     if against is not None:
         other = find_other(config, against)
         if phase is None:
-            phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
+            phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
     _describe(config, counts, sys.stderr)  # standard output stays JSON
@@ -167,9 +167,6 @@ def describe(parts: dict[str, Any]) -> list[str]:
     lines = [f"against {parts['of']}"]
     for name, found in parts.items():
         if name != "of":
-            points = [100 * value for value in (found["difference"], *found["ci95"])]
-            lines.append(
-                f"{name}: {rate_text(found['this'])}, other {rate_text(found['other'])}; {points[0]:+.1f} points "
-                f"[{points[1]:+.1f}, {points[2]:+.1f}], paired over {found['tasks']} pages"
-            )
+            rates = f"{rate_text(found['this'])}, other {rate_text(found['other'])}"
+            lines.append(f"{name}: {rates}; {over_start_text({'over_start': found})} over {found['tasks']} pages")
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
@@ -68,13 +69,10 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(report: dict[str, object]) -> list[str]:
+def describe(report: dict[str, Any]) -> list[str]:
     """Return the lines of the report: what was imitated, and the last losses."""
     losses = report["losses"]
-    shown = report["demonstrations"]
-    assert isinstance(losses, dict)
-    assert isinstance(shown, dict)
-    lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in shown.items())]
+    lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items())]
     lines.append(f"examples {report['examples']} (held out: {report['heldout']})")
     if not losses:
         return [*lines, "the model already exists; remove its folder to train it again"]

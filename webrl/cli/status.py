@@ -11,11 +11,7 @@ from webrl.config.redaction import redact
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument(
-        "run",
-        nargs="?",
-        type=Path,
-        metavar="RUN",
-        help="run folder, which is only read (default: the newest in runs/)",
+        "run", nargs="?", type=Path, metavar="RUN", help="run folder, which is only read (default: the newest in runs/)"
     )
 
 

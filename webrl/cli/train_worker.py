@@ -54,14 +54,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if arguments[:1] == ["sft"]:
         from webrl.cli.sft import add_arguments
 
-        parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
+        parser = Parser(prog="bash run_multinode.sh sft")
         add_arguments(parser)
         return parse_around_options(parser, arguments[1:])
-    parser = Parser(
-        prog="bash run_multinode.sh",
-        description="Train the current phase on all processes of this job.",
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    description = "Train the current phase on all processes of this job."
+    parser = Parser(prog="bash run_multinode.sh", description=description)
     add_config_arguments(parser, prefer_newest=True, phased=True)
     return parse_around_options(parser, arguments)
 
@@ -74,9 +71,8 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     from webrl.training.ranks import broadcast, is_main
 
     folder = open_run(config) if is_main() else RunFolder(config.run_dir)
-    spec = next(s for s in phases.STAGES if s.name == "train")
     if phase is None and is_main():
-        phase = phases.next_phase(folder, spec)
+        phase = phases.next_phase(folder, "train")
         begun = folder.phase(phase)
         if phase and not (begun.is_done("replay") or begun.trajectories.is_file()):  # begun by `gen_task.py` alone
             planned = max(phase, config.num_phases)

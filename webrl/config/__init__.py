@@ -454,15 +454,7 @@ class ActorConfig(OptimConfig):
     """Policy update."""
 
     objective: Literal[
-        "webrl",
-        "webrl_scaled",
-        "webrl_released",
-        "sft",
-        "imitation",
-        "filtered_bc",
-        "awr",
-        "digirl",
-        "grpo",
+        "webrl", "webrl_scaled", "webrl_released", "sft", "imitation", "filtered_bc", "awr", "digirl", "grpo"
     ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives/; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
@@ -473,9 +465,7 @@ class ActorConfig(OptimConfig):
         description="weight of the SFT loss on replay.demos, added to the objective; 0: they are replayed instead",
     )
     max_kl: float | None = Field(
-        0.5,
-        gt=0,
-        description="the update ends where KL(π_{k-1} || π) passes this, in nats an action; null: no limit",
+        0.5, gt=0, description="the update ends where KL(π_{k-1} || π) passes this, in nats an action; null: no limit"
     )
     max_success_drop: float | None = Field(
         0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"
@@ -505,11 +495,7 @@ class AcceptConfig(Section):
     tasks: int = Field(
         100, ge=0, description="tasks that the actors before and after an update both play; 0: updates are kept unseen"
     )
-    alpha: Fraction = Field(
-        0.1,
-        gt=0,
-        description="chance, at most, of refusing an update that is not worse",
-    )
+    alpha: Fraction = Field(0.1, gt=0, description="chance, at most, of refusing an update that is not worse")
 
 
 _HELD_OUT = "share of each site's demonstrations or trajectories that is held out to measure on"

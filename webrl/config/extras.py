@@ -26,10 +26,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),
-    "vllm": (
-        "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",
-        ("vllm",),
-    ),
+    "vllm": ("pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it", ("vllm",)),
     "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
     "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),
@@ -38,10 +35,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 """By name: what installs it, and the modules that must be there."""
 
 
-TESTED: dict[str, dict[str, str]] = {
-    "grpo": {"trl": ">=1.16,<1.17"},
-    "vllm": {"vllm": ">=0.27.1,<0.33"},
-}
+TESTED: dict[str, dict[str, str]] = {"grpo": {"trl": ">=1.16,<1.17"}, "vllm": {"vllm": ">=0.27.1,<0.33"}}
 """By name of the extra: packages of which only some versions work, as `pyproject.toml` has them (a test compares)."""
 
 
@@ -67,18 +61,6 @@ def require(name: str, wanted_by: str) -> None:
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
                 raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
-
-
-def openenv_conflict() -> str | None:
-    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
-    try:
-        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
-    except PackageNotFoundError:
-        return None
-    return (
-        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
-        "pip uninstall -y openenv openenv-core, then pip install openenv"
-    )
 
 
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:

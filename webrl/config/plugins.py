@@ -42,10 +42,7 @@ HOOKS = "webrl.hooks"
 COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "arena": {SUITES: ("arena",), COMMANDS: ("arena",)},
     "grpo": {COMMANDS: ("grpo",)},
-    "report": {
-        COMMANDS: ("push", "report", "view"),
-        HOOKS: ("loss-figure", "reliability-figure", "report"),
-    },
+    "report": {COMMANDS: ("push", "report", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
     "serve": {COMMANDS: ("serve-env", "serve-model"), ENVIRONMENTS: ("openenv",)},
     "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},
     "study": {COMMANDS: ("study",)},

@@ -98,8 +98,7 @@ class Secret:
             return value.reveal() if info.context and info.context.get("reveal") else str(value)
 
         return core_schema.no_info_plain_validator_function(
-            read,
-            serialization=core_schema.plain_serializer_function_ser_schema(dump, info_arg=True, when_used="json"),
+            read, serialization=core_schema.plain_serializer_function_ser_schema(dump, info_arg=True, when_used="json")
         )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import typing
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Section(BaseModel):
@@ -37,22 +36,3 @@ class Section(BaseModel):
         """Raises ValueError unless one setting is at most another."""
         if getattr(self, low) > getattr(self, high):
             raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")
-
-
-STATE_DIR = "minted log-ins; the turn-taking of the rate limit (web), the judge's cache and log (webarena)"
-
-
-class TaskFiles(Section):
-    """Tasks that are read from files."""
-
-    train_files: tuple[Path, ...] = Field(
-        (),
-        description="instructions to train on (web: JSONL, JSON or text, none: the generator proposes them; webarena: "
-        "phase 0's, docs/webarena.md)",
-    )
-
-
-class SuiteConfig(TaskFiles):
-    """A suite that logs in to sites."""
-
-    state_dir: Path = Field(Path("runs"), description=STATE_DIR)

@@ -41,7 +41,17 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     """
     from webrl.training import train_sft
 
-    examples, held, account = _read(config, paths)
+    counts: Counter[str] = Counter()
+    with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
+        shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
+        train, heldout = split(shown, config.sft.heldout, config.seed)
+        encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
+        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
+    if not examples:
+        raise DataError(
+            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
+            + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
+        )
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(
         examples,
@@ -57,28 +67,13 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     )
     if not is_main():
         return {}
-    report = account | {"losses": losses} | run_info(config)
+    sizes = {"examples": len(examples), "heldout": len(held)}
+    report = {"demonstrations": dict(counts), **sizes, "problems": dict(problems.counts), "losses": losses}
+    report |= run_info(config)
     write_json(paths.report / "report.json", report)
     if plot_losses := plugins.hook("loss-figure"):
         plot_losses(read_metrics(metrics, "sft"), paths.report / "loss.png")
     return report
-
-
-def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[Example], dict[str, Any]]:
-    """Return (training, held-out, the report's summary of both)."""
-    counts: Counter[str] = Counter()
-    with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
-        shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
-        train, heldout = split(shown, config.sft.heldout, config.seed)
-        encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
-        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
-    if not examples:
-        raise DataError(
-            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
-            + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
-        )
-    sizes = {"examples": len(examples), "heldout": len(held)}
-    return examples, held, {"demonstrations": dict(counts), **sizes, "problems": dict(problems.counts)}
 
 
 def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:

@@ -19,9 +19,6 @@ from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Trajectory
 
-NAMES = tuple(spec.name for spec in STAGES)
-
-
 _Due = tuple[PhaseFolder, str, float | None]
 """The next step of an unfinished run: phase, stage, and when it began (seconds since the epoch); None if no process is
 working on it, or an earlier process did a part of it.
@@ -60,7 +57,7 @@ def status(path: Path) -> list[tuple[str, str]]:
             if text := rate_text(named_rates(run.phase(phase).read_stage("eval")["counts"])["held-out seeds"]):
                 rows.append((f"phase {phase}", f"{text} of held-out seeds"))
     if due:
-        of_phase, of_run = seconds_left(run, NAMES, folder.phase, num_phases)
+        of_phase, of_run = seconds_left(run, STAGES, folder.phase, num_phases)
         spent = min(time.time() - since, usual[1]) if since is not None and usual else 0.0
         left = [(of_phase, "of this phase"), (of_run, "of the run")]
         known = [f"{duration(max(0.0, seconds - spent))} {what}" for seconds, what in left if seconds is not None]
@@ -74,7 +71,7 @@ def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _Due | N
     before: Path | None = None
     for phase in range(num_phases + 1):
         folder = run.phase(phase)
-        for stage in NAMES:
+        for stage in STAGES:
             marker = folder.marker(stage)
             if not marker.exists():
                 at = before.stat().st_mtime if before else began
@@ -102,9 +99,9 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     elif stage == "rollout":
         planned = _num_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
     else:
-        from webrl.suites import eval_tasks
+        from webrl.rollouts.suite import find_suite
 
-        planned = len(eval_tasks(config))
+        planned = len(find_suite(config.tasks.suite).eval_tasks(config))
     done = _num_lines(path)
     seconds = time.time() - since if since is not None else 0.0
     rate = pace(done, seconds) if seconds else ""

@@ -1,6 +1,6 @@
 """The rollout stage: play every task once, write trajectories as they end, resume after a kill.
 
-API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
+API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> Counter`. Trajectory ids are
 `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
 
 With `max_failed` it stops when too many episodes fail for reasons that are not the agent's, before hours go into
@@ -17,7 +17,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -38,29 +37,6 @@ from webrl.types import Status, Task, Trajectory
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class CollectSummary:
-    """What a call of `collect` did."""
-
-    statuses: Counter[str] = field(default_factory=Counter)
-    """Episodes by status, those found on resume included."""
-    successes: int = 0
-    """Episodes with environment reward above 0."""
-    rewarded: int = 0
-    """Episodes that have an environment reward."""
-
-    def add(self, trajectory: Trajectory) -> None:
-        """Count one episode."""
-        self.statuses[str(trajectory.status)] += 1
-        if trajectory.env_reward is not None:
-            self.rewarded += 1
-            self.successes += trajectory.env_reward > 0
-
-    def failed(self) -> dict[str, int]:
-        """Episodes that are no whole attempt, by status."""
-        return {status: number for status, number in sorted(self.statuses.items()) if not Status(status).finished}
-
-
 async def collect(
     tasks: Sequence[Task],
     config: RunConfig,
@@ -72,8 +48,8 @@ async def collect(
     draws: str | None = None,
     max_failed: float | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
-) -> CollectSummary:
-    """Play all tasks; every one ends as exactly one line of `out`.
+) -> Counter[str]:
+    """Play all tasks; every one ends as exactly one line of `out`; returns how many there have which status.
 
     Args:
         policy: of all tasks, or of each task's site.
@@ -92,10 +68,17 @@ async def collect(
     """
     for task in tasks:
         suite_of(task).check(task, config.rollout)
-    summary = CollectSummary()
+    statuses: Counter[str] = Counter()
+    solved: Counter[bool] = Counter()  # of the episodes that have an environment reward
     episodes = name_episodes(tasks, prefix)
     num, allowed = len(episodes), math.inf if max_failed is None else max_failed * len(episodes)
     done: set[str] = set()
+
+    def count(trajectory: Trajectory) -> None:
+        statuses[str(trajectory.status)] += 1
+        if trajectory.env_reward is not None:
+            solved[trajectory.env_reward > 0] += 1
+
     if out.exists():
         store.cut_torn_line(out)
         num_failed = 0
@@ -106,7 +89,7 @@ async def collect(
             store.write_records(out, (t for t in store.read_records(out, Trajectory) if t.status.finished))
         for trajectory in store.read_records(out, Trajectory):
             done.add(trajectory.trajectory_id)
-            summary.add(trajectory)
+            count(trajectory)
     left = {name: task for name, task in episodes if name not in done}
     over = " over all suites" if len({suite_of(task) for task in tasks}) > 1 else ""
 
@@ -114,16 +97,18 @@ async def collect(
 
         def record(trajectory: Trajectory) -> None:
             file.append(without_secrets(trajectory))
-            summary.add(trajectory)
-            bar.set_postfix_str(_describe(summary, over))
+            count(trajectory)
+            failed = {name: number for name, number in sorted(statuses.items()) if not Status(name).finished}
+            num_failed = sum(failed.values())
+            success = f"success{over} {success_so_far(solved[True], solved.total())}" if solved else ""
+            bar.set_postfix_str(", ".join(filter(None, [success, f"failed {num_failed}" if num_failed else ""])))
             bar.update(1)
             if on_episode:
                 on_episode(trajectory)
-            failed = summary.failed()
-            if not trajectory.status.finished and sum(failed.values()) > allowed:
+            if not trajectory.status.finished and num_failed > allowed:
                 kinds = ", ".join(f"{name} {number}" for name, number in failed.items())
                 raise StageError(
-                    f"{out}: {sum(failed.values())} of {num} episodes failed for reasons that are not the agent's "
+                    f"{out}: {num_failed} of {num} episodes failed for reasons that are not the agent's "
                     f"({kinds}), more than rollout.max_failed={max_failed:g} allows; the last, "
                     f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the "
                     "failed ones again"
@@ -161,7 +146,7 @@ async def collect(
                     for worker in workers:
                         worker.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
-    return summary
+    return statuses
 
 
 def without_secrets(trajectory: Trajectory) -> Trajectory:
@@ -235,12 +220,6 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
             raise DataError(f"two episodes would be called {name!r}: no task id may be another one followed by -rN")
         episodes[name] = task
     return list(episodes.items())
-
-
-def _describe(summary: CollectSummary, over: str) -> str:
-    failed = sum(summary.failed().values())
-    success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
-    return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:

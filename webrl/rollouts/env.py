@@ -114,20 +114,12 @@ class Notices:
         self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
 
     def _answer(self, dialog: Dialog) -> None:
-        leaves = dialog.type == "beforeunload"  # as Playwright answers when there is no listener
-        words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
+        accepts = self._accept or dialog.type == "beforeunload"  # as Playwright answers when there is no listener
+        text = f" with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else ""
+        fixed = {"alert": "closed", "beforeunload": "answered Leave: what was not saved is lost"}
+        words = fixed.get(dialog.type, f"answered OK{text}" if accepts else "answered Cancel")
         self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
-        accepts = leaves or self._accept
         self.finish(dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
-
-    def _words(self, dialog: Dialog) -> str:
-        if dialog.type == "alert":
-            return "closed"
-        if not self._accept:
-            return "answered Cancel"
-        return (
-            f"answered OK with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else "answered OK"
-        )
 
     def finish(self, call: Coroutine[Any, Any, None]) -> None:
         """Run one of Playwright's calls without waiting for it."""
@@ -150,11 +142,9 @@ class EpisodeObserver(Protocol):
 
     async def attach(self, context: BrowserContext) -> None:
         """Called with a new profile, before its first page opens."""
-        ...
 
     def acting(self, action: Action) -> AbstractAsyncContextManager[None]:
         """Entered around every action."""
-        ...
 
 
 class BrowserEnv:
@@ -382,8 +372,12 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                if seen["popups"] and page is self.page:
-                    await self._await_popup(page, end)
+                if seen["popups"] and page is self.page:  # it has asked for a new tab, which becomes the active one
+                    self._activated.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                            while page is self.page and not page.is_closed():
+                                await self._activated.wait()
                 if tries_left and await self._leave_download():
                     continue
                 if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
@@ -531,14 +525,6 @@ class BrowserEnv:
         self.page = opener or self.context.pages[-1]
         await self.page.bring_to_front()
         return True
-
-    async def _await_popup(self, page: Page, end: float) -> None:
-        """The page has asked for a new tab: wait, until `end`, for it to become the active one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                self._activated.clear()
-                while page is self.page and not page.is_closed():
-                    await self._activated.wait()
 
     @property
     def _viewport(self) -> tuple[int, int]:

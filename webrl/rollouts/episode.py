@@ -119,7 +119,15 @@ async def _play(
     while episode.status is None:
         index = len(episode.steps)
         before = episode.observation
-        shown = None if config.image_size is None else await _picture(before, config.image_size)
+        shown, size = None, config.image_size
+        if size is not None:
+            if before.screenshot is None:
+                lacks = f"there is no screenshot of the page, which rollout.image_size={size} asks for"
+                raise StageError(f"{before.url}: {lacks}")
+            try:
+                shown = await asyncio.to_thread(shrink, before.screenshot, size)
+            except ValueError as error:
+                raise BrowserError(str(error)) from None
         picture = shown or before.screenshot
         screenshot = save_screenshot(picture, index) if save_screenshot and picture else ""
         turn = Turn(before.goal, tuple(episode.steps), before.text, step_seed(*seed, index), shown)
@@ -153,16 +161,6 @@ async def _play(
         episode.parse_failures = 0 if result.action else episode.parse_failures + 1
         episode.status = _stop(episode, result, config)
         episode.message = result.message
-
-
-async def _picture(page: Observation, size: int) -> bytes:
-    """The screenshot as a model is shown it."""
-    if page.screenshot is None:
-        raise StageError(f"{page.url}: there is no screenshot of the page, which rollout.image_size={size} asks for")
-    try:
-        return await asyncio.to_thread(shrink, page.screenshot, size)
-    except ValueError as error:
-        raise BrowserError(str(error)) from None
 
 
 def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Status | None:

@@ -71,16 +71,14 @@ def changes(url: str, words: str = "") -> str:
     if _FILE.search(parts.path):
         return ""
     route, _, inner = parts.fragment.partition("?")
-    steps = [*parts.path.split("/"), *(route.split("/") if route.startswith(("/", "!/")) else ())]
+    steps: list[str] = [*parts.path.split("/"), *(route.split("/") if route.startswith(("/", "!/")) else ())]
     for query in (parts.query, inner):
         for key, value in parse_qsl(query, keep_blank_values=True):
             steps += [key, *([value] if key.lower() in _COMMANDS else ())]
-    return next(filter(_is_action, steps), found.group(1) if found else "")
-
-
-def _is_action(step: str) -> bool:
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|[-_.\s]+", "-", unquote(step)).strip("-")
-    return bool(_ACTION.fullmatch(parted))
+    for step in steps:
+        if _ACTION.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])|[-_.\s]+", "-", unquote(step)).strip("-")):
+            return step
+    return found.group(1) if found else ""
 
 
 @dataclass(frozen=True)
@@ -175,17 +173,6 @@ async def _forward(
         left -= len(data)
         writer.write(data)
         await writer.drain()
-
-
-async def _relay_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass a response's head on; the browser must not send its next request, to another host perhaps, here."""
-    while True:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if re.match(rb"HTTP/1\.\d 1\d\d", head):
-            writer.write(head)
-            continue
-        writer.write(_HOP_BY_HOP.sub(b"", head[:-4]) + b"\r\nConnection: close\r\n\r\n")
-        return
 
 
 async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
@@ -340,7 +327,10 @@ class NavigationGuard:
                     return
             else:
                 await _forward(head, method, target, reader, to_server)
-                await _relay_head(there, writer)
+                while re.match(rb"HTTP/1\.\d 1\d\d", answer := await there.readuntil(b"\r\n\r\n")):
+                    writer.write(answer)
+                # The browser must not send its next request, to another host perhaps, here.
+                writer.write(_HOP_BY_HOP.sub(b"", answer[:-4]) + b"\r\nConnection: close\r\n\r\n")
             await _splice((reader, to_server), (there, writer))
         finally:
             to_server.close()

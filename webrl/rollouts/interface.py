@@ -66,19 +66,15 @@ class Env(Protocol):
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode. Raises BrowserError, DataError."""
-        ...
 
     async def step(self, action_text: str) -> StepResult:
         """Act once. Raises BrowserError."""
-        ...
 
     async def finish(self) -> Score:
         """Return the episode's score so far, for suites that need one. Raises BrowserError."""
-        ...
 
     async def close(self) -> None:
         """Free its resources; never raises."""
-        ...
 
 
 class Pool(Protocol):
@@ -87,8 +83,6 @@ class Pool(Protocol):
     @property
     def size(self) -> int:
         """Number of environments."""
-        ...
 
     def env(self) -> AbstractAsyncContextManager[Env]:
         """Borrow one; waits until one is free."""
-        ...

@@ -319,9 +319,8 @@ class EnvPool:
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
         self._all: set[WorkerHandle] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        for env_id in range(config.envs_per_worker):
-            for worker_id in range(config.num_workers):
-                self._slots.put_nowait(env_id * config.num_workers + worker_id)
+        for slot in range(self.size):
+            self._slots.put_nowait(slot)
 
     @property
     def size(self) -> int:

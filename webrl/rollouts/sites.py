@@ -1,7 +1,7 @@
 """What differs between pages: how an episode starts, what its goal is, and when the page says it is over.
 
-API: `open_site(task) -> Site`; `MiniwobSite` (seeded MiniWoB++ pages, reset inside the page), `UrlSite` (any start
-page, judged elsewhere). Where the installed MiniWoB++ pages lie, what they are called, and how BrowserGym seeds them:
+API: `open_site(task) -> Site`; `Site` (any start page, judged elsewhere), `MiniwobSite` (seeded MiniWoB++ pages, reset
+inside the page). Where the installed MiniWoB++ pages lie, what they are called, and how BrowserGym seeds them:
 `miniwob_root()`, `page_names()`, `page_seed(seed)`.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from webrl.config import plugins
@@ -95,29 +95,32 @@ def site_name(task_name: str, benchmark: str) -> str:
     return name if name.startswith(tuple(f"{suite}." for suite in known)) else f"{benchmark}.{name}"
 
 
-class Site(Protocol):
-    """One kind of page's way of starting and ending an episode."""
+class Site:
+    """One kind of page's way of starting and ending an episode; itself any page, which rewards and ends none."""
 
-    url: str
-    """Address of the first page."""
-    viewport: tuple[int, int]
+    viewport: tuple[int, int] = (1280, 720)
     """Width and height in CSS pixels."""
-    scale: float
+    scale: float = 1.0
     """Screenshot pixels per CSS pixel (coordinates in actions count the former)."""
-    hidden_ids: Sequence[str]
+    hidden_ids: Sequence[str] = ()
     """DOM ids whose subtrees are kept from observations."""
-    hosts: Sequence[str]
-    """Hosts the task's pages may reach."""
-    reusable: bool
+    reusable: bool = False
     """Whether `start` can begin an episode on a page of any other site that is reusable, without a navigation."""
 
-    async def start(self, tab: Tab, seed: int) -> str | None:
+    def __init__(self, url: str, hosts: Sequence[str] = ()) -> None:
+        self.url = url
+        """Address of the first page."""
+        netloc = urlsplit(url).netloc.rpartition("@")[2]
+        self.hosts = [host for host in (netloc, *hosts) if host]
+        """Hosts the task's pages may reach."""
+
+    async def start(self, tab: Tab, seed: int) -> str | None:  # noqa: ARG002
         """Start the episode on the loaded page; gives the page's own goal ("" if it has none), or None if a page
         that was used before has to be loaded again.
         """
-        ...
+        return ""
 
-    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:
+    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:  # noqa: ARG002
         """Reward and done flag after an action.
 
         Args:
@@ -125,17 +128,16 @@ class Site(Protocol):
             url: address of the active tab.
             state: what the page there says of its task, `null` where it says nothing.
         """
-        ...
+        return Verdict(0.0, False)
 
 
-class MiniwobSite:
+class MiniwobSite(Site):
     """A MiniWoB++ page, shown, started and rewarded as by `browsergym.miniwob`."""
 
     viewport = (332, 214)
     scale = 1.5
     reusable = True
-    hidden_ids: Sequence[str] = HIDDEN_IDS
-    hosts: Sequence[str] = ()
+    hidden_ids = HIDDEN_IDS
 
     def __init__(self, name: str) -> None:
         """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
@@ -145,7 +147,7 @@ class MiniwobSite:
             raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
         self.name = name
         self._path = miniwob_root() / "miniwob" / f"{name}.html"
-        self.url = self._path.as_uri()
+        super().__init__(self._path.as_uri())
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
@@ -158,28 +160,6 @@ class MiniwobSite:
         if not is_first_page or url != self.url:
             return Verdict(0.0, True)
         return Verdict(float(state["raw_reward"] > 0), bool(state["done"]))
-
-
-class UrlSite:
-    """Any web page; it never ends an episode by itself and gives no reward."""
-
-    viewport = (1280, 720)
-    scale = 1.0
-    hidden_ids: Sequence[str] = ()
-    reusable = False
-
-    def __init__(self, url: str, hosts: Sequence[str] = ()) -> None:
-        self.url = url
-        netloc = urlsplit(url).netloc.rpartition("@")[2]
-        self.hosts: Sequence[str] = [host for host in (netloc, *hosts) if host]
-
-    async def start(self, tab: Tab, seed: int) -> str | None:  # noqa: ARG002
-        """Nothing to do; the goal is the task's instruction."""
-        return ""
-
-    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:  # noqa: ARG002
-        """No verdict of its own."""
-        return Verdict(0.0, False)
 
 
 def open_site(task: Task) -> Site:
@@ -198,5 +178,5 @@ def open_site(task: Task) -> Site:
                 f"task {task.task_id!r}: start_url {task.start_url!r:.200} is not an address such as http://host/path "
                 "(where its suite has them in its config, the task's site must begin with the suite's name)"
             )
-        return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))
+        return Site(task.start_url, task.extra.get("allowed_hosts", ()))
     raise DataError(f"task {task.task_id!r}: site {task.site!r} is not a MiniWoB page and has no start_url")

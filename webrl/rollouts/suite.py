@@ -1,17 +1,18 @@
 """Suites of tasks: the base class of all, and how the suite of a name or a task is found.
 
-API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`.
+API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`; `seed_tasks(config)`, `open_sites(config, tasks)`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import itertools
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -27,7 +28,7 @@ from webrl.types import Label, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
-API_VERSION = 1
+API_VERSION = 2
 """Of `Suite`; it grows when a suite that was written for the class as it was would do something else."""
 
 
@@ -36,7 +37,6 @@ class Expert(Protocol):
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
         """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
-        ...
 
 
 class Suite(ABC):
@@ -46,7 +46,7 @@ class Suite(ABC):
 
         class Notes(Suite):
             name = "notes"
-            api_version = 1
+            api_version = 2
 
             def training_tasks(self, config, draw=0):
                 return [Task("notes.0", "notes.add", instruction="Add a note", start_url="http://127.0.0.1:5000/")]
@@ -315,17 +315,31 @@ def _load(group: str, name: str) -> Suite:
             f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a "
             f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
-    suite = made()
-    try:
-        inspect.signature(suite.check_settings).bind(None)
-    except TypeError as error:
-        raise UsageError(
-            f"tasks.suite: {name!r} is written for another webrl: its `check_settings` takes more than the config "
-            f"({error}); install a matching version of its package ({made.__module__.partition('.')[0]})"
-        ) from None
-    if group == plugins.SUITES and suite.name != name:
-        raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; the names must match")
-    return suite
+    if group == plugins.SUITES and made.name != name:
+        raise UsageError(f"tasks.suite: the package of {name!r} calls it {made.name!r}; the names must match")
+    return made()
+
+
+def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
+    """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
+    return find_suite(config.tasks.suite).training_tasks(config, phase if config.tasks.source == "fresh" else 0)
+
+
+def in_turn(groups: Iterable[Sequence[Task]]) -> list[Task]:
+    """One of each as long as it has any: what is cut off at the end is not one group's alone."""
+    return [task for row in itertools.zip_longest(*groups) for task in row if task is not None]
+
+
+@asynccontextmanager
+async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+    """Hold, and reset, what the tasks' episodes share with the world outside this run; around all of them."""
+    groups: dict[Suite, list[Task]] = defaultdict(list)
+    for task in tasks:
+        groups[suite_of(task)].append(task)
+    async with AsyncExitStack() as held:
+        for suite, theirs in sorted(groups.items(), key=lambda group: group[0].name):
+            await held.enter_async_context(suite.open_sites(config, theirs))
+        yield
 
 
 async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:

@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -273,7 +273,7 @@ def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] |
 
 
 def seconds_left(
-    run: RunFolder, stages: Sequence[str], phase: int, num_phases: int
+    run: RunFolder, stages: Collection[str], phase: int, num_phases: int
 ) -> tuple[float | None, float | None]:
     """What is left of a phase and of the run, stages that are under way counted whole; None where nothing like it ran.
 

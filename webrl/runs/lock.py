@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +35,20 @@ _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """Error numbers of file systems without `flock`."""
 
 
-@contextlib.contextmanager
-def hold_run(run_dir: Path) -> Iterator[None]:
+def hold_run(run_dir: Path) -> AbstractContextManager[None]:
     """Keep other processes from writing into a run folder while the block runs; nests in the thread that holds it.
 
     Raises:
         StageError: another process has it; host, process, command and time are named. Or the folder is not writable.
     """
-    with _hold(run_dir / ".lock", f"run folder {str(run_dir)!r}"):
-        yield
+    return _hold(run_dir / ".lock", f"run folder {str(run_dir)!r}")
 
 
-@contextlib.contextmanager
-def hold_output(path: Path) -> Iterator[None]:
+def hold_output(path: Path) -> AbstractContextManager[None]:
     """Keep others from an output file or folder: the whole run folder if it lies in one, else this output alone."""
     whole = path.absolute()  # `.` has no name
     run = next((folder for folder in whole.parents if (folder / "config.yaml").is_file()), None)
-    with hold_run(run) if run else _hold(whole.parent / f".{whole.name}.lock", f"output {str(path)!r}"):
-        yield
+    return hold_run(run) if run else _hold(whole.parent / f".{whole.name}.lock", f"output {str(path)!r}")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Asking a language model many questions: concurrent, rate-limited, cached on disk.
 
 Every answer is appended to a JSONL file before it is used, under a key made of the prompt, the model's
-weights, the sampling settings and a draw number. A stage that was killed therefore asks only what is missing, and
+weights and the sampling settings, with their seed. A stage that was killed therefore asks only what is missing, and
 a second run asks nothing. Retries of one request are the engine's (`EngineConfig.max_retries`).
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from webrl.config import RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.llm.prompts import cut_lines, fit_prompt
@@ -31,18 +32,6 @@ _CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
-class Question:
-    """One request: a prompt, how to sample, and which draw of it this is."""
-
-    prompt: ChatPrompt
-    sampling: Sampling
-    draw: int = 0
-    """Tells apart several draws from the same prompt."""
-    max_prompt_tokens: int = 15872
-    """The page is cut so that the prompt fits."""
-
-
-@dataclass(frozen=True)
 class Answer(Record):
     """One answer as kept in the cache.
 
@@ -50,7 +39,7 @@ class Answer(Record):
     """
 
     key: str
-    """SHA-256 (first 32 hex digits) of prompt, model, sampling and draw."""
+    """SHA-256 (first 32 hex digits) of prompt, model and sampling."""
     text: str
     """The answer without its end token."""
     finish_reason: str
@@ -63,13 +52,12 @@ class Answer(Record):
 
 async def ask_all(
     model: LanguageModel,
-    questions: Sequence[Question],
+    questions: Sequence[tuple[ChatPrompt, Sampling]],
+    config: RunConfig,
     cache: Path,
-    *,
-    concurrency: int = 8,
     on_answer: Callable[[], None] | None = None,
 ) -> tuple[list[Answer | None], int, list[str]]:
-    """Answer all questions, from the cache where it has them.
+    """Answer all questions, from the cache where it has them; pages are cut so that prompts fit.
 
     Returns:
         Answers in the order of their questions (None where a request failed after all retries), how many of them are
@@ -80,10 +68,10 @@ async def ask_all(
             so far are in the cache, and the same call resumes from there.
     """
     known = {a.key: a for a in read_records(cache, Answer, logger.warning)} if cache.exists() else {}
-    keys = []
-    for question in questions:
-        parts = (question.prompt.digest, model.fingerprint, astuple(question.sampling), question.max_prompt_tokens)
-        keys.append(hashlib.sha256(repr((*parts, question.draw)).encode()).hexdigest()[:32])
+    limit, keys = config.models.max_prompt_tokens, []
+    for prompt, sampling in questions:
+        parts = prompt.digest, model.fingerprint, astuple(sampling), limit
+        keys.append(hashlib.sha256(repr(parts).encode()).hexdigest()[:32])
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
     queue = list(reversed(waiting.items()))
@@ -95,7 +83,7 @@ async def ask_all(
         while queue:
             key, question = queue.pop()
             try:
-                known[key] = await _ask(model, key, question)
+                known[key] = await _ask(model, key, *question, limit)
             except PolicyError as error:
                 errors.append(str(error))
                 in_a_row += 1
@@ -112,24 +100,23 @@ async def ask_all(
         try:
             with Appender(cache) as file:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(min(concurrency, len(waiting))):
+                    for _ in range(min(config.generate.engine.max_batch, len(waiting))):
                         group.create_task(work(file))
         except* (ModelError, OSError) as failures:  # the first ends all, and is raised as itself
             raise failures.exceptions[0] from None
     return [known.get(key) for key in keys], num_cached, errors
 
 
-async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
-    prompt = question.prompt
+async def _ask(model: LanguageModel, key: str, prompt: ChatPrompt, sampling: Sampling, limit: int) -> Answer:
     if model.tokenizer is None:
-        room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
-        completion = await model.chat(replace(prompt, page=prompt.page[: max(0, room)]).messages, question.sampling)
+        room = _CHARS_PER_TOKEN * limit - len(prompt.system) - len(prompt.head) - len(prompt.tail)
+        completion = await model.chat(replace(prompt, page=prompt.page[: max(0, room)]).messages, sampling)
         return Answer(key, without_thinking(completion.text), completion.finish_reason)
 
     def encode(_: int, page: str) -> list[int]:
         return encode_chat(model.tokenizer, replace(prompt, page=page).messages)
 
-    fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
-    completion = await model.generate(fitted.ids, question.sampling)
+    fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, limit, cut_lines)
+    completion = await model.generate(fitted.ids, sampling)
     text = without_thinking(completion.text)
     return Answer(key, text, completion.finish_reason, len(fitted.ids), len(completion.ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,10 +18,9 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
 from webrl.rollouts.pool import run
-from webrl.rollouts.suite import suite_at, suite_of
-from webrl.runs.folder import PhaseFolder
+from webrl.rollouts.suite import find_suite, seed_tasks, suite_at, suite_of
+from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.suites import held_out, proposing, seed_tasks
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Drop, check_feasibility
 from webrl.tasks.filter import Dropped, filter_tasks, leaks
@@ -54,12 +53,7 @@ class Page(Record):
 
 
 def propose(
-    config: RunConfig,
-    failures: FailureSet,
-    *,
-    known: Sequence[Task],
-    rng: random.Random,
-    folder: PhaseFolder,
+    config: RunConfig, failures: FailureSet, *, known: Sequence[Task], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
     """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`).
 
@@ -103,9 +97,7 @@ def propose_from_pages(config: RunConfig, *, rng: random.Random, folder: PhaseFo
         SiteError: the site does not answer.
         ModelError: the generator is unusable.
     """
-    suite = proposing(config)
-    assert suite is not None
-    seen = run(suite.explore(config))
+    seen = run(find_suite(config.tasks.suite).explore(config))
     counts = write_answers(config, exploration_requests(config, seen), rng, folder)
     return counts | {"num_explored": len(seen)}
 
@@ -155,7 +147,7 @@ def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], cri
         filter_tasks(
             tasks,
             known=known,
-            heldout=held_out(config),
+            heldout=find_suite(config.tasks.suite).heldout_tasks(config),
             config=config.filter,
             judge=judge,
             values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
@@ -189,7 +181,8 @@ def select_seeds(
         DataError: nothing is left, or there is nothing to start from.
     """
     tasks = shared_out(config, folder.phase, shares) if shares else seed_tasks(config, folder.phase)
-    verdicts = leaks(tasks, held_out(config), config.filter.duplicate_threshold)
+    heldout = find_suite(config.tasks.suite).heldout_tasks(config)
+    verdicts = leaks(tasks, heldout, config.filter.duplicate_threshold)
     dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
     if dropped:
         write_records(folder.dropped, dropped)
@@ -238,16 +231,16 @@ def probe_tasks(config: RunConfig) -> list[Task]:
     rewarded = config.label.judge == "environment"
     drawn = _fresh(config, _PROBE, config.accept.tasks)
     drawn = [task for task in drawn if not (rewarded and suite_of(task).needs_judge(task))]
-    verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
+    heldout = find_suite(config.tasks.suite).heldout_tasks(config)
+    verdicts = leaks(drawn, heldout, config.filter.duplicate_threshold)
     trained = {task.task_id for task in seed_tasks(config)}
     return [t for t, verdict in zip(drawn, verdicts, strict=True) if not verdict and t.task_id not in trained]
 
 
-def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
-    """Yield every task that was rolled out, with the instruction the agent was given."""
-    for path in trajectories:
-        for trajectory in read_records(path, Trajectory):
-            yield replace(trajectory.task, instruction=trajectory.instruction)
+def attempted(folder: RunFolder, before: int) -> list[Task]:
+    """Every task that was rolled out before a phase, with the instruction the agent was given."""
+    played = (t for phase in range(before) for t in read_records(folder.phase(phase).trajectories, Trajectory))
+    return [replace(trajectory.task, instruction=trajectory.instruction) for trajectory in played]
 
 
 def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:

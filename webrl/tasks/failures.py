@@ -11,7 +11,7 @@ site that a filter once emptied never comes back: 25 task types were 9 after one
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -91,12 +91,11 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         DataError: nothing usable there.
     """
     problems: list[str] = []
-    failed: list[Failure]
+    failed: list[Failure] = []
     attempted: list[Failure] = []
     tried: dict[str, int] = {}
     lost: dict[str, float] = {}
     if source.is_dir():
-        failed = []
         run = RunFolder(source)
         last = run.last_phase() if before is None else before - 1
         phases = [source, *(run.phase(number).path for number in range(last, -1, -1))]  # newest first
@@ -123,7 +122,17 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
                     tried[site], lost[site] = num, lost_now[site]
             attempted = attempted or [failure for failure, _ in now]
     else:
-        failed = attempted = list(_read_file(source, problems))
+        known: dict[str, Failure] = {}
+        for number, data in read_lines(source, problems.append):
+            try:
+                task = task_of_line(data, f"{source.stem}-{number}")
+                failure = Failure.from_json({"task": task.to_json(), "page": data.get("page", "")})
+            except ValueError as error:
+                problems.append(f"{source}:{number}: {error}")
+                continue
+            if known.setdefault(task.task_id, failure) is not failure:
+                problems.append(f"{source}:{number}: duplicate task_id {task.task_id!r}; the first one is used")
+        failed = attempted = list(known.values())
     for problem in problems:
         logger.warning("%s", problem)
     if not attempted:
@@ -132,22 +141,6 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
     if not failed:
         logger.warning("%s: nothing failed; the %d attempted tasks are used as seeds", source, len(attempted))
     return FailureSet(tuple(failed or attempted), not failed, tried if failed else {}, lost)
-
-
-def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
-    seen: set[str] = set()
-    for number, data in read_lines(path, problems.append):
-        try:
-            task = task_of_line(data, f"{path.stem}-{number}")
-            failure = Failure.from_json({"task": task.to_json(), "page": data.get("page", "")})
-        except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
-            continue
-        if task.task_id in seen:
-            problems.append(f"{path}:{number}: duplicate task_id {task.task_id!r}; the first one is used")
-            continue
-        seen.add(task.task_id)
-        yield failure
 
 
 def task_of_line(data: Any, default_id: str) -> Task:

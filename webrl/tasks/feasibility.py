@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from webrl.config.resources import configs_dir
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
-from webrl.tasks.answers import Question, ask_all
+from webrl.tasks.answers import ask_all
 from webrl.tasks.parsing import THINKING
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
@@ -90,11 +89,7 @@ def _applying(rules: Mapping[str, Sequence[Rule]], site: str) -> list[Rule]:
 
 
 async def check_feasibility(
-    tasks: Sequence[Task],
-    pages: Sequence[str],
-    model: LanguageModel,
-    config: RunConfig,
-    cache: Path,
+    tasks: Sequence[Task], pages: Sequence[str], model: LanguageModel, config: RunConfig, cache: Path
 ) -> tuple[list[Drop], str]:
     """Apply the `on_page` rules, and ask the model about the tasks that pass; only a clear NO drops one.
 
@@ -111,20 +106,18 @@ async def check_feasibility(
     rules = load_rules(config.filter.rules)
     missing = [missing_from_page(task, page, rules) for task, page in zip(tasks, pages, strict=True)]
     asked = [i for i, name in enumerate(missing) if name is None]
-    prompts = [
-        feasibility_prompt(tasks[i].site, tasks[i].instruction or "", pages[i], rules_for(rules, tasks[i].site))
-        for i in asked
-    ]
     sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
-    questions = [Question(p, sampling, max_prompt_tokens=config.models.max_prompt_tokens) for p in prompts]
-    ask_model = partial(ask_all, model, cache=cache, concurrency=config.generate.engine.max_batch)
+    questions = []
+    for i in asked:
+        site, instruction = tasks[i].site, tasks[i].instruction or ""
+        questions.append((feasibility_prompt(site, instruction, pages[i], rules_for(rules, site)), sampling))
     drops: list[Drop] = [("infeasible", f"{name!r} is not on the page") if name else None for name in missing]
-    probe = [answer.text for answer in (await ask_model(questions[:PROBE_SIZE]))[0] if answer]
+    probe = [answer.text for answer in (await ask_all(model, questions[:PROBE_SIZE], config, cache))[0] if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
         skipped = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
         logger.warning("feasibility: %s", skipped)
         return drops, skipped
-    for i, answer in zip(asked, (await ask_model(questions))[0], strict=True):
+    for i, answer in zip(asked, (await ask_all(model, questions, config, cache))[0], strict=True):
         if answer and read_verdict(answer.text) is False:
             drops[i] = "infeasible", f"answer {answer.text.strip()[:80]!r}"
     return drops, ""

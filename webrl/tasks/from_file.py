@@ -18,9 +18,9 @@ import orjson
 from webrl.config import RunConfig
 from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
+from webrl.rollouts.suite import Suite, find_suite, in_turn, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
-from webrl.suites import held_out_of
 from webrl.tasks.failures import load_failures, task_of_line
 from webrl.tasks.feasibility import Drop, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
@@ -68,6 +68,16 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
         filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
     write_instructions(out, filtered.kept)
     return {"generated": len(tasks)} | counts | {"from_seeds": failures.from_seeds}, filtered
+
+
+def held_out_of(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
+    """Everything that an evaluation may ask, of the tasks' own suites where none of them is akin to the config's."""
+    theirs, own = dict.fromkeys(map(suite_of, tasks)), find_suite(config.tasks.suite)
+    # Akin is the same one, or one that extends the same suite, as WebArena's two do: their sites are the same.
+    line = {*type(own).__mro__} - {*Suite.__mro__}
+    if theirs and not any(line & {*type(each).__mro__} for each in theirs):
+        return in_turn(suite.heldout_tasks(config) for suite in theirs)
+    return own.heldout_tasks(config)
 
 
 def write_instructions(path: Path, tasks: Iterable[Task]) -> None:

@@ -23,7 +23,7 @@ from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.rollouts.suite import suite_of
 from webrl.runs.progress import progress
-from webrl.tasks.answers import Question, ask_all
+from webrl.tasks.answers import ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
@@ -125,29 +125,25 @@ async def generate_tasks(
     for request in requests:
         if request.target is None:
             raise ValueError(f"request on {request.site!r} has no initial state; set its `target`")
-    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
-    rules = load_rules(config.filter.rules)
-    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
+    base, ours, rules = rng.getrandbits(31), config.generate, load_rules(config.filter.rules)
     questions = [
-        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
-        for i, prompt in enumerate(prompts)
+        (request.prompt(rules_for(rules, request.site)), Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, seed))
+        for seed, request in enumerate(requests, base)
     ]
     with progress(len(requests), "generate", "prompts") as bar:
-        replies, num_cached, errors = await ask_all(
-            model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update
-        )
+        replies, num_cached, errors = await ask_all(model, questions, config, cache, bar.update)
     if requests and not any(replies):
         raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {errors[-1]}")
     problems: Counter[str] = Counter()
     tasks: list[Task] = []
-    for request, question, answer in zip(requests, questions, replies, strict=True):
+    for request, (prompt, _), answer in zip(requests, questions, replies, strict=True):
         if answer is None:
             continue
         found, counts = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
         problems += counts
         assert request.target is not None
         parents = tuple(failure.task.task_id for failure in request.failures)
-        lineage = Lineage(request.strategy, parents, model.name, question.prompt.digest, phase)
+        lineage = Lineage(request.strategy, parents, model.name, prompt.digest, phase)
         for instruction in found:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)

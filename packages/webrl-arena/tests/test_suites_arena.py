@@ -19,8 +19,7 @@ from webrl.config import RunConfig
 from webrl.config.extras import is_installed
 from webrl.demos.record import expert_tasks
 from webrl.errors import UsageError
-from webrl.rollouts.suite import suite_of
-from webrl.suites import eval_tasks, held_out, seed_tasks
+from webrl.rollouts.suite import find_suite, seed_tasks, suite_of
 from webrl.tasks.feasibility import load_rules
 from webrl.tasks.filter import leaks
 from webrl_arena.scoring import End, score, string_match, url_match
@@ -55,7 +54,7 @@ def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     assert all(template.script for template in all_templates())
     training = seed_tasks(_config(num_seed_tasks=600))
     assert len({task.instruction for task in training}) >= 500
-    heldout = eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))
+    heldout = find_suite("arena").eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))
     assert sum(task.split == "eval" for task in heldout) >= 150
     assert sum(task.split == "eval_heldout" for task in heldout) >= 150
     by_key = {template.key: template for template in all_templates()}
@@ -80,15 +79,17 @@ def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
     assert {p.upc for p in mine.products} | {p.upc for p in theirs.products} == {p.upc for p in catalogue().products}
     held = {template.key for template in all_templates() if template.held_out}
     assert not held & {task.site for task in seed_tasks(_config(num_seed_tasks=600))}
-    assert held == {t.site for t in eval_tasks(_config(num_heldout_tasks=1000)) if t.split == "eval_heldout"}
+    asked = find_suite("arena").eval_tasks(_config(num_heldout_tasks=1000))
+    assert held == {t.site for t in asked if t.split == "eval_heldout"}
     assert not held & {task.site for task in expert_tasks(_config(), 3)}
-    instructions = {task.instruction for task in held_out(_config())}
+    instructions = {task.instruction for task in find_suite("arena").heldout_tasks(_config())}
     assert not instructions & {task.instruction for task in seed_tasks(_config(num_seed_tasks=1000))}
 
 
 def test_the_config_requests_the_whole_evaluation():
     tasks = yaml.safe_load((ROOT / "configs" / "arena.yaml").read_text())["tasks"]
-    counted = Counter(t.split for t in eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000)))
+    asked = find_suite("arena").eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))
+    counted = Counter(t.split for t in asked)
     assert counted == {"eval": tasks["num_eval_tasks"], "eval_heldout": tasks["num_heldout_tasks"]}
 
 
@@ -104,7 +105,8 @@ def test_the_same_tasks_are_drawn_everywhere_and_a_seed_draws_others():
     assert first == seed_tasks(_config(num_seed_tasks=60))
     other = seed_tasks(RunConfig(tasks={"suite": "arena", "num_seed_tasks": 60}, seed=1))
     assert [t.instruction for t in first] != [t.instruction for t in other]
-    assert eval_tasks(_config()) == eval_tasks(RunConfig(tasks={"suite": "arena"}, seed=1))
+    asked = find_suite("arena").eval_tasks(_config())
+    assert asked == find_suite("arena").eval_tasks(RunConfig(tasks={"suite": "arena"}, seed=1))
 
 
 def test_each_phase_of_a_run_without_curriculum_can_have_other_tasks():
@@ -135,7 +137,7 @@ def test_a_generated_task_keeps_who_is_logged_in_and_no_reference():
 
 def test_what_a_generator_writes_in_the_words_of_an_evaluation_is_dropped_whatever_it_was_written_for():
     config = _config()
-    seed, held = seed_tasks(config)[0], held_out(config)
+    seed, held = seed_tasks(config)[0], find_suite("arena").heldout_tasks(config)
     assert leaks(seed_tasks(config), held, 0.9) == [None] * len(seed_tasks(config))
     shop = [task for task in held if task.site.startswith("arena.shop.")]
     known = next(task for task in shop if task.split == "eval" and task.site != seed.site)

@@ -15,8 +15,8 @@ from webrl.cli import main
 from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
+from webrl.rollouts.suite import seed_tasks
 from webrl.runs.store import read_lines, read_records
-from webrl.suites import seed_tasks
 from webrl.types import Label, Status, Trajectory
 from webrl_arena.env import ArenaEnv
 from webrl_arena.tasks import as_task, draw

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
-from webrl.suites import in_turn
+from webrl.rollouts.suite import in_turn
 from webrl.types import Lineage, Task
 from webrl_arena.draws import Entities
 from webrl_arena.templates import Template, all_templates, by_type

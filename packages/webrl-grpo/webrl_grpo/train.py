@@ -12,10 +12,11 @@ import os
 import random
 import shutil
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from webrl.config.extras import openenv_conflict, require
+from webrl.config.extras import require
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
@@ -250,4 +251,16 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         save_steps=settings.save_interval or 1,
         disable_tqdm=True,
         dataloader_pin_memory=on_gpu,
+    )
+
+
+def openenv_conflict() -> str | None:
+    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
+    try:
+        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
+    except PackageNotFoundError:
+        return None
+    return (
+        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
+        "pip uninstall -y openenv openenv-core, then pip install openenv"
     )

@@ -21,9 +21,8 @@ from webrl.cli import main
 from webrl.config import load_config
 from webrl.phase import run_stage
 from webrl.preflight import check_inputs, check_settings
-from webrl.rollouts.suite import suite_of
+from webrl.rollouts.suite import find_suite, suite_of
 from webrl.runs.store import read_json, read_records
-from webrl.suites import eval_tasks, summarize
 from webrl.tasks.generate import exploration_requests
 from webrl.types import Label, Status, Task, Trajectory
 from webrl_site.explore import DiscoveredPage, Exploration, Form, explore
@@ -228,7 +227,8 @@ def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):
 
 def test_an_evaluation_says_whose_verdicts_it_counts(site):
     config = site.config()
-    checked = eval_tasks(config)[:3]
+    suite = find_suite("web")
+    checked = suite.eval_tasks(config)[:3]
     free = Task(task_id="web.notes.free", site="web.notes", instruction="x", start_url=site.url, split="eval")
 
     def episode(task, reward, status=Status.AGENT_DONE):
@@ -236,14 +236,14 @@ def test_an_evaluation_says_whose_verdicts_it_counts(site):
 
     judged = {f"e-{free.task_id}": Label(f"e-{free.task_id}", 0.9, 1)}
     mixed = [episode(checked[0], 1.0), episode(checked[1], None), episode(checked[2], None, Status.ENV_ERROR)]
-    summary = summarize(config, [*mixed, episode(free, None)], site.folder, judged)
+    summary = suite.summarize(config, [*mixed, episode(free, None)], site.folder, judged)
     assert (summary["successes"], summary["episodes"], summary["errors"]) == (1, 2, 1)
     assert summary["web"]["by"] == "checks"
     assert summary["web"]["undecided"] == 1
     assert (summary["web"]["judge"]["successes"], summary["web"]["judge"]["episodes"]) == (1, 1)
-    alone = summarize(config, [episode(free, None)], site.folder, judged)
+    alone = suite.summarize(config, [episode(free, None)], site.folder, judged)
     assert (alone["successes"], alone["web"]["by"]) == (1, "judge")
-    nobody = summarize(config, [episode(free, None)], site.folder, {})
+    nobody = suite.summarize(config, [episode(free, None)], site.folder, {})
     assert (nobody["episodes"], nobody["web"]["undecided"]) == (0, 1)
 
 

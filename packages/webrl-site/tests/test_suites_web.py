@@ -20,8 +20,7 @@ from webrl.errors import BrowserError, DataError, UsageError
 from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
-from webrl.rollouts.suite import find_suite
-from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks
+from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
 from webrl.types import Status, Task
 from webrl_site.hooks import run_command, take_turn
 from webrl_site.locks import SiteBusy
@@ -157,9 +156,10 @@ def test_tasks_keep_to_the_site_and_its_database(site, tmp_path):
 def test_held_out_instructions_are_the_evaluation_s_and_no_others(site):
     config = site.config("tasks.num_eval_tasks=3")
     assert len(seed_tasks(config)) == 15
-    assert len(eval_tasks(config)) == 3
-    assert {t.split for t in held_out(config)} == {"eval"}
-    assert not {t.task_id for t in seed_tasks(config)} & {t.task_id for t in held_out(config)}
+    assert len(find_suite("web").eval_tasks(config)) == 3
+    held = find_suite("web").heldout_tasks(config)
+    assert {t.split for t in held} == {"eval"}
+    assert not {t.task_id for t in seed_tasks(config)} & {t.task_id for t in held}
 
 
 def test_a_generated_task_has_none_of_its_parent_s_checks():
@@ -295,7 +295,8 @@ def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
 @pytest.mark.browser
 def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_processes(fresh, tmp_path):
     config = fresh.config()
-    tasks = {t.task_id.rpartition(".")[2]: t for t in [*seed_tasks(config), *eval_tasks(config)]}
+    tasks = [*seed_tasks(config), *find_suite("web").eval_tasks(config)]
+    tasks = {t.task_id.rpartition(".")[2]: t for t in tasks}
     policies = {
         "open-1": Scripted("click('{link:Buy milk}')", DONE),
         "open-2": Scripted(DONE),
@@ -516,7 +517,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = site.config()
-    tasks = [*seed_tasks(config), *held_out(config)]
+    tasks = [*seed_tasks(config), *find_suite("web").heldout_tasks(config)]
     assert len(tasks) >= 20
 
     async def rewards(policy, out):

@@ -20,8 +20,9 @@ from web_builders import play as play_in_worker
 
 from webrl.config import load_config
 from webrl.errors import DataError, UsageError
+from webrl.preflight import check_settings
+from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
 from webrl.rollouts.worker import Worker
-from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
 from webrl_site.hooks import EpisodeServer
 from webrl_site.sites import SiteError
 from webrl_site.starter import Visitor
@@ -189,7 +190,7 @@ def test_http_checks_and_pages_opened_for_a_check_reach_the_episodes_own_server(
 @pytest.mark.browser
 def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves_no_reward(config_file):
     config = written(config_file)
-    broken = eval_tasks(config)[1]
+    broken = find_suite("web").eval_tasks(config)[1]
     score = one(config, broken, DONE)
     assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
     told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")
@@ -352,7 +353,7 @@ def test_a_folder_that_is_not_there_is_named(config_file):
 )
 def test_settings_that_do_not_go_with_servers_of_episodes_are_refused(config_file, override, words):
     with pytest.raises(UsageError) as error:
-        check_settings(written(config_file, override))
+        check_settings(written(config_file, override), "here")
     assert all(word in str(error.value) for word in words), error.value
 
 

@@ -34,9 +34,8 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.collect import screenshot_folder, screenshot_saver, without_secrets
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.suite import find_suite, suite_of
+from webrl.rollouts.suite import find_suite, open_sites, seed_tasks, suite_of
 from webrl.runs import store
-from webrl.suites import open_sites, seed_tasks
 from webrl.types import Label, Step, Task, Trajectory
 
 if TYPE_CHECKING:

@@ -10,7 +10,20 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from webrl.config.redaction import Secret, SecretUrl
-from webrl.config.section import STATE_DIR, Section, SuiteConfig
+from webrl.config.section import Section
+
+STATE_DIR = "minted log-ins; the turn-taking of the rate limit (web), the judge's cache and log (webarena)"
+
+
+class SuiteConfig(Section):
+    """A suite that reads tasks from files and logs in to sites."""
+
+    train_files: tuple[Path, ...] = Field(
+        (),
+        description="instructions to train on (web: JSONL, JSON or text, none: the generator proposes them; webarena: "
+        "phase 0's, docs/webarena.md)",
+    )
+    state_dir: Path = Field(Path("runs"), description=STATE_DIR)
 
 
 def _is_address(url: str) -> str:

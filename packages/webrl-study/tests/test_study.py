@@ -72,8 +72,8 @@ def write_phase(cell: Cell, phase: int, seen: str, heldout: str = "", policy: st
     write_records(folder / "trajectories.jsonl", [episode(f"a{i}", won=True) for i in range(episodes)])
     counts = {"train": {"critic_steps": 5, "actor_steps": 7, "actor_samples": 10, "actor_active": 4}}
     for stage in STAGES:
-        data = {"counts": counts.get(stage.name, {}), "seconds": 60.0, "peak_mib": 1.0}
-        write_json(folder / "stages" / f"{stage.name}.json", data)
+        data = {"counts": counts.get(stage, {}), "seconds": 60.0, "peak_mib": 1.0}
+        write_json(folder / "stages" / f"{stage}.json", data)
 
 
 def write_cells(study: Study, outcomes: Mapping[str, Sequence[str]]) -> None:

@@ -84,7 +84,7 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
         check_config(cell)
         phases = []
         for folder in map(RunFolder(cell.config.run_dir).phase, range(num_finished(cell))):
-            done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
+            done = {name: folder.read_stage(name) for name in STAGES}
             lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
             further = {f"{t:g}": folder.path / f"eval_t{t:g}.jsonl" for t in cell.config.evaluate.temperature[1:]}
             train: dict[str, Any] = done["train"]["counts"]

@@ -13,7 +13,7 @@ from standins.world import World
 
 from webrl.config import ServerConfig, validate_config
 from webrl.errors import JudgeError
-from webrl.suites import open_sites
+from webrl.rollouts.suite import open_sites
 from webrl_site.sites import SiteError
 from webrl_webarena.check import SiteCheck, check_sites, reset_sites
 from webrl_webarena.judge import AnswerJudge

@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 
 from webrl.config import ServerConfig
 from webrl.config.redaction import Secret, SecretUrl
-from webrl.config.section import STATE_DIR, Section, SuiteConfig
+from webrl.config.section import Section
+from webrl_site.settings import STATE_DIR, SuiteConfig
 
 
 class Account(Section):

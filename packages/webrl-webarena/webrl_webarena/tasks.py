@@ -21,7 +21,7 @@ from typing import Any, Literal
 from webrl.config import RunConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
-from webrl.suites import in_turn
+from webrl.rollouts.suite import in_turn
 from webrl.types import Task
 from webrl_site.sites import placeholders
 from webrl_webarena.task_files import read_task_file, read_training_file

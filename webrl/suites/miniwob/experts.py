@@ -445,13 +445,6 @@ def detail_of(page: Page, attribute: str) -> str:
     return next((link.bid for link in page.all("link") if page.label_of(link.bid) == label), "")
 
 
-def _leaf_on(slots: Slots, page: Page) -> str | None:
-    """Go to the named contact, or one further, then click the detail; None for an unknown one or past the last one."""
-    here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
-    bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
-    return f"click({bid!r})" if bid else None
-
-
 @dataclass(frozen=True)
 class Expert:
     """What one MiniWoB page can be asked to do, and how to do it."""
@@ -474,10 +467,13 @@ class Expert:
         if cancel:
             return f"click({cancel[0].bid!r})"
         intent, slots = found
-        if intent.goal is None:
-            return _leaf_on(slots, page)
-        goal = intent.goal(slots, page)
-        return None if goal is None else goal.next_action(page, history)
+        if intent.goal is not None:
+            goal = intent.goal(slots, page)
+            return None if goal is None else goal.next_action(page, history)
+        # To the named contact, or one further, then the detail; None for an unknown one or past the last one.
+        here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
+        bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
+        return f"click({bid!r})" if bid else None
 
     def match(self, instruction: str) -> tuple[Intent, Slots] | None:
         """The intent whose wording an instruction has, with its slots; case of its words and the last dot are free."""

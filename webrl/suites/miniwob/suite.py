@@ -12,11 +12,11 @@ import random
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from webrl.config import RunConfig, TasksConfig
+from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.rollouts.sites import page_names, page_seed
 from webrl.rollouts.suite import API_VERSION, Expert, Suite
-from webrl.types import Lineage, Task
+from webrl.types import Task
 
 TRAIN_SITES: tuple[str, ...] = (
     "miniwob.click-button", "miniwob.click-dialog-2", "miniwob.click-tab", "miniwob.focus-text-2",
@@ -41,26 +41,6 @@ HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 """Task seeds of the evaluation on held-out types."""
 
 
-def seed_tasks(config: TasksConfig, seed: int, phase: int = 0) -> list[Task]:
-    """The pages' own instructions at training seeds, types in turn; each phase has pages of its own."""
-    draw = f"{seed}.{phase}" if phase else str(seed)
-    return _tasks(_known(config.train_sites or TRAIN_SITES), TRAIN_SEEDS, config.num_seed_tasks, draw, "train")
-
-
-def eval_tasks(config: TasksConfig, seed: int) -> list[Task]:
-    """Held-out seeds of the training types, types in turn."""
-    return _tasks(_known(config.train_sites or TRAIN_SITES), EVAL_SEEDS, config.num_eval_tasks, str(seed), "eval")
-
-
-def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
-    """Task types that are never trained on, types in turn."""
-    sites = _known(config.heldout_sites or HELDOUT_SITES)
-    shared = sorted(set(sites) & set(_known(config.train_sites or TRAIN_SITES)))
-    if shared:
-        raise UsageError(f"{shared[0]!r} is in both train_sites and heldout_sites; leave it in one of them")
-    return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, str(seed), "eval_heldout")
-
-
 @cache
 def known_sites() -> tuple[str, ...]:
     """Return every page of the installed `miniwob` package under its BrowserGym name."""
@@ -75,7 +55,7 @@ def _known(sites: Sequence[str]) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split: str) -> list[Task]:
+def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: int | str, split: str) -> list[Task]:
     """Return `num_tasks` tasks, cycling through the sites; each site draws its page seeds without repetition.
 
     Raises:
@@ -95,14 +75,9 @@ def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split:
             raise UsageError(
                 f"{count} tasks of {site!r} requested; there are not that many different ones; request fewer"
             )
-    seeds_of = {site: list(by_page.values()) for site, by_page in drawn.items()}
-    tasks = []
-    for i in range(num_tasks):
-        site = sites[i % len(sites)]
-        seed = seeds_of[site][i // len(sites)]
-        task_id = f"{site}.{seed}"
-        tasks.append(Task(task_id=task_id, site=site, seed=seed, split=split, lineage=Lineage(strategy="seed")))
-    return tasks
+    rows = zip(*(by_page.values() for by_page in drawn.values()), strict=True)
+    chosen = [pair for row in rows for pair in zip(sites, row, strict=True)][:num_tasks]
+    return [Task(f"{site}.{seed}", site, seed, split=split) for site, seed in chosen]
 
 
 def is_split_seed(seed: int, seeds: range) -> bool:
@@ -126,17 +101,25 @@ class MiniWoB(Suite):
     draws_fresh = True
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        return seed_tasks(config.tasks, config.seed, draw)
+        """The pages' own instructions at training seeds, types in turn; each draw has pages of its own."""
+        sites, name = _known(config.tasks.train_sites or TRAIN_SITES), f"{config.seed}.{draw}" if draw else config.seed
+        return _tasks(sites, TRAIN_SEEDS, config.tasks.num_seed_tasks, name, "train")
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
         """Their seeds are no training seeds, so those of this run are all that is held out."""
-        return [*eval_tasks(config.tasks, config.seed), *heldout_tasks(config.tasks, config.seed)]
+        tasks, seed = config.tasks, config.seed
+        seen, unseen = _known(tasks.train_sites or TRAIN_SITES), _known(tasks.heldout_sites or HELDOUT_SITES)
+        if shared := sorted(set(seen) & set(unseen)):
+            raise UsageError(f"{shared[0]!r} is in both train_sites and heldout_sites; leave it in one of them")
+        held_out = _tasks(unseen, HELDOUT_SEEDS, tasks.num_heldout_tasks, seed, "eval_heldout")
+        return [*_tasks(seen, EVAL_SEEDS, tasks.num_eval_tasks, seed, "eval"), *held_out]
 
     def check_settings(self, config: RunConfig) -> None:
         """Raises UsageError: a page that there is not, or one that is both trained on and held out."""
         if config.tasks.train_sites or config.tasks.heldout_sites:
             try:
-                heldout_tasks(config.tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
+                none = config.tasks.model_copy(update={"num_eval_tasks": 0, "num_heldout_tasks": 0})
+                self.eval_tasks(config.model_copy(update={"tasks": none}))
             except UsageError as error:
                 raise UsageError(f"tasks.train_sites, tasks.heldout_sites: {error}") from None
 
@@ -147,7 +130,7 @@ class MiniWoB(Suite):
                 return seed
 
     def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
-        return seed_tasks(TasksConfig(train_sites=tuple(dict.fromkeys(types)), num_seed_tasks=len(types)), seed)
+        return _tasks(_known(list(dict.fromkeys(types))), TRAIN_SEEDS, len(types), seed, "train")
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
         return config.tasks.train_sites or TRAIN_SITES

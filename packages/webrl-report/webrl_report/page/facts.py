@@ -142,12 +142,12 @@ def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any
         return read(path, [], lambda note: [keep(record) for record in read_records(path, cls, note, on_bytes)])
 
     unfinished = []
-    for spec in STAGES:
-        if not folder.is_done(spec.name):
-            unfinished.append(spec.name)
+    for name in STAGES:
+        if not folder.is_done(name):
+            unfinished.append(name)
             continue
-        if (marker := _try(run, partial(folder.read_stage, spec.name), None)) is not None:
-            facts.stages[spec.name] = marker
+        if (marker := _try(run, partial(folder.read_stage, name), None)) is not None:
+            facts.stages[name] = marker
     if unfinished:
         run.note(f"not finished: {', '.join(unfinished)}", facts.phase)
     facts.generated = records(folder.generated, Task)

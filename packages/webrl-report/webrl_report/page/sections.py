@@ -288,7 +288,7 @@ def resources(run: RunFacts) -> Section:
     section = Section("time", "Time and memory")
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for phase in run.phases:
-        for name in (spec.name for spec in STAGES if spec.name in phase.stages):
+        for name in (name for name in STAGES if name in phase.stages):
             found[name].append(phase.stages[name])
     if not found:
         section.lacks = "No stage has finished."

@@ -30,8 +30,7 @@ from webrl.errors import BrowserError, DataError, problem_text
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, Pool, StepResult
 from webrl.rollouts.sites import site_name
-from webrl.rollouts.suite import PAGES, suite_at
-from webrl.suites import eval_tasks, seed_tasks
+from webrl.rollouts.suite import PAGES, find_suite, seed_tasks, suite_at
 from webrl.types import Task
 from webrl_serve.openenv.messages import (
     AtCapacity,
@@ -110,7 +109,8 @@ class Hub:
         if split not in SPLITS:
             raise DataError(f"split {split!r:.100}: expected one of {', '.join(SPLITS)}")
         if split not in self._splits:
-            self._splits[split] = seed_tasks(self.run) if split == "train" else eval_tasks(self.run)
+            asked = find_suite(self.run.tasks.suite).eval_tasks
+            self._splits[split] = seed_tasks(self.run) if split == "train" else asked(self.run)
         return self._splits[split]
 
     def task_at(self, split: str, index: int) -> Task:

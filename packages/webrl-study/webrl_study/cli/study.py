@@ -94,7 +94,7 @@ def _check(study: Any) -> None:
     from webrl.preflight import check_inputs
     from webrl_study.cells import check_config
 
-    stages = [stage.name for stage in STAGES]
+    stages = list(STAGES)
     _check_demos(study)
     for cell in (*study.sfts, *study.starts, *study.cells):
         check_config(cell)

@@ -21,10 +21,10 @@ from webrl.llm.pictures import Example, Picture, sha256, shrink
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
-from webrl.training import train_sft
 from webrl.training.models import PackedActor, load_actor
 from webrl.training.packing import Item, make_item, pack
 from webrl.training.scoring import score_actions, score_targets
+from webrl.training.update import train_sft
 from webrl.types import StepRecord
 
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]

@@ -11,10 +11,11 @@ from test_training_eyes import SHORT, record_of, saved, seeing_config
 from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture
-from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.critic import load_critic, load_value_lm, states_of
 from webrl.training.models import PackedCritic, load_actor
 from webrl.training.packing import Item, pack
+from webrl.training.scoring import score_actions, score_values
+from webrl.training.update import train_actor, train_critic
 from webrl.types import StepRecord
 
 RED, BLUE = (220, 20, 20), (20, 20, 220)

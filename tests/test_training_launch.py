@@ -27,8 +27,9 @@ from webrl.errors import UsageError
 from webrl.phase import run_stage
 from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
-from webrl.training import score_actions, train_critic
+from webrl.training.scoring import score_actions
 from webrl.training.topology import first_host, read_topology
+from webrl.training.update import train_critic
 
 ROOT = Path(__file__).resolve().parents[1]
 

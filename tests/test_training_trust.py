@@ -16,9 +16,10 @@ from training_builders import FAR, make_actor, make_config, make_record, make_re
 from webrl.errors import DataError
 from webrl.evaluate import sign_test
 from webrl.llm.pictures import Example
-from webrl.training import score_actions, train_actor
 from webrl.training.checkpoint import Checkpoints
+from webrl.training.scoring import score_actions
 from webrl.training.trust import TrustRegion, make_region
+from webrl.training.update import train_actor
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

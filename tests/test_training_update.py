@@ -15,8 +15,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.loading import tokenizer_fingerprint
-from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft, trainer
-from webrl.training.critic import critic_loss
+from webrl.training import trainer
+from webrl.training.critic import critic_loss, load_critic
+from webrl.training.scoring import score_actions, score_values
+from webrl.training.update import train_actor, train_critic, train_sft
 
 
 def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         DataError: nothing judged, or one class only.
         ModelError: unusable starting model.
     """
-    from webrl.training import train_sft
+    from webrl.training.update import train_sft
 
     rng = random.Random(f"{config.seed}:train-orm")
     with ProblemLog(paths.report / "problems.txt") as problems:

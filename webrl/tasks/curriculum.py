@@ -255,7 +255,7 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
 
     None where that page is not known (an imported failure without one).
     """
-    from webrl.training import prompt_values
+    from webrl.training.scoring import prompt_values
 
     known = [task for task in tasks if texts.get(task.task_id)]
     tokenizer = load_tokenizer(str(critic))

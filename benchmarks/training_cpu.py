@@ -24,7 +24,7 @@ from webrl.config.resources import load_plan
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.models import load_actor
-from webrl.training.objectives import get_objective
+from webrl.training.objectives import OBJECTIVES
 from webrl.training.packing import Item
 from webrl.training.threads import row_threads
 from webrl.training.trainer import Batch, Job, _Loop, peak_memory_gib
@@ -131,7 +131,7 @@ def packed_loop(
 ) -> Callable[[], None]:
     """One epoch of the trainer's own optimizer steps with the `webrl` objective."""
     config = ActorConfig(batch_size=BATCH, lr=1e-6)
-    objective = get_objective("webrl")
+    objective = OBJECTIVES["webrl"]
     advantages = objective.advantages(records, config)
     items = [Item((*r.prompt_ids, *r.action_ids), NUM_ACTION) for r in records]
     job = Job(

@@ -463,7 +463,7 @@ class ActorConfig(OptimConfig):
         "awr",
         "digirl",
         "grpo",
-    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives/; webrl: the paper's")
+    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives.py; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
     )

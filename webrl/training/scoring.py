@@ -117,11 +117,6 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     ]
 
 
-def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
-    """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
-    return state_values([Example(prompt, ()) for prompt in prompts], critic_dir, config)
-
-
 def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt with its picture, one pass, in the order given."""
     device = pick_device(config.models.device)

@@ -24,7 +24,7 @@ from webrl.training.architectures import apply_memory_policy
 from webrl.training.critic import critic_loss_function, load_critic, state_of
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
-from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
+from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective
 from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
@@ -146,7 +146,7 @@ def actor_job(
         save: as in `Job`.
         examples: one a sample, for a model that sees; None: the samples' own tokens.
     """
-    objective = get_objective(config.objective)
+    objective = OBJECTIVES[config.objective]
     advantages = objective.advantages(samples, config)
     chosen = list(range(len(samples)))
     if objective.batches_active:
@@ -204,7 +204,7 @@ def train_sft(
     sees = {Example(*e).picture is not None for e in (*examples, *heldout)}
     if len(sees) > 1:
         raise DataError(f"{name}: some examples have a screenshot and some have none; nothing is trained blind")
-    objective, config = get_objective("sft"), ActorConfig()
+    objective, config = OBJECTIVES["sft"], ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
     model, save = open_start(load_actor, init_dir, tokenizer, optim, sees=sees == {True}, seed=seed, prompt=prompt)
@@ -256,7 +256,7 @@ def policy_loss_function(
     reference = [torch.tensor(r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
     old = [torch.tensor(r.logprobs or r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
     advantage = torch.tensor([*advantages, *(0.0 for _ in demonstrations)])
-    sft = get_objective("sft")
+    sft = OBJECTIVES["sft"]
 
     def loss(logprobs: Tensor, row: Pack, indices: list[int]) -> LossOutput:
         device = logprobs.device

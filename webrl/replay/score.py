@@ -26,6 +26,7 @@ from webrl.types import StepRecord
 _SCHEMA = """CREATE TABLE IF NOT EXISTS scores (
     fingerprint TEXT, step_id TEXT, digest BLOB, logprobs BLOB, PRIMARY KEY (fingerprint, step_id)
 ) WITHOUT ROWID"""
+_SELECT = "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?"
 
 
 class Scorer:
@@ -86,7 +87,11 @@ class Scorer:
                 num_tokens += len(record.prompt_ids) + len(record.action_ids)
                 if num_tokens < chunk_tokens:
                     continue
-            known = [self._get(step) for step in chunk]
+            known: list[tuple[float, ...] | None] = []
+            for step in chunk:
+                row = self._database.execute(_SELECT, (self._fingerprint, step.step_id)).fetchone()
+                is_same = row is not None and row[0] == _digest(step)
+                known.append(tuple(array.array("d", row[1])) if is_same else None)
             missing = [step for step, logprobs in zip(chunk, known, strict=True) if logprobs is None]
             fresh = list(self._score(missing)) if missing else []
             if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
@@ -99,13 +104,6 @@ class Scorer:
             for step, logprobs in zip(chunk, known, strict=True):
                 yield replace(step, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
             chunk, num_tokens = [], 0
-
-    def _get(self, record: StepRecord) -> tuple[float, ...] | None:
-        row = self._database.execute(
-            "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?",
-            (self._fingerprint, record.step_id),
-        ).fetchone()
-        return tuple(array.array("d", row[1])) if row and row[0] == _digest(record) else None
 
     def _put(self, records: Iterable[StepRecord]) -> None:
         """Store the scores of records in one transaction; errors as of the class."""

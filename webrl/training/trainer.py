@@ -269,7 +269,11 @@ class _Loop:
         num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
         sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
         sums = self.engine.reduce_sums(sums)
-        on_host, histograms = receive(torch.stack(list(sums.values()))), self._histograms(results)
+        on_host = receive(torch.stack(list(sums.values())))
+        rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
+        # picking by a list makes a GPU wait for the host: not where all are wanted
+        chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
+        histograms = {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
@@ -284,8 +288,8 @@ class _Loop:
         seconds = time.perf_counter() - started
         num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
         speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
-        own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
-        parts = gather(own) if own else []
+        own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
+        parts = gather(own_values) if own_values else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
         return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
@@ -401,13 +405,6 @@ class _Loop:
             losses = losses * send(weights, self.device)
         values = {"loss": losses.detach(), **result.metrics}
         return losses.sum() * (share / len(batch.own)), {key: value * share for key, value in values.items()}
-
-    def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
-        """Begin to copy the sample-by-sample metrics of this rank's rows to the host."""
-        rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
-        # picking by a list makes a GPU wait for the host: not where all are wanted
-        chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
-        return {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the run."""

@@ -18,10 +18,10 @@ from torch import Tensor
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import mark_folder, pick_device
-from webrl.llm.pictures import Example
+from webrl.llm.pictures import Example, Picture
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic import critic_loss_function, load_critic, state_of
+from webrl.training.critic import critic_loss_function, load_critic
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective
@@ -71,7 +71,7 @@ def train_critic(
     model, save = open_start(
         load, init_dir, tokenizer, config.critic, sees=sees, seed=seed, prompt=config.models.prompt
     )
-    states = [state_of(record, config.run_dir) for record in samples]
+    states = [Example(r.prompt_ids, (), Picture.of(r, config.run_dir)) for r in samples]
     items = cut_items(states, context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],

@@ -141,8 +141,7 @@ def open_with_torchs_products(model: nn.Module, config: OptimConfig, device: str
 
 def open_untrimmed(model: nn.Module, config: OptimConfig, device: str) -> Engine:
     """As `open_engine`, the last layer computed at every position."""
-    last = decoder_of(model.lm).layers[-1]
-    del last.forward, last.is_trimmed
+    del decoder_of(model.lm).layers[-1].forward
     return open_engine(model, config, device)
 
 

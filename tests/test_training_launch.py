@@ -41,7 +41,6 @@ def shape(environment: dict[str, str], num_gpus: int = 8) -> tuple[int, int, int
 
 def test_without_variables_it_is_this_machine() -> None:
     assert shape({}, num_gpus=0) == (1, 1, 0, "127.0.0.1", 29500, 1)
-    assert read_topology({}, 0).is_single_process
     assert shape({}) == (1, 1, 0, "127.0.0.1", 29500, 8)
 
 

@@ -98,25 +98,21 @@ class Scorer:
                 raise ValueError(
                     f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs"
                 )
-            self._put(fresh)
+            rows = [
+                (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
+                for r in fresh
+            ]
+            with full_disk_named(self._path):
+                try:
+                    with self._database:  # one transaction
+                        self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
+                except sqlite3.Error as error:
+                    raise DataError(f"{self._path}: cannot store scores: {error}") from None
             self.counts.update(computed=len(fresh), cached=len(chunk) - len(fresh))
             new = iter(fresh)
             for step, logprobs in zip(chunk, known, strict=True):
                 yield replace(step, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
             chunk, num_tokens = [], 0
-
-    def _put(self, records: Iterable[StepRecord]) -> None:
-        """Store the scores of records in one transaction; errors as of the class."""
-        rows = [
-            (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
-            for r in records
-        ]
-        with full_disk_named(self._path):
-            try:
-                with self._database:
-                    self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
-            except sqlite3.Error as error:
-                raise DataError(f"{self._path}: cannot store scores: {error}") from None
 
 
 def _digest(record: StepRecord) -> bytes:

@@ -76,11 +76,6 @@ class Topology:
     source: str
     """Whose variables decided."""
 
-    @property
-    def is_single_process(self) -> bool:
-        """True if nothing needs to be launched."""
-        return self.max_nodes == 1 and self.processes_per_node == 1
-
 
 def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
     """The job's shape.

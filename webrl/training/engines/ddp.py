@@ -120,7 +120,7 @@ class Engine:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         norm = self.clip()
-        if math.isfinite(norm) and is_finite(loss):
+        if math.isfinite(norm) and (loss is None or loss.isfinite()):
             self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
@@ -158,11 +158,6 @@ class Engine:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.accelerator.wait_for_everyone()
-
-
-def is_finite(loss: Tensor | None) -> bool:
-    """Return whether a batch's loss, if given, is finite; waits for it."""
-    return loss is None or bool(loss.isfinite())
 
 
 def forget_accelerator() -> None:

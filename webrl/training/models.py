@@ -162,11 +162,7 @@ def hidden_states(lm: Any, row: Pack) -> Tensor:
 
 @spent_on("model files")
 def load_actor(
-    folder: str | Path,
-    dtype: torch.dtype = torch.float32,
-    *,
-    skeleton: bool = False,
-    sees: bool = False,
+    folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False, sees: bool = False
 ) -> PackedActor:
     """A causal language model for packed rows, on the CPU (a LoRA folder: merged into its base).
 

@@ -79,7 +79,7 @@ class Eyes:
             )
         self._types_name = _TOKEN_TYPES[config.model_type]
         try:
-            self.processor = processor or AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
+            made: Any = processor or AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
         except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
             named = (package for package in ("torchvision", "num2words") if package in str(error).lower())
             if lacking := next((package for package in named if find_spec(package) is None), None):
@@ -88,12 +88,13 @@ class Eyes:
                 fix = f"pip install {lacking} torch=={torch.__version__}{index}"
                 raise ModelError(f"the processor of model {name!r} needs {lacking}: {fix}") from None
             raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
-        if not isinstance(self.processor, ProcessorMixin) or not hasattr(self.processor, "image_processor"):
+        sees = isinstance(made, ProcessorMixin) and hasattr(made, "image_processor")
+        if not sees:
             raise ModelError(
                 f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
                 f"it next to the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
             )
-        self.tokenizer: Any = self.processor.tokenizer
+        self.processor, self.tokenizer = made, made.tokenizer
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(

@@ -257,7 +257,19 @@ class _Loop:
             NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
         """
         started = time.perf_counter()
-        results = self._rows(batch)
+        active = [i for i in batch.samples if self.job.active[i]]
+        lengths = [len(self.job.items[i].ids) for i in active]
+        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
+        own_rows = shares[self.engine.rank]
+        # a rank without a row of its own passes the shortest sample at weight zero: all take part in every exchange
+        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
+        results: Results = []
+        for number, row in enumerate(own_rows):
+            indices = [active[i] for i in row]
+            with self.engine.micro_batch(is_last=number == len(own_rows) - 1), memory_errors(self.config):
+                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
+                self.engine.backward(loss)
+            results.append((indices, values))
         # what is logged is on its way before the update, so that neither waits for the other
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
@@ -281,8 +293,7 @@ class _Loop:
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         seconds = time.perf_counter() - started
-        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
-        speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
+        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
         parts = gather(own_values) if own_values else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
@@ -332,26 +343,6 @@ class _Loop:
                 scored.update(zip(row, sums.double(), strict=False))
         self.engine.model.train()
         return scored
-
-    def _rows(self, batch: Batch) -> Results:
-        """Accumulate the gradient of this rank's rows, one after the other.
-
-        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
-        exchange.
-        """
-        active = [i for i in batch.samples if self.job.active[i]]
-        lengths = [len(self.job.items[i].ids) for i in active]
-        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
-        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
-        rows = shares[self.engine.rank]
-        results: Results = []
-        for number, row in enumerate(rows):
-            indices = [active[i] for i in row]
-            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
-                self.engine.backward(loss)
-            results.append((indices, values))
-        return results
 
     def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's loss, and its samples' metrics."""

@@ -1,4 +1,4 @@
-"""Server processes of our own, without vLLM: start, health, death, nothing left behind; the key that their routes want."""
+"""Server processes of our own, without vLLM: start, health, death, and the key that their routes want."""
 
 import asyncio
 import os

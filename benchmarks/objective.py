@@ -98,7 +98,7 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
     from webrl.evaluate import success_rate
     from webrl.rollouts.suite import find_suite
     from webrl.stages import play
-    from webrl.training import train_actor
+    from webrl.training.update import train_actor
 
     target = args.out / f"success_{run.name}_{label.replace(':', '-')}.json"
     if target.exists():

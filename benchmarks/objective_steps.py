@@ -19,7 +19,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
-from webrl.training.objectives import LossOutput, get_objective
+from webrl.training.objectives import OBJECTIVES, LossOutput
 from webrl.training.packing import Item, Pack, pack
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, sample_batches, train
@@ -100,7 +100,7 @@ class _Observer:
         config: RunConfig,
     ) -> None:
         self.model, self.samples, self.config = model, samples, config
-        objective = get_objective(config.actor.objective)
+        objective = OBJECTIVES[config.actor.objective]
         every = objective.advantages(records, config.actor)  # some depend on all records
         self.advantages = [every[i] for i in chosen]
         self.loss = policy_loss_function(samples, self.advantages, objective, config.actor)

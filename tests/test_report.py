@@ -1,17 +1,30 @@
-"""What a run prints, from hand-made summaries."""
+"""What a run prints, and `webrl status`, from hand-made summaries and folders; trackers with real TensorBoard files."""
 
 import io
+import json
+import logging
+import os
+import sys
+import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from report_builders import evaluate, trajectory
+import pytest
+from report_builders import build_run, evaluate, task, trajectory
 from rich.console import Console
 
-from webrl import stages
+from webrl import cli, stages
 from webrl.config import RunConfig
+from webrl.errors import UsageError
 from webrl.evaluate import rate_of, wilson_interval
+from webrl.phase import STAGES
 from webrl.reports.run import overview_table, phase_metrics, phase_rows, phase_table, rate_text, standing_text
-from webrl.runs.folder import RunFolder
+from webrl.reports.status import status
+from webrl.reports.trackers import Trackers, open_trackers
+from webrl.runs.folder import RunFolder, seconds_left
+from webrl.runs.lock import hold_run, who_works_in
+from webrl.runs.progress import PlainProgress, pace, progress, time_left
 from webrl.runs.store import read_records, write_records
 from webrl.types import Trajectory
 
@@ -128,3 +141,237 @@ def test_a_phase_that_is_worse_than_the_start_is_warned_of(tmp_path, monkeypatch
         stages.evaluate(stages.Context(RunConfig(), folder, phase))
     warned = [record.getMessage() for record in caplog.records]
     assert warned == ["phase 2 is worse than the supervised start: held-out seeds, -46.7 points [-61.9, -25.3], paired"]
+
+
+class Broken:
+    """A tracker whose disk is full."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def log(self, group, metrics, step):
+        self.calls += 1
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        raise AssertionError("a tracker that was left out is not closed")
+
+
+class Listing:
+    def __init__(self) -> None:
+        self.seen = []
+
+    def log(self, group, metrics, step):
+        self.seen.append((group, dict(metrics), step))
+
+    def close(self):
+        self.seen.append("closed")
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_gets_scalars_on_each_groups_own_axis(tmp_path):
+    config = RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",))
+    with open_trackers(config) as trackers:
+        trackers.log("actor", {"loss": 0.5}, step=3)
+        trackers.log("phase", {"eval.rate": 0.25}, step=1)
+    found = scalars(tmp_path / "r" / "tensorboard")
+    assert found == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)]}
+
+
+def test_a_failing_log_call_warns_once_and_the_others_go_on(tmp_path, caplog):
+    broken, listing = Broken(), Listing()
+    with caplog.at_level(logging.WARNING), Trackers(tmp_path, {"broken": broken, "listing": listing}) as trackers:
+        trackers.log("actor", {"loss": 1.0}, 1)
+        trackers.log("actor", {"loss": 2.0}, 2)
+    assert broken.calls == 1
+    assert listing.seen == [("actor", {"loss": 1.0}, 1), ("actor", {"loss": 2.0}, 2), "closed"]
+    assert len(caplog.records) == 1
+    assert "No space left on device" in caplog.text
+
+
+def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
+    (tmp_path / "r").write_text("not a folder", encoding="utf-8")
+    with pytest.raises(UsageError, match="tracker 'tensorboard' cannot be set up"):
+        open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",)))
+
+
+def test_new_whole_lines_only_are_forwarded(tmp_path):
+    path = tmp_path / "phase_01" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"name": "critic", "step": 1, "critic/loss": 9.0}) + "\n", encoding="utf-8")
+    listing = Listing()
+    with Trackers(tmp_path, {"listing": listing}), path.open("a", encoding="utf-8") as file:
+        line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
+        file.write(json.dumps(line) + "\n" + "not json\n" + '{"name": "torn", "st')
+    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2), "closed"]
+
+
+def test_a_file_that_a_resumed_trainer_shortened_is_followed(tmp_path):
+    path = tmp_path / "phase_01" / "metrics.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"name": "actor", "step": 1, "actor/loss": 9.0}) + "\n" * 50, encoding="utf-8")
+    listing = Listing()
+    with Trackers(tmp_path, {"listing": listing}) as trackers:
+        path.write_text("", encoding="utf-8")
+        trackers._forward()
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"name": "actor", "step": 1, "actor/loss": 8.0}) + "\n")
+    assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1), "closed"]
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_stop_as_the_reading_begins_or_ends_closes_the_trackers(tmp_path, monkeypatch, method):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    listing = Listing()
+    trackers = Trackers(tmp_path, {"listing": listing})
+    monkeypatch.setattr(f"threading.Thread.{method}", stopped)
+    with pytest.raises(KeyboardInterrupt), trackers:
+        pass
+    assert listing.seen == ["closed"]
+
+
+NAMES = list(STAGES)
+
+
+def interrupted(path: Path, stage: str) -> RunFolder:
+    """A run of three phases that stopped in a stage of phase 2."""
+    run = build_run(path, num_phases=3, rollout={"num_generations": 2})
+    for number, names in ((2, NAMES[NAMES.index(stage) :]), (3, NAMES)):
+        for name in names:
+            (run.phase(number).path / "stages" / f"{name}.json").unlink()
+    return run
+
+
+def test_a_finished_run_says_so_and_is_the_newest_where_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["status"]) == 2
+    assert "no run folder below runs/; name one: webrl status RUN" in capsys.readouterr().err
+    build_run(tmp_path / "runs" / "run", num_phases=1)
+    assert cli.main(["status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "run       runs/run, 1 phase after the supervised start",
+        "state     finished",
+        "phase 0   8/30 = 26.7 % [14.2, 44.4] of held-out seeds",
+        "phase 1   10/30 = 33.3 % [19.2, 51.2] of held-out seeds",
+    ]
+
+
+def test_a_run_that_nobody_works_on_says_where_it_stands_and_what_is_left(tmp_path: Path):
+    rows = dict(status(interrupted(tmp_path / "run", "rollout").path))
+    assert rows["state"] == "not running; the same `webrl run` resumes from here"
+    assert rows["phase"] == "2 of 3"
+    assert rows["stage"] == "rollout, took 6.0 s in phase 1"
+    assert rows["episodes"] == "10 of 20"  # ten tasks, two attempts at each
+    # Phase 1 took six times 6 s and 30 s of training; of phase 2 four stages and training are left.
+    assert rows["left"] == "about 54.0 s of this phase, 2 min 0 s of the run"
+    assert "so far" not in rows  # a model's instructions have no reward of the environment's own
+
+
+def test_a_run_at_work_tells_its_rate_and_its_success_so_far(tmp_path: Path):
+    run = interrupted(tmp_path / "run", "eval")
+    with hold_run(run.path):
+        # As if training had ended, and the evaluation begun, in a minute.
+        soon = time.time() + 60
+        os.utime(run.phase(2).path / "stages" / "accept.json", (soon, soon))
+        rows = dict(status(run.path))
+        assert rows["state"].startswith("at work: `")
+        assert rows["stage"].startswith("eval, for 0.0 s, took 6.0 s in phase 1")
+        assert rows["so far"] == "15/30 = 50.0 % [33.2, 66.8], by the environment's reward"
+    assert who_works_in(run.path) is None
+
+
+def test_a_stage_that_an_earlier_process_began_has_no_rate(tmp_path: Path):
+    run = interrupted(tmp_path / "run", "rollout")
+    long_ago = time.time() - 3600
+    os.utime(run.phase(2).path / "stages" / "filter-tasks.json", (long_ago, long_ago))
+    with hold_run(run.path):
+        rows = dict(status(run.path))
+    assert rows["stage"] == "rollout, took 6.0 s in phase 1"
+    assert rows["episodes"] == "10 of 20"
+
+
+def test_training_tells_its_steps_and_labels_their_number(tmp_path: Path):
+    assert dict(status(interrupted(tmp_path / "one", "train").path))["steps"] == "critic 8, actor 8"
+    assert dict(status(interrupted(tmp_path / "two", "label").path))["labels"] == "10 of 10"
+
+
+def test_the_first_phases_leave_the_time_unknown(tmp_path: Path):
+    run = build_run(tmp_path / "run", num_phases=2)
+    for name in NAMES[1:]:
+        (run.phase(0).path / "stages" / f"{name}.json").unlink()
+    rows = dict(status(run.path))
+    assert rows["left"] == "not known before a phase like this one has finished"
+    assert seconds_left(run, NAMES, 0, 3) == (None, None)
+
+
+def test_a_damaged_marker_and_torn_lines_are_no_obstacle(tmp_path: Path):
+    run = interrupted(tmp_path / "run", "rollout")
+    (run.phase(1).path / "stages" / "rollout.json").write_text("{}")
+    with run.phase(2).trajectories.open("ab") as file:
+        file.write(b'{"trajectory_id": "to')
+    rows = dict(status(run.path))
+    assert rows["stage"] == "rollout"
+    assert rows["episodes"] == "10 of 20"
+    assert rows["left"] == "not known before a phase like this one has finished"
+
+
+def test_what_is_no_run_or_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["status", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    assert cli.main(["status", str(build_run(tmp_path / "run", num_phases=2, no_such_section={"a": 1}).path)]) == 2
+    said = capsys.readouterr().err
+    assert "unknown key 'no_such_section'" in said
+    assert "another version of webrl may have written it" in said
+
+
+def test_a_line_of_progress_has_count_rate_time_left_and_success():
+    bar = PlainProgress(215, "rollout p01", "episodes", initial=15)
+    bar.update(100)
+    bar.set_postfix_str("success 50/100 = 50 % [40, 60]")
+    assert bar.line(10.0) == (
+        "rollout p01: 115 of 215 episodes, 10.0 a second, about 10.0 s left, success 50/100 = 50 % [40, 60]"
+    )
+    assert PlainProgress(None, "label", "trajectories").line(3.0) == "label: 0 trajectories"
+    assert (pace(1, 40.0), pace(0, 9.0), time_left(4, 8.0, 0)) == ("1.5 a minute", "", "")
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with monkeypatch.context() as on_terminal:
+        on_terminal.setattr(sys, "stderr", Terminal())
+        with progress(3, "rollout p01", "episodes") as bar:
+            bar.set_postfix_str("success 1/2")
+            bar.update(2)
+            assert "success 1/2" in str(bar)
+    with caplog.at_level(logging.INFO, "webrl"):
+        with progress(3, "quick", "steps") as bar:
+            bar.update(3)
+        assert caplog.messages == []
+        monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+        with progress(3, "slow", "steps") as bar:
+            bar.update()
+            bar.update(2)
+    assert [message.split(",")[0] for message in caplog.messages] == ["slow: 1 of 3 steps", "slow: 3 of 3 steps"]
+
+
+def test_success_so_far_counts_the_episodes_that_have_a_reward(tmp_path: Path):
+    run = interrupted(tmp_path / "run", "rollout")
+    tried = [trajectory(task(f"t{n}"), 2, reward) for n, reward in enumerate((1.0, 0.0, None))]
+    write_records(run.phase(2).trajectories, tried)
+    assert dict(status(run.path))["so far"] == "1/2 = 50.0 % [9.5, 90.5], by the environment's reward"

@@ -13,12 +13,12 @@ from training_builders import FAR, make_actor, make_items, make_records
 
 from webrl.config import OptimConfig, RunConfig
 from webrl.errors import TrainingError
-from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.models import PackedActor, load_actor
 from webrl.training.packing import Item, pack
-from webrl.training.update import prepare
+from webrl.training.scoring import score_actions
+from webrl.training.update import prepare, train_actor, train_critic
 
 
 def open_actor(folder: Path, **options: object) -> tuple[PackedActor, Engine]:

@@ -17,7 +17,7 @@ from training_builders import make_actor, make_records
 
 from webrl.config import RunConfig
 from webrl.runs.store import write_records
-from webrl.training import score_actions
+from webrl.training.scoring import score_actions
 
 SCRIPT = Path(__file__).with_name("training_rank.py")
 

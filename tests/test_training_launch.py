@@ -27,8 +27,9 @@ from webrl.errors import UsageError
 from webrl.phase import run_stage
 from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
-from webrl.training import score_actions, train_critic
+from webrl.training.scoring import score_actions
 from webrl.training.topology import first_host, read_topology
+from webrl.training.update import train_critic
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,7 +41,6 @@ def shape(environment: dict[str, str], num_gpus: int = 8) -> tuple[int, int, int
 
 def test_without_variables_it_is_this_machine() -> None:
     assert shape({}, num_gpus=0) == (1, 1, 0, "127.0.0.1", 29500, 1)
-    assert read_topology({}, 0).is_single_process
     assert shape({}) == (1, 1, 0, "127.0.0.1", 29500, 8)
 
 

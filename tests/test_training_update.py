@@ -1,9 +1,10 @@
-"""Whole updates with a tiny real model on the CPU: what is learned, what is written, what is refused."""
+"""Whole updates with a tiny real model on the CPU: what is learned, in what order, what is written, what is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from safetensors.torch import load_file
 from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from webrl.config import OptimConfig
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.loading import tokenizer_fingerprint
-from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft, trainer
-from webrl.training.critic import critic_loss
+from webrl.training import trainer
+from webrl.training.critic import critic_loss, load_critic
+from webrl.training.scoring import score_actions, score_values
+from webrl.training.trainer import learning_rate, sample_batches
+from webrl.training.update import train_actor, train_critic, train_sft
 
 
 def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -> None:
@@ -194,3 +199,39 @@ def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytes
         train_actor(records, folder, tmp_path / "new", config, **arguments)
     with pytest.raises(TrainingError, match="another config"):
         train_actor(records, folder, tmp_path / "new", make_config(epochs=1.0, save_every=1, lr=0.5), **arguments)
+
+
+def test_each_epoch_visits_every_sample_once_in_an_order_that_depends_on_the_seed_alone() -> None:
+    config = OptimConfig(batch_size=2, epochs=2.0)
+    batches = sample_batches(5, config, seed=3)
+    assert sample_batches(5, config, seed=3) == batches != sample_batches(5, config, seed=4)
+    assert [len(b) for b in batches] == [2, 2, 1, 2, 2, 1]
+    assert sorted(chain(*batches[:3])) == sorted(chain(*batches[3:])) == [0, 1, 2, 3, 4]
+    assert batches[:3] != batches[3:]
+
+
+def test_fractions_of_an_epoch() -> None:
+    assert [len(b) for b in sample_batches(10, OptimConfig(batch_size=4, epochs=1.3), seed=0)] == [4, 4, 2, 3]
+    assert [len(b) for b in sample_batches(10, OptimConfig(batch_size=4, epochs=0.2), seed=0)] == [2]
+    assert sample_batches(0, OptimConfig(), seed=0) == []
+
+
+def test_a_number_of_steps_replaces_the_epochs() -> None:
+    def lengths(steps: int) -> list[int]:
+        config = OptimConfig(batch_size=4, epochs=9.0, steps=steps)
+        batches = sample_batches(10, config, seed=0)
+        assert batches == sample_batches(10, OptimConfig(batch_size=4, epochs=3.0), seed=0)[:steps]
+        return [len(batch) for batch in batches]
+
+    assert lengths(2) == [4, 4]
+    assert lengths(7) == [4, 4, 2, 4, 4, 2, 4]
+    assert sample_batches(0, OptimConfig(steps=3), seed=0) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.5, 1.0, 1.0, 1.0]), ("linear", [0.5, 1.0, 1.0, 0.5]), ("cosine", [0.5, 1.0, 1.0, 0.5])],
+)
+def test_learning_rates_warm_up_and_decay(schedule: str, expected: list[float]) -> None:
+    config = OptimConfig.model_validate({"lr": 1.0, "schedule": schedule, "warmup_ratio": 0.5})
+    assert [learning_rate(step, 4, config) for step in range(4)] == pytest.approx(expected)

@@ -14,14 +14,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
-from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.architectures import apply_memory_policy, layers_of
 from webrl.training.critic import load_critic
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import load_actor
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack
+from webrl.training.scoring import score_actions
 from webrl.training.trainer import Job, memory_errors, train
+from webrl.training.update import train_actor, train_critic
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])

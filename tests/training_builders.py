@@ -12,8 +12,8 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from webrl.config import OptimConfig, RunConfig
-from webrl.training import score_actions
 from webrl.training.packing import Item
+from webrl.training.scoring import score_actions
 from webrl.types import StepRecord
 
 VOCAB = 64

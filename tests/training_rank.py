@@ -12,8 +12,9 @@ import torch
 
 from webrl.config import RunConfig
 from webrl.runs.store import read_records
-from webrl.training import score_values, train_actor, train_critic
 from webrl.training.ranks import join, leave
+from webrl.training.scoring import score_values
+from webrl.training.update import train_actor, train_critic
 from webrl.types import StepRecord
 
 

@@ -187,8 +187,9 @@ def train(context: Context) -> Counts:
 
     Under `run_multinode.sh` every process runs this; the main one writes.
     """
-    from webrl.training import score_values, train_actor, train_critic
     from webrl.training.ranks import barrier, broadcast, is_main
+    from webrl.training.scoring import score_values
+    from webrl.training.update import train_actor, train_critic
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
 

@@ -26,7 +26,7 @@ from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
 from webrl.runs.store import read_records, write_json
 from webrl.suites.miniwob.experts import experts
-from webrl.training import train_sft
+from webrl.training.update import train_sft
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)

@@ -96,7 +96,8 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
     """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
     from webrl.interop.problems import ProblemLog
     from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
-    from webrl.training import score_actions, score_values, train_actor, train_critic
+    from webrl.training.scoring import score_actions, score_values
+    from webrl.training.update import train_actor, train_critic
 
     actor, metrics = config.models.actor, out / "metrics.jsonl"
     source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())

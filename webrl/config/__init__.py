@@ -455,7 +455,7 @@ class ActorConfig(OptimConfig):
 
     objective: Literal[
         "webrl", "webrl_scaled", "webrl_released", "sft", "imitation", "filtered_bc", "awr", "digirl", "grpo"
-    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives/; webrl: the paper's")
+    ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives.py; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
     )
@@ -469,9 +469,6 @@ class ActorConfig(OptimConfig):
     )
     max_success_drop: float | None = Field(
         0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"
-    )
-    success_guard: float = Field(
-        0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
     )
     curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")

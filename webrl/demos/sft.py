@@ -39,7 +39,7 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         ModelError: unusable base model.
         TrainingError: raised by `webrl.training`.
     """
-    from webrl.training import train_sft
+    from webrl.training.update import train_sft
 
     counts: Counter[str] = Counter()
     with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:

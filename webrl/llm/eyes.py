@@ -63,6 +63,8 @@ class Eyes:
     """
 
     def __init__(self, name: str, *, processor: Any = None) -> None:
+        from transformers import AutoProcessor, ProcessorMixin
+
         self.name = name
         config = config_of(name)
         if config.model_type not in _TOKEN_TYPES:
@@ -76,8 +78,23 @@ class Eyes:
                 "and an answer would depend on the other rows of the batch; take a model without (LFM2's default)"
             )
         self._types_name = _TOKEN_TYPES[config.model_type]
-        self.processor = processor or _load_processor(name)
-        self.tokenizer: Any = self.processor.tokenizer
+        try:
+            made: Any = processor or AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
+        except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
+            named = (package for package in ("torchvision", "num2words") if package in str(error).lower())
+            if lacking := next((package for package in named if find_spec(package) is None), None):
+                # the release and build that fit torch
+                index = " --extra-index-url https://download.pytorch.org/whl/cpu" if "+cpu" in torch.__version__ else ""
+                fix = f"pip install {lacking} torch=={torch.__version__}{index}"
+                raise ModelError(f"the processor of model {name!r} needs {lacking}: {fix}") from None
+            raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
+        sees = isinstance(made, ProcessorMixin) and hasattr(made, "image_processor")
+        if not sees:
+            raise ModelError(
+                f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
+                f"it next to the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
+            )
+        self.processor, self.tokenizer = made, made.tokenizer
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(
@@ -165,24 +182,3 @@ class Eyes:
     def count(self, ids: Sequence[int]) -> int:
         """Count the tokens that represent a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
-
-
-def _load_processor(name: str) -> Any:
-    from transformers import AutoProcessor, ProcessorMixin
-
-    try:
-        processor = AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
-    except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
-        named = (package for package in ("torchvision", "num2words") if package in str(error).lower())
-        if lacking := next((package for package in named if find_spec(package) is None), None):
-            # the release and build that fit torch
-            index = " --extra-index-url https://download.pytorch.org/whl/cpu" if "+cpu" in torch.__version__ else ""
-            fix = f"pip install {lacking} torch=={torch.__version__}{index}"
-            raise ModelError(f"the processor of model {name!r} needs {lacking}: {fix}") from None
-        raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
-    if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
-        raise ModelError(
-            f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
-            f"it next to the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
-        )
-    return processor

@@ -26,6 +26,7 @@ from webrl.types import StepRecord
 _SCHEMA = """CREATE TABLE IF NOT EXISTS scores (
     fingerprint TEXT, step_id TEXT, digest BLOB, logprobs BLOB, PRIMARY KEY (fingerprint, step_id)
 ) WITHOUT ROWID"""
+_SELECT = "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?"
 
 
 class Scorer:
@@ -86,39 +87,32 @@ class Scorer:
                 num_tokens += len(record.prompt_ids) + len(record.action_ids)
                 if num_tokens < chunk_tokens:
                     continue
-            known = [self._get(step) for step in chunk]
+            known: list[tuple[float, ...] | None] = []
+            for step in chunk:
+                row = self._database.execute(_SELECT, (self._fingerprint, step.step_id)).fetchone()
+                is_same = row is not None and row[0] == _digest(step)
+                known.append(tuple(array.array("d", row[1])) if is_same else None)
             missing = [step for step, logprobs in zip(chunk, known, strict=True) if logprobs is None]
             fresh = list(self._score(missing)) if missing else []
             if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
                 raise ValueError(
                     f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs"
                 )
-            self._put(fresh)
+            rows = [
+                (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
+                for r in fresh
+            ]
+            with full_disk_named(self._path):
+                try:
+                    with self._database:  # one transaction
+                        self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
+                except sqlite3.Error as error:
+                    raise DataError(f"{self._path}: cannot store scores: {error}") from None
             self.counts.update(computed=len(fresh), cached=len(chunk) - len(fresh))
             new = iter(fresh)
             for step, logprobs in zip(chunk, known, strict=True):
                 yield replace(step, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
             chunk, num_tokens = [], 0
-
-    def _get(self, record: StepRecord) -> tuple[float, ...] | None:
-        row = self._database.execute(
-            "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?",
-            (self._fingerprint, record.step_id),
-        ).fetchone()
-        return tuple(array.array("d", row[1])) if row and row[0] == _digest(record) else None
-
-    def _put(self, records: Iterable[StepRecord]) -> None:
-        """Store the scores of records in one transaction; errors as of the class."""
-        rows = [
-            (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
-            for r in records
-        ]
-        with full_disk_named(self._path):
-            try:
-                with self._database:
-                    self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
-            except sqlite3.Error as error:
-                raise DataError(f"{self._path}: cannot store scores: {error}") from None
 
 
 def _digest(record: StepRecord) -> bytes:

@@ -103,11 +103,7 @@ class ReplayFilter:
 
 
 def draw(
-    sites: Sequence[str],
-    need: Mapping[str, float],
-    num_current: int,
-    config: ReplayConfig,
-    rng: random.Random,
+    sites: Sequence[str], need: Mapping[str, float], num_current: int, config: ReplayConfig, rng: random.Random
 ) -> list[int]:
     """Positions of the admitted steps that are replayed, ascending: at most `max_ratio` x `num_current`.
 

@@ -34,7 +34,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         DataError: nothing judged, or one class only.
         ModelError: unusable starting model.
     """
-    from webrl.training import train_sft
+    from webrl.training.update import train_sft
 
     rng = random.Random(f"{config.seed}:train-orm")
     with ProblemLog(paths.report / "problems.txt") as problems:
@@ -56,12 +56,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         name="orm",
         device=config.models.device,
     )
-    report = {
-        "data": kinds,
-        "num_heldout": len(heldout),
-        "problems": problem_counts,
-        "losses": losses,
-    }
+    report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
     if held := [item.example for item in heldout]:
         truth, p_yes = [e.success for e in held], score_examples(config, str(paths.out), held)
         by_site = count_sites([e.site for e in held], truth, [int(p > 0.5) for p in p_yes])

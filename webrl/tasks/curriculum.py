@@ -15,6 +15,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
 from webrl.rollouts.pool import run
@@ -248,16 +249,15 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
 
     None where that page is not known (an imported failure without one).
     """
-    from webrl.training import prompt_values
+    from webrl.training.scoring import state_values
 
     known = [task for task in tasks if texts.get(task.task_id)]
     tokenizer = load_tokenizer(str(critic))
+    models, dialect = config.models, config.rollout.dialect
     prompts = [
-        build_policy_prompt(
-            tokenizer, task.instruction or "", (), texts[task.task_id], config.models, config.rollout.dialect
-        ).ids
+        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], models, dialect).ids
         for task in known
     ]
-    values = prompt_values(prompts, critic, config) if prompts else ()
+    values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]

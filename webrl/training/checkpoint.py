@@ -32,13 +32,7 @@ logger = logging.getLogger(__name__)
 
 _POSITION = "position.json"
 """A state that has it is whole."""
-_FREE_TO_CHANGE = {
-    "save_every",
-    "checkpointing",
-    "max_tokens",
-    "compile",
-    "export_dtype",
-}
+_FREE_TO_CHANGE = {"save_every", "checkpointing", "max_tokens", "compile", "export_dtype"}
 """Options that do not change what is computed (up to rounding)."""
 
 

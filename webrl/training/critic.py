@@ -147,18 +147,13 @@ class _LastTokenValue:
         return SequenceClassifierOutputWithPast(logits=self.score(hidden[:, -1]))
 
 
-def state_of(record: StepRecord, root: Path) -> Example:
-    """Return the state of a step, without its action.
+def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int], Example]:
+    """Return the states of steps, and the next ones that they carry along, by trajectory and index in it.
 
     Args:
         root: the run folder, where the screenshots are.
     """
-    return Example(record.prompt_ids, (), Picture.of(record, root))
-
-
-def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int], Example]:
-    """Return the states of steps, and the next ones that they carry along, by trajectory and index in it."""
-    states = {(r.trajectory_id, r.index): state_of(r, root) for r in records}
+    states = {(r.trajectory_id, r.index): Example(r.prompt_ids, (), Picture.of(r, root)) for r in records}
     for r in records:
         if r.next_prompt_ids:
             digest = r.next_screenshot_sha256

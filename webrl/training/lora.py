@@ -1,9 +1,8 @@
 """LoRA through peft, for actor and critic: adapters in every matrix of the decoder, heads trained whole.
 
 The critic is thus adapter and value head on the frozen actor base. Adapters are merged when the model is written, so
-that vLLM, transformers and the next phase load an ordinary folder. peft makes and stores them; their forward
-pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more), and so
-is the merge, which makes the same bits on every machine.
+that vLLM, transformers and the next phase load an ordinary folder. peft makes, stores and merges them; their forward
+pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more).
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from webrl.training.architectures import layers_of
 
 _ADAPTER = "default"
 """Peft's name of the only adapter."""
-_MERGED_AT_ONCE = 1 << 18
-"""Weights whose sums stay in the processor's cache."""
 
 
 def add_adapters(model: Any, config: OptimConfig) -> None:
@@ -79,26 +76,13 @@ def _adding(self: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
 
 
 def merge_adapters(lm: Any) -> Any:
-    """Merge every adapter into its matrix, in place: W + s B A as sums of outer products in a fixed order.
-
-    A matrix product sums in an order that depends on the processor, and the merged weights must be bitwise the same
-    on every machine.
-    """
+    """Merge every adapter into its matrix, in place: W + s B A."""
     from peft.tuners.lora import LoraLayer
 
     for name, module in list(lm.named_modules()):
         if isinstance(module, LoraLayer):
             layer: Any = module
-            weight = layer.get_base_layer().weight.data  # [E, D]
-            down, up = layer.lora_A[_ADAPTER].weight.data, layer.lora_B[_ADAPTER].weight.data  # [R, D], [E, R]
-            up = up * layer.scaling[_ADAPTER]
-            rows = max(1, _MERGED_AT_ONCE // weight.shape[1])
-            for first in range(0, len(weight), rows):
-                part = slice(first, first + rows)
-                delta = torch.zeros_like(weight[part])
-                for rank in range(len(down)):
-                    delta += up[part, rank : rank + 1] * down[rank]
-                weight[part] += delta
+            layer.merge()
             parent = lm.get_submodule(name.rpartition(".")[0])
             setattr(parent, name.rpartition(".")[2], layer.get_base_layer())
     return lm

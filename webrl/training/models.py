@@ -27,7 +27,7 @@ from webrl.llm.loading import (
 )
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
-from webrl.training.layers.head import is_trimmed, logit_scale, take_targets, trim_last_layer
+from webrl.training.layers.head import logit_scale, take_targets, trim_last_layer
 from webrl.training.packing import Pack
 from webrl.training.ranks import is_main
 
@@ -151,20 +151,16 @@ class PackedCritic(_Packed):
 
 def hidden_states(lm: Any, row: Pack) -> Tensor:
     """[N, D] final hidden states of a packed row at the positions `layout.keep`."""
-    base = decoder_of(lm)
-    hidden: Tensor = base(
+    hidden: Tensor = decoder_of(lm)(
         input_ids=row.input_ids, position_ids=row.position_ids, layout=row.layout, use_cache=False
     ).last_hidden_state[0]
-    return hidden if is_trimmed(base) else hidden[row.layout.keep]
+    keep = row.layout.keep
+    return hidden if len(hidden) == len(keep) else hidden[keep]  # a trimmed last layer gives these alone
 
 
 @spent_on("model files")
 def load_actor(
-    folder: str | Path,
-    dtype: torch.dtype = torch.float32,
-    *,
-    skeleton: bool = False,
-    sees: bool = False,
+    folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False, sees: bool = False
 ) -> PackedActor:
     """A causal language model for packed rows, on the CPU (a LoRA folder: merged into its base).
 

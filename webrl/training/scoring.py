@@ -28,7 +28,6 @@ from webrl.training.critic import load_critic, states_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
-from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -117,11 +116,6 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     ]
 
 
-def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
-    """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
-    return state_values([Example(prompt, ()) for prompt in prompts], critic_dir, config)
-
-
 def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt with its picture, one pass, in the order given."""
     device = pick_device(config.models.device)
@@ -155,20 +149,12 @@ def run_rows(
     ranks, rank = world()
     lengths, budget = [len(item.ids) for item in items], row_budget(max_tokens, device)
     rows = plan_rows(lengths, budget, ranks, packs=model.packs)[rank]
-    with (
-        spent_on("scoring"),
-        row_threads(num_row_threads(model, device)) as over,
-        progress(len(rows), what, "rows", leave=False) as bar,
-    ):
-
-        def run(row: list[int]) -> list[Tensor]:
-            with torch.inference_mode():
-                results = score(pack([items[i] for i in row], device)) if row else []
+    own: dict[int, Tensor] = {}
+    with spent_on("scoring"), progress(len(rows), what, "rows", leave=False) as bar, torch.inference_mode():
+        for row in rows:
+            if row:
+                own.update(zip(row, score(pack([items[i] for i in row], device)), strict=True))
             bar.update()
-            return results
-
-        parts = over(run, rows)
-    own = {i: result for row, part in zip(rows, parts, strict=True) for i, result in zip(row, part, strict=True)}
     results = {i: result for part in gather(own) for i, result in part.items()}
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:

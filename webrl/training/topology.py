@@ -76,11 +76,6 @@ class Topology:
     source: str
     """Whose variables decided."""
 
-    @property
-    def is_single_process(self) -> bool:
-        """True if nothing needs to be launched."""
-        return self.max_nodes == 1 and self.processes_per_node == 1
-
 
 def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
     """The job's shape.
@@ -98,8 +93,12 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
         if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
             raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")
         return Topology(1, 1, 0, "127.0.0.1", DEFAULT_PORT, max(num_gpus, 1), "this machine")
-    if way.source == "Slurm":
-        env = _slurm(env)
+    if way.source == "Slurm":  # one name for each variable, the node list's first host, and a port of the job's own
+        nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
+        addr = env.get("MASTER_ADDR") or (nodelist and first_host(nodelist))
+        job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
+        given = {"SLURM_NNODES": env.get("SLURM_JOB_NUM_NODES"), "MASTER_PORT": str(20000 + job % 20000)}
+        env = {name: value for name, value in (given | env | {"SLURM_JOB_NODELIST": addr}).items() if value}
     low, _, high = env.get(way.nodes, "1").partition(":")
     count = env.get(way.processes, "auto")
     topology = Topology(
@@ -126,16 +125,6 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
     if problem:
         raise UsageError(f"{topology.source}: {problem}")
     return topology
-
-
-def _slurm(env: dict[str, str]) -> dict[str, str]:
-    """Return Slurm's variables with one name each, the node list's first host, and a port of the job's own."""
-    nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
-    addr = env.get("MASTER_ADDR") or (nodelist and first_host(nodelist))
-    job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
-    given = {"SLURM_NNODES": env.get("SLURM_JOB_NUM_NODES"), "MASTER_PORT": str(20000 + job % 20000)} | env
-    given["SLURM_JOB_NODELIST"] = addr
-    return {name: value for name, value in given.items() if value}
 
 
 def first_host(nodelist: str) -> str:

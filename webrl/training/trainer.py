@@ -37,7 +37,6 @@ from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.ranks import gather
 from webrl.training.scoring import row_budget
-from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
 
@@ -120,18 +119,17 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
         engine = open_engine(job.model, config, device)
     checkpoints = Checkpoints(out, run_digest(config, seed, job.items))
     batches = [] if is_idle else plan_batches(job, config, seed)
-    with row_threads(engine.num_threads) as over:
-        loop = _Loop(job, config, engine, device, len(batches), out, over)
-        if job.trust:
-            job.trust.num_steps = len(batches)
-            loop.before = loop.score(job.trust.items)
-            job.trust.keep(engine.full_state(), 0)
-        first = checkpoints.restore(engine)
-        if first and job.trust:  # a state is written after a check that was passed
-            job.trust.keep(engine.full_state(), first)
-        log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
-        with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
-            _run(loop, batches, first, checkpoints, log, bar)
+    loop = _Loop(job, config, engine, device, len(batches), out)
+    if job.trust:
+        job.trust.num_steps = len(batches)
+        loop.before = loop.score(job.trust.items)
+        job.trust.keep(engine.full_state(), 0)
+    first = checkpoints.restore(engine)
+    if first and job.trust:  # a state is written after a check that was passed
+        job.trust.keep(engine.full_state(), first)
+    log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
+    with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
+        _run(loop, batches, first, checkpoints, log, bar)
     if job.trust and job.trust.retries:
         engine.close()
         if engine.is_main:
@@ -243,11 +241,8 @@ def _run(
 class _Loop:
     """The state that the steps of one run share."""
 
-    def __init__(
-        self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path, over: Map
-    ) -> None:
+    def __init__(self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
-        self.over = over
         self.before: dict[int, Tensor] = {}
         """Log-probabilities of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
@@ -262,14 +257,30 @@ class _Loop:
             NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
         """
         started = time.perf_counter()
-        results = self._side_by_side(batch) if self.engine.num_threads > 1 else self._rows(batch)
+        active = [i for i in batch.samples if self.job.active[i]]
+        lengths = [len(self.job.items[i].ids) for i in active]
+        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
+        own_rows = shares[self.engine.rank]
+        # a rank without a row of its own passes the shortest sample at weight zero: all take part in every exchange
+        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
+        results: Results = []
+        for number, row in enumerate(own_rows):
+            indices = [active[i] for i in row]
+            with self.engine.micro_batch(is_last=number == len(own_rows) - 1), memory_errors(self.config):
+                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
+                self.engine.backward(loss)
+            results.append((indices, values))
         # what is logged is on its way before the update, so that neither waits for the other
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
         num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
         sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
         sums = self.engine.reduce_sums(sums)
-        on_host, histograms = receive(torch.stack(list(sums.values()))), self._histograms(results)
+        on_host = receive(torch.stack(list(sums.values())))
+        rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
+        # picking by a list makes a GPU wait for the host: not where all are wanted
+        chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
+        histograms = {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
@@ -282,10 +293,9 @@ class _Loop:
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         seconds = time.perf_counter() - started
-        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
-        speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
-        own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
-        parts = gather(own) if own else []
+        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
+        own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
+        parts = gather(own_values) if own_values else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
         return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
@@ -310,7 +320,7 @@ class _Loop:
         assert trust is not None
         with spent_on("trust region"):
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
-            for i, after in sorted(self.score(trust.items).items()):  # in one order, whichever thread was first
+            for i, after in sorted(self.score(trust.items).items()):
                 ratio = after - self.before[i]
                 sums["kl"] += ratio.exp() - 1 - ratio
                 sums["drop"] -= ratio * trust.is_success[i]
@@ -321,72 +331,18 @@ class _Loop:
 
     def score(self, items: Sequence[Item]) -> dict[int, Tensor]:
         """Return the log-probability of each item's targets, of the items that this rank computes."""
-        lengths, threads = [len(item.ids) for item in items], self.engine.num_threads
-        shares = plan_rows(lengths, self.budget, max(self.engine.num_ranks, threads), packs=self.job.model.packs)
+        lengths = [len(item.ids) for item in items]
+        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
         scored: dict[int, Tensor] = {}
-
-        def work(rows: list[list[int]]) -> None:
-            with torch.no_grad():
-                for row in rows:
-                    packed = pack([items[i] for i in row or [0]], self.device)
-                    logprobs = self.engine.model(row=packed)
-                    sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
-                    scored.update(zip(row, sums.double(), strict=False))
-
         self.engine.model.eval()
-        if threads > 1:
-            self.over(work, [list(filter(None, rows)) for rows in shares])
-        else:
-            work(shares[self.engine.rank])
+        with torch.no_grad():
+            for row in shares[self.engine.rank]:
+                packed = pack([items[i] for i in row or [0]], self.device)
+                logprobs = self.engine.model(row=packed)
+                sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
+                scored.update(zip(row, sums.double(), strict=False))
         self.engine.model.train()
         return scored
-
-    def _rows(self, batch: Batch) -> Results:
-        """Accumulate the gradient of this rank's rows, one after the other.
-
-        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
-        exchange.
-        """
-        active, shares = self._plan(batch, self.engine.num_ranks, self.budget)
-        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
-        rows = shares[self.engine.rank]
-        results: Results = []
-        for number, row in enumerate(rows):
-            indices = [active[i] for i in row]
-            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
-                self.engine.backward(loss)
-            results.append((indices, values))
-        return results
-
-    def _side_by_side(self, batch: Batch) -> Results:
-        """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
-        active, shares = self._plan(batch, self.engine.num_threads, min(self.budget, ROW_TOKENS))
-        if not active:
-            return self._rows(batch)
-
-        def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
-            results: Results = []
-            total = None
-            for row in filter(None, rows):
-                indices = [active[i] for i in row]
-                with memory_errors(self.config):
-                    loss, values = self._forward(indices, batch, counts=True)
-                    total = add_gradients(total, self.engine.gradients(loss))
-                results.append((indices, values))
-            return results, total
-
-        parts = self.over(work, shares)
-        for _, gradients in parts:
-            if gradients:
-                self.engine.take(gradients)
-        return [result for results, _ in parts for result in results]
-
-    def _plan(self, batch: Batch, num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
-        """(samples with a loss, [share][row][position among them])."""
-        active = [i for i in batch.samples if self.job.active[i]]
-        lengths = [len(self.job.items[i].ids) for i in active]
-        return active, plan_rows(lengths, budget, num_shares, packs=self.job.model.packs)
 
     def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's loss, and its samples' metrics."""
@@ -401,13 +357,6 @@ class _Loop:
             losses = losses * send(weights, self.device)
         values = {"loss": losses.detach(), **result.metrics}
         return losses.sum() * (share / len(batch.own)), {key: value * share for key, value in values.items()}
-
-    def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
-        """Begin to copy the sample-by-sample metrics of this rank's rows to the host."""
-        rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
-        # picking by a list makes a GPU wait for the host: not where all are wanted
-        chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
-        return {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the run."""

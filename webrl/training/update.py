@@ -18,13 +18,13 @@ from torch import Tensor
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import mark_folder, pick_device
-from webrl.llm.pictures import Example
+from webrl.llm.pictures import Example, Picture
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic import critic_loss_function, load_critic, state_of
+from webrl.training.critic import critic_loss_function, load_critic
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
-from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
+from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective
 from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
@@ -71,7 +71,7 @@ def train_critic(
     model, save = open_start(
         load, init_dir, tokenizer, config.critic, sees=sees, seed=seed, prompt=config.models.prompt
     )
-    states = [state_of(record, config.run_dir) for record in samples]
+    states = [Example(r.prompt_ids, (), Picture.of(r, config.run_dir)) for r in samples]
     items = cut_items(states, context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],
@@ -146,7 +146,7 @@ def actor_job(
         save: as in `Job`.
         examples: one a sample, for a model that sees; None: the samples' own tokens.
     """
-    objective = get_objective(config.objective)
+    objective = OBJECTIVES[config.objective]
     advantages = objective.advantages(samples, config)
     chosen = list(range(len(samples)))
     if objective.batches_active:
@@ -204,7 +204,7 @@ def train_sft(
     sees = {Example(*e).picture is not None for e in (*examples, *heldout)}
     if len(sees) > 1:
         raise DataError(f"{name}: some examples have a screenshot and some have none; nothing is trained blind")
-    objective, config = get_objective("sft"), ActorConfig()
+    objective, config = OBJECTIVES["sft"], ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
     model, save = open_start(load_actor, init_dir, tokenizer, optim, sees=sees == {True}, seed=seed, prompt=prompt)
@@ -244,13 +244,10 @@ def policy_loss_function(
     Args:
         demonstrations: samples after the others, which have the SFT loss instead.
 
-    With `actor.success_guard` λ, each step that trains and has A ≥ 0 adds λ max(0, log π_{k-1}(a|s) − log π(a|s))
-    (arXiv 2512.04220).
-
     Raises:
         TrainingError: reference log-probs are needed and missing.
     """
-    if objective.needs_reference or config.success_guard:
+    if objective.needs_reference:
         missing = next((r for r in samples if r.ref_logprobs is None), None)
         if missing:
             raise TrainingError(f"step {missing.step_id!r} has no reference log-probs; run score_actions first")
@@ -259,7 +256,7 @@ def policy_loss_function(
     reference = [torch.tensor(r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
     old = [torch.tensor(r.logprobs or r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
     advantage = torch.tensor([*advantages, *(0.0 for _ in demonstrations)])
-    sft = get_objective("sft")
+    sft = OBJECTIVES["sft"]
 
     def loss(logprobs: Tensor, row: Pack, indices: list[int]) -> LossOutput:
         device = logprobs.device
@@ -288,12 +285,8 @@ def policy_loss_function(
 
 
 def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) -> LossOutput:
-    """Compute the objective's loss and success guard, and the [B] metrics that every objective logs."""
+    """Compute the objective's loss, and the [B] metrics that every objective logs."""
     result = objective.loss(batch, config)
-    losses = result.loss
-    if config.success_guard:
-        lost = batch.sum_tokens(batch.ref_logprobs - batch.logprobs).clamp(min=0)
-        losses = losses + config.success_guard * lost * (batch.advantage >= 0)
     with torch.no_grad():
         ratio = batch.ref_logprobs - batch.logprobs  # [N] log(π_ref/π)
         mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
@@ -305,7 +298,7 @@ def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) ->
             "perplexity": (-mean).exp(),
             "advantage": batch.advantage,
         }
-    return LossOutput(losses, {**common, **result.metrics})
+    return LossOutput(result.loss, {**common, **result.metrics})
 
 
 def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:

@@ -57,13 +57,7 @@ class LocalModel:
     """
 
     def __init__(
-        self,
-        name: str,
-        engine: EngineConfig,
-        models: ModelsConfig,
-        *,
-        eyes: Eyes | None = None,
-        module: Any = None,
+        self, name: str, engine: EngineConfig, models: ModelsConfig, *, eyes: Eyes | None = None, module: Any = None
     ) -> None:
         """Load tokenizer and weights.
 

@@ -96,12 +96,7 @@ def gpu_groups(engine: EngineConfig) -> list[list[str]]:
 
 
 def server_command(
-    python: str,
-    weights: Weights,
-    engine: EngineConfig,
-    models: ModelsConfig,
-    port: int,
-    on_gpu: bool,
+    python: str, weights: Weights, engine: EngineConfig, models: ModelsConfig, port: int, on_gpu: bool
 ) -> list[str]:
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]

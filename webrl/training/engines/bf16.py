@@ -47,27 +47,16 @@ class Bucket:
         """Views of a tensor of the master's size, one a weight."""
         return list(_unflatten_dense_tensors(whole.view(-1), self.weights))
 
-    def zeros(self) -> Tensor:
-        """A gradient of nothing."""
-        return self._room().zero_()
-
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add to the master's gradient, or begin it; one of each weight, None is zero."""
-        is_first = self.master.grad is None
-        if is_first:
-            self.master.grad = self._room()
-        total = self.master.grad
-        assert total is not None
         whole = [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, gradients, strict=True)]
-        if is_first:
-            torch._foreach_copy_(self.parts(total), whole)
-        else:
-            total.view(-1).add_(_flatten_dense_tensors(whole))
-
-    def _room(self) -> Tensor:
+        if self.master.grad is not None:
+            self.master.grad.view(-1).add_(_flatten_dense_tensors(whole))
+            return
         if self.room is None:
             self.room = torch.empty_like(self.master, requires_grad=False)
-        return self.room
+        torch._foreach_copy_(self.parts(self.room), whole)
+        self.master.grad = self.room
 
 
 def make_buckets(weights: dict[str, nn.Parameter], exact: dict[str, Tensor], device: torch.device) -> list[Bucket]:
@@ -144,7 +133,7 @@ class Bf16Engine(Engine):
         if self.num_ranks > 1:
             for bucket in self.buckets:
                 if bucket.master.grad is None:  # experts that no token of this rank went to
-                    bucket.master.grad = bucket.zeros()
+                    bucket.add([None] * len(bucket.weights))
             pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
             for work in pending:
                 work.wait()

@@ -22,7 +22,6 @@ from webrl.config import OptimConfig
 from webrl.config.resources import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
-from webrl.training.threads import Gradients, add_gradients, num_row_threads
 
 
 class Engine:
@@ -90,25 +89,6 @@ class Engine:
         """
         self.accelerator.backward(loss * self.num_ranks)
 
-    @property
-    def num_threads(self) -> int:
-        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
-        is_plain = type(self) is Engine and self.num_ranks == 1
-        return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
-
-    def gradients(self, loss: Tensor) -> Gradients:
-        """Return what `backward` would add; callable from any thread."""
-        return list(
-            torch.autograd.grad(loss, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
-        )
-
-    def take(self, gradients: Gradients) -> None:
-        """Add to the accumulated gradient."""
-        trained = [p for p in self.module.parameters() if p.requires_grad]
-        sums = add_gradients([p.grad for p in trained], gradients)
-        for parameter, total in zip(trained, sums, strict=True):
-            parameter.grad = total
-
     def step(self, rate: float, loss: Tensor | None = None) -> float:
         """Clip, update, clear; return the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or
         loss leaves the weights alone; the trainer then ends the run without saving them.
@@ -120,7 +100,7 @@ class Engine:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         norm = self.clip()
-        if math.isfinite(norm) and is_finite(loss):
+        if math.isfinite(norm) and (loss is None or loss.isfinite()):
             self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
@@ -158,11 +138,6 @@ class Engine:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.accelerator.wait_for_everyone()
-
-
-def is_finite(loss: Tensor | None) -> bool:
-    """Return whether a batch's loss, if given, is finite; waits for it."""
-    return loss is None or bool(loss.isfinite())
 
 
 def forget_accelerator() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from webrl.config import OptimConfig
 from webrl.config.extras import require
 from webrl.runs.machine import free_port
-from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, make_optimizer
+from webrl.training.engines.ddp import Engine, forget_accelerator, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class DeepSpeedEngine(Engine):
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:
         """The engine clips, updates and clears in one call, so a non-finite norm is known after the update only."""
-        if not is_finite(loss):
+        if loss is not None and not loss.isfinite():
             return math.nan
         for group in self.model.optimizer.param_groups:
             group["lr"] = rate

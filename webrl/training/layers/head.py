@@ -146,13 +146,6 @@ def trim_last_layer(base_model: Any) -> None:
         return
     if type(layers[-1]).__name__ in PLAIN_LAYERS:
         layers[-1].forward = MethodType(_trimmed, layers[-1])
-        layers[-1].is_trimmed = True
-
-
-def is_trimmed(base_model: Any) -> bool:
-    """True if `trim_last_layer` took hold."""
-    layers = getattr(base_model, "layers", None)
-    return layers is not None and len(layers) > 0 and hasattr(layers[-1], "is_trimmed")
 
 
 def _trimmed(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Collection, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
@@ -13,6 +15,8 @@ from packaging.specifiers import SpecifierSet
 from webrl.config import OptimConfig, RunConfig, plugins
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing
+
+logger = logging.getLogger(__name__)
 
 _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
@@ -79,6 +83,13 @@ def openenv_conflict() -> str | None:
         f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
         "pip uninstall -y openenv openenv-core, then pip install openenv"
     )
+
+
+@cache
+def warn_of_openenv_conflict() -> None:
+    """Log `openenv_conflict`, once in a process, where OpenEnv is spoken."""
+    if conflict := openenv_conflict():
+        logger.warning("%s", conflict)
 
 
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:

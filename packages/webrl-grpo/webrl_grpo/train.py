@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.config.extras import openenv_conflict, require
+from webrl.config.extras import require, warn_of_openenv_conflict
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
 from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError, read_answer
+from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
@@ -79,13 +80,13 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     Raises:
         UsageError: a task, a model or an option that cannot be trained with.
         ExtraMissing: a package that an option needs.
+        BrowserMissing: no Chromium, and no server named.
         ModelError: an unusable model.
     """
     from webrl.llm.loading import load_tokenizer
 
     require("grpo", "webrl grpo")
-    if conflict := openenv_conflict():
-        logger.warning("%s", conflict)
+    warn_of_openenv_conflict()
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
@@ -128,6 +129,8 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and settings.max_seq_length > limit:
         raise UsageError(f"max_seq_length {settings.max_seq_length}: model {name!r} has {limit} positions")
+    if not settings.browsergym_url:
+        find_chromium()
     return settings
 
 

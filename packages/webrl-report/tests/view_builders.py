@@ -1,6 +1,5 @@
 """Small run folders for the viewer's tests, and `webrl view` as users start it."""
 
-import contextlib
 import dataclasses
 
 import httpx
@@ -70,8 +69,6 @@ def viewer(*runs, stderr=None):
     return served(command, r"open (http://127\.0\.0\.1:\d+/[\w-]+/)\n", stderr=stderr)
 
 
-@contextlib.contextmanager
 def admitted(url):
     """A client that knows the token, as a browser does."""
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as client:
-        yield client
+    return httpx.Client(base_url=url, follow_redirects=True, timeout=30)

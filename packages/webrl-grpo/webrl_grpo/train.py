@@ -19,7 +19,7 @@ from webrl.config.extras import require, warn_of_openenv_conflict
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
-from webrl.llm.loading import base_of, config_of, save_merged
+from webrl.llm.loading import base_of, config_of, load_tokenizer, save_merged
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.sites import site_name
@@ -83,8 +83,6 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         BrowserMissing: no Chromium, and no server named.
         ModelError: an unusable model.
     """
-    from webrl.llm.loading import load_tokenizer
-
     require("grpo", "webrl grpo")
     warn_of_openenv_conflict()
     for tracker in settings.trackers:
@@ -205,7 +203,6 @@ def _make_trainer(
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
 
-    from webrl.llm.loading import load_tokenizer
     from webrl_grpo.sampler import lora_config
     from webrl_grpo.trl_trainer import AheadTrainer, EpisodeTrainer
 

@@ -102,7 +102,7 @@ def small(folder: Path) -> list[str]:
 
 
 @pytest.mark.grpo
-def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
+def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, monkeypatch):
     folder = save_tiny_model(tmp_path / "model")
     for option, said in {
         "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'",
@@ -115,6 +115,9 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
         f"--resume-from-checkpoint {tmp_path}": "not a checkpoint-N folder",
     }.items():
         assert said in refused(capsys, *small(folder), *option.split())
+    monkeypatch.setenv("WEBRL_CHROMIUM", "nowhere/chromium")
+    assert cli.main(["grpo", *small(folder)]) == 1
+    assert "WEBRL_CHROMIUM=nowhere/chromium: no executable there" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

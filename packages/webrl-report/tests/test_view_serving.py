@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 from lxml import html
-from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, with_screenshot, write
+from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, write
 
 from webrl.cli import main
 from webrl.types import Status
@@ -31,7 +31,7 @@ def run(tmp_path_factory):
             trajectory("p02-huge", phase=2, page="x" * 300_000 + "\x1b]0;title\x07" + "y" * 300_000),
             trajectory("p02-long" * 9000, phase=2, instruction="z" * 900_000, message="m" * 900_000,
                        status=Status.AGENT_DONE, actions=("noop() " + "#" * 50_000,) * 1000),
-            with_screenshot(trajectory("p02-seen", phase=2), "seen.png"),
+            trajectory("p02-seen", phase=2, screenshot="seen.png"),
         ],
     )  # fmt: skip
     with (folder / "phase_02" / "trajectories.jsonl").open("ab") as file:

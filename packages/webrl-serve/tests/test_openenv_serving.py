@@ -13,10 +13,10 @@ import time
 import httpx
 import numpy as np
 import pytest
+from grpo_builders import with_server
 from openenv_builders import client
 from PIL import Image
 from rollouts_builders import bid_of, in_browser, miniwob
-from websockets.asyncio.server import serve as serve_websockets
 from websockets.sync.client import connect
 
 from webrl.cli import main
@@ -368,25 +368,18 @@ def test_places_go_to_those_who_wait_in_turn_and_an_idle_session_keeps_its_own_u
 def public_answer(screenshot, page="click-test"):
     observed = {"text": "", "url": f"http://127.0.0.1:8888/miniwob/{page}.html", "goal": "Click", "axtree_txt": "x"}
     data = {"observation": observed | {"screenshot": screenshot}, "reward": 0.0, "done": False}
-    return json.dumps({"type": "observation", "data": data})
+    return {"type": "observation", "data": data}
 
 
 def ask_public_server(answer, **settings):
     """The first page of click-test from a server that answers so."""
 
-    async def handler(connection):
-        async for message in connection:
-            state = json.dumps({"type": "state", "data": {}})
-            await connection.send(state if json.loads(message)["type"] == "state" else answer)
+    async def play(url):
+        config = RolloutConfig(env="openenv", urls=(url,), num_workers=1, envs_per_worker=1, **settings)
+        async with RemotePool(config) as pool, pool.env() as env:
+            return await env.reset(miniwob("click-test"))
 
-    async def play():
-        async with serve_websockets(handler, "127.0.0.1", 0) as listening:
-            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-            config = RolloutConfig(env="openenv", urls=(url,), num_workers=1, envs_per_worker=1, **settings)
-            async with RemotePool(config) as pool, pool.env() as env:
-                return await env.reset(miniwob("click-test"))
-
-    return asyncio.run(play())
+    return with_server(lambda url: asyncio.run(play(url)), answer)
 
 
 def test_openenvs_own_server_can_be_played_on_with_and_without_its_lists():

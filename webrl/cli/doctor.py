@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -211,9 +212,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "tasks": check_tasks,
     "torch": check_torch,
     "gpu": check_gpu,
-    "deepspeed": lambda: check_extra("deepspeed"),
-    "vllm": lambda: check_extra("vllm"),
-    "ray": lambda: check_extra("ray"),
+    **{name: partial(check_extra, name) for name in ("deepspeed", "vllm", "ray")},
     "openenv": check_openenv,
     "memory": check_memory,
     "disk": check_disk,

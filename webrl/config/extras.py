@@ -30,10 +30,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),
-    "vllm": (
-        "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",
-        ("vllm",),
-    ),
+    "vllm": ("pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it", ("vllm",)),
     "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
     "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),

@@ -46,6 +46,8 @@ PATIENCE_S = 30.0
 """Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
 _MAX_MESSAGE_BYTES = 1 << 30
+_SETTINGS = ("screenshots", "viewport", "observation", "dialect", "settle_cap_s", "step_timeout_s")
+"""Of the config, under the same name in a reset."""
 
 
 class RemoteEnv:
@@ -122,12 +124,7 @@ class RemoteEnv:
             "instruction": task.instruction,
             "start_url": task.start_url,
             "allowed_hosts": [*task.extra.get("allowed_hosts", ()), *config.allowed_hosts],
-            "screenshots": config.screenshots,
-            "viewport": config.viewport,
-            "observation": config.observation,
-            "dialect": config.dialect,
-            "settle_cap_s": config.settle_cap_s,
-            "step_timeout_s": config.step_timeout_s,
+            **{name: getattr(config, name) for name in _SETTINGS},
             "details": True,
         }
         data = {name: value for name, value in options.items() if value is not None}

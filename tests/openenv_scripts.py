@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from functools import partial
 from typing import Any
 
 
@@ -174,11 +175,6 @@ def rollout_func(url: str, make: Any = browsergym_client) -> list[dict[str, Any]
     return [*seen, {"task": state.task_name, "steps": state.step_count, "reward": state.cum_reward}]
 
 
-def cookbook(url: str) -> list[dict[str, Any]]:
-    """The same calls with the client of the cookbook's lock file, which speaks HTTP."""
-    return rollout_func(url, http_client)
-
-
 def synchronous(url: str) -> list[dict[str, Any]]:
     """`with BrowserGymEnv(…).sync() as env`, as OpenEnv's documentation has it since 0.2.2."""
     env_type, action_type = browsergym_client()
@@ -221,11 +217,6 @@ def shop(url: str, make: Any = browsergym_client) -> list[dict[str, Any]]:
     return seen
 
 
-def shop_over_http(url: str) -> list[dict[str, Any]]:
-    """The first of the two with the client of the cookbook's lock file, whose reset names no task."""
-    return shop(url, http_client)
-
-
 def validate(url: str) -> list[dict[str, Any]]:
     """`openenv validate --url`: what it finds."""
     from openenv.cli._validation import validate_running_environment
@@ -234,11 +225,10 @@ def validate(url: str) -> list[dict[str, Any]]:
     return [{"mode": found["mode"], "failed": [one["id"] for one in found["criteria"] if not one["passed"]]}]
 
 
-SCRIPTS = (
-    *(environment_factory, text_only, rollout_func, cookbook, synchronous, asynchronous),
-    *(shop, shop_over_http, validate),
-)
+functions = (environment_factory, text_only, rollout_func, synchronous, asynchronous, shop, validate)
+SCRIPTS = {function.__name__: function for function in functions}
+# With the client of the cookbook's lock file, which speaks HTTP, and whose reset names no task.
+SCRIPTS |= {"cookbook": partial(rollout_func, make=http_client), "shop_over_http": partial(shop, make=http_client)}
 
 if __name__ == "__main__":
-    script = {function.__name__: function for function in SCRIPTS}[sys.argv[1]]
-    print(json.dumps(script(sys.argv[2])))
+    print(json.dumps(SCRIPTS[sys.argv[1]](sys.argv[2])))

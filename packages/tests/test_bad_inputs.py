@@ -22,7 +22,7 @@ HEAVY = (
     "--init",
 )
 OF_COMMANDS = (
-    *(f"webrl {name} " for name in ("run", "doctor", "arena", "init-site", "push", "study", "grpo")),
+    *(f"webrl {name} " for name in ("run", "doctor", "arena", "init-site", "push", "study", "grpo", "view", "report")),
     *(f"python scripts/{name}" for name in ("convert", "generate")),
 )
 # What needs no torch and no other process.
@@ -47,6 +47,7 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     outcome = attempt(case, tmp_path / "run", "http://127.0.0.1:9", own_process=False)
     filled = case.filled_in(here=str(tmp_path / "run"), address="http://127.0.0.1:9", port="9")
     assert judge(filled, outcome) == [], outcome.stderr
+    assert len(outcome.error) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
 
 
 def test_the_table_says_value_place_and_fix_of_every_usage_error():

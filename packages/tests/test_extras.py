@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from webrl import cli
-from webrl.config import load_config
-from webrl.config.extras import EXTRAS, TESTED, check_extras, require
+from webrl.config import RolloutConfig, load_config
+from webrl.config.extras import EXTRAS, TESTED, check_extras, require, warn_of_openenv_conflict
 from webrl.errors import ExtraMissing
+from webrl_serve.openenv.client import RemotePool
 
 ROOT = Path(__file__).resolve().parents[2]
 DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))
@@ -134,14 +135,25 @@ def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
             assert f"{package}{versions}" in wanted
 
 
-def test_both_packages_of_the_module_openenv_are_named_with_the_fix(tmp_path: Path, monkeypatch) -> None:
+def test_both_packages_of_the_module_openenv_are_named_with_the_fix_wherever_openenv_is_spoken(
+    tmp_path: Path, monkeypatch, caplog, capsys
+) -> None:
     install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
     install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
-    from webrl_grpo.train import openenv_conflict
-
-    found = openenv_conflict() or ""
-    assert found.startswith("openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv")
-    assert found.endswith("pip uninstall -y openenv openenv-core, then pip install openenv")
+    found = "openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv, which is now a mixture of the two"
+    fix = "pip uninstall -y openenv openenv-core, then pip install openenv"
+    for speak in (
+        lambda: cli.main(["serve-env", "--dry-run"]),
+        lambda: RemotePool(RolloutConfig(env="openenv", urls=("http://127.0.0.1:9",))),
+        lambda: cli.main(["grpo", "--model-id", "./nowhere"]),
+    ):
+        warn_of_openenv_conflict.cache_clear()
+        caplog.clear()
+        speak()
+        assert f"{found}: {fix}" in capsys.readouterr().err + caplog.text
+    assert cli.main(["doctor", "openenv"]) == 0
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["warning", "openenv", found], ["fix:", *fix.split(maxsplit=1)]]
 
 
 def test_the_gymnasium_environments_ask_when_they_are_imported(monkeypatch) -> None:

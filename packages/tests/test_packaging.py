@@ -2,7 +2,9 @@
 
 import ast
 import functools
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -189,6 +191,25 @@ def test_the_wheel_of_a_companion_holds_all_its_files(companion, tmp_path):
     assert {str(path.relative_to(folder)) for path in ours} <= names
     assert not [name for name in names if name.startswith("tests/")]
     assert f"= {package.name}." in entry
+
+
+def test_openenvs_own_commands_pass_the_environments_folder_and_list_it_in_a_catalogue(tmp_path):
+    def openenv(*arguments):
+        command = [sys.executable, "-m", "openenv.cli", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    shutil.copytree(ROOT / "envs", tmp_path / "envs")
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, timeout=60)
+    assert "PASS  static.manifest" in openenv("validate", "envs/webrl", "--level", "static").stdout
+    source = ["--repository", ".", "--repository-uri", "https://github.com/ann/webrl.git", "--publisher", "ann.test"]
+    assert "1 records" in openenv("catalog", "build", *source, "--output", "catalog.json").stderr
+    (entry,) = json.loads((tmp_path / "catalog.json").read_text())["entries"]
+    assert (entry["data"]["name"], entry["data"]["license"]) == ("webrl", "Apache-2.0")
 
 
 def test_the_tiny_models_are_found_from_any_folder(tmp_path, monkeypatch):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Collection, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
@@ -13,6 +15,8 @@ from packaging.specifiers import SpecifierSet
 from webrl.config import OptimConfig, RunConfig, plugins
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing
+
+logger = logging.getLogger(__name__)
 
 _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
@@ -61,6 +65,25 @@ def require(name: str, wanted_by: str) -> None:
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
                 raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
+
+
+def openenv_conflict() -> str | None:
+    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
+    try:
+        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
+    except PackageNotFoundError:
+        return None
+    return (
+        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
+        "pip uninstall -y openenv openenv-core, then pip install openenv"
+    )
+
+
+@cache
+def warn_of_openenv_conflict() -> None:
+    """Log `openenv_conflict`, once in a process, where OpenEnv is spoken."""
+    if conflict := openenv_conflict():
+        logger.warning("%s", conflict)
 
 
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from llm_builders import save_tiny_model, score
 from processes import wait_until
 
 from webrl import cli
-from webrl.errors import ModelError, StageError, UsageError
+from webrl.errors import ModelError, StageError
 from webrl.llm.loading import load_causal_lm
 from webrl.types import Trajectory
 from webrl_grpo.settings import GrpoSettings, load_settings
@@ -30,21 +30,6 @@ AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
 
 def settings(**values) -> GrpoSettings:
     return load_settings(None, values)
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"temperature": 0.7}, "max_staleness 1 with temperature 0.7, top_p 1, top_k 0: the probabilities"),
-        ({"top_k": 50}, "max_staleness 1 with temperature 1, top_p 1, top_k 50"),
-        ({"top_p": 0.9}, "max_staleness 1 with temperature 1, top_p 0.9, top_k 0"),
-    ],
-)
-def test_what_cannot_be_played_ahead_is_refused_by_name(values, said):
-    settings(use_vllm=True, **values)
-    with pytest.raises(UsageError) as refused:
-        settings(max_staleness=1, **values)
-    assert said in str(refused.value)
 
 
 @pytest.mark.grpo

@@ -162,19 +162,16 @@ class Player:
         self._pool: Pool = None  # type: ignore[assignment]
 
     def __enter__(self) -> Self:
-        self._loop.__enter__()
         try:
             self._pool = self._loop.run(self._open.enter_async_context(open_pool(self._config.rollout)))
         except BaseException:
-            self._loop.__exit__(None, None, None)
+            self._loop.close()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        try:
+        with self._loop:
             self._loop.run(self._open.aclose())
-        finally:
-            self._loop.__exit__(None, None, None)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop that the episodes are played on."""

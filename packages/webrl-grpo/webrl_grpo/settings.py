@@ -266,16 +266,12 @@ class GrpoSettings(Section):
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,
                 "arena": {"folder": self.arena_folder, "score_steps": True},
-                "num_workers": self.num_workers,
-                "envs_per_worker": self.envs_per_worker,
+                **self.model_dump(include={"num_workers", "envs_per_worker", "viewport", "max_steps", "temperature"}),
                 "observation": "axtree" if self.observation == "none" else self.observation,
-                "viewport": self.viewport,
                 "screenshots": self.sees,
                 # Without text the model is shown the screenshot as it is (`check_room`).
                 "image_size": 0 if self.sees and self.observation == "none" else self.image_size,
                 "show_text": not (self.sees and self.observation == "none"),
-                "max_steps": self.max_steps,
-                "temperature": self.temperature,
                 "max_new_tokens": self.max_completion_length,
                 "engine": {
                     "kind": "vllm" if self.use_vllm else "transformers",

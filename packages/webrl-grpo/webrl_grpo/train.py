@@ -12,16 +12,16 @@ import os
 import random
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from webrl.config.extras import require
+from webrl.config.extras import require, warn_of_openenv_conflict
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
-from webrl.llm.loading import base_of, config_of, save_merged
+from webrl.llm.loading import base_of, config_of, load_tokenizer, save_merged
 from webrl.rollouts.actions import ActionError, read_answer
+from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
@@ -80,13 +80,11 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     Raises:
         UsageError: a task, a model or an option that cannot be trained with.
         ExtraMissing: a package that an option needs.
+        BrowserMissing: no Chromium, and no server named.
         ModelError: an unusable model.
     """
-    from webrl.llm.loading import load_tokenizer
-
     require("grpo", "webrl grpo")
-    if conflict := openenv_conflict():
-        logger.warning("%s", conflict)
+    warn_of_openenv_conflict()
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
@@ -129,6 +127,8 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and settings.max_seq_length > limit:
         raise UsageError(f"max_seq_length {settings.max_seq_length}: model {name!r} has {limit} positions")
+    if not settings.browsergym_url:
+        find_chromium()
     return settings
 
 
@@ -203,7 +203,6 @@ def _make_trainer(
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
 
-    from webrl.llm.loading import load_tokenizer
     from webrl_grpo.sampler import lora_config
     from webrl_grpo.trl_trainer import AheadTrainer, EpisodeTrainer
 
@@ -251,16 +250,4 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         save_steps=settings.save_interval or 1,
         disable_tqdm=True,
         dataloader_pin_memory=on_gpu,
-    )
-
-
-def openenv_conflict() -> str | None:
-    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
-    try:
-        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
-    except PackageNotFoundError:
-        return None
-    return (
-        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
-        "pip uninstall -y openenv openenv-core, then pip install openenv"
     )

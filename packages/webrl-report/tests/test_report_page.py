@@ -21,7 +21,6 @@ from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
 from webrl.config import validate_config
-from webrl.errors import UsageError
 from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
 from webrl.runs.store import write_records
@@ -191,23 +190,6 @@ def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
     section = success(read_run(run.path))
     assert section.figures[0].table.rows == [("held-out seeds", "0", "8/30 = 26.7 % [14.2, 44.4]")]
     assert section.lacks == "The evaluation of phase 1 has not finished, so far 10/30 = 33.3 % [19.2, 51.2]. "
-
-
-def test_folders_that_are_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "empty").mkdir()
-    assert cli.main(["report", str(tmp_path / "empty")]) == 2
-    assert (
-        f"webrl: '{tmp_path}/empty' is not a run folder: it has neither config.yaml nor phase_00"
-        in capsys.readouterr().err
-    )
-    assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "does not exist; name a run folder" in capsys.readouterr().err
-    run = build_run(tmp_path / "run", num_phases=1).path
-    with pytest.raises(UsageError, match="is a folder; name a file in it"):
-        write_report([run], run)
-    assert (run / "config.yaml").is_file()
-    with pytest.raises(UsageError, match="named twice"):
-        write_report([run, run / "."], tmp_path / "x.html")
 
 
 @pytest.mark.quick

@@ -1,8 +1,5 @@
 """Small run folders for the viewer's tests, and `webrl view` as users start it."""
 
-import contextlib
-import dataclasses
-
 import httpx
 import orjson
 from served import served
@@ -15,8 +12,9 @@ PAGE = "RootWebArea 'Test', focused\n\t[12] button 'Ok'\n\t[17] button 'Cancel'"
 
 
 def trajectory(name="p01-t1", *, phase=1, site="miniwob.click-button", reward=1.0, actions=("click('12')",), **more):
+    page, screenshot = more.pop("page", PAGE), more.pop("screenshot", "")
     steps = tuple(
-        Step(i, more.pop("page", PAGE), action, action, "", (1, 2, i), (5, 6), (-0.5, -0.25))
+        Step(i, page, action, action, "", (1, 2, i), (5, 6), (-0.5, -0.25), screenshot=screenshot)
         for i, action in enumerate(actions)
     )
     task = Task(task_id=more.pop("task_id", name.partition("-")[2]), site=site)
@@ -25,10 +23,6 @@ def trajectory(name="p01-t1", *, phase=1, site="miniwob.click-button", reward=1.
         trajectory_id=name, task=task, phase=phase, steps=steps, env_reward=reward, policy=f"actor{phase}",
         **(values | more),
     )  # fmt: skip
-
-
-def with_screenshot(made, name):
-    return dataclasses.replace(made, steps=tuple(dataclasses.replace(s, screenshot=name) for s in made.steps))
 
 
 def write(path, records, mode="wb"):
@@ -70,8 +64,6 @@ def viewer(*runs, stderr=None):
     return served(command, r"open (http://127\.0\.0\.1:\d+/[\w-]+/)\n", stderr=stderr)
 
 
-@contextlib.contextmanager
 def admitted(url):
     """A client that knows the token, as a browser does."""
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as client:
-        yield client
+    return httpx.Client(base_url=url, follow_redirects=True, timeout=30)

@@ -1,7 +1,5 @@
 """`webrl/…` ids of gymnasium: what BrowserGym's own environment says, ours says; what it cannot do, it refuses."""
 
-import functools
-import importlib.util
 import json
 import os
 import re
@@ -24,8 +22,10 @@ import webrl_serve.gym  # noqa: F401
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+import stock_browsergym as stock  # it makes no stock environment in this process
+
 ROOT = Path(__file__).resolve().parents[3]
-STOCK = ROOT / "benchmarks" / "stock_browsergym.py"
 PAGES = ["click-test", "click-checkboxes"]
 ACTIONS = [
     "I press it: ```click('13')```",
@@ -59,29 +59,16 @@ def address():
         yield url
 
 
-@functools.cache
-def stock():
-    """`benchmarks/stock_browsergym.py`; it makes no stock environment in this process."""
-    spec = importlib.util.spec_from_file_location("stock_browsergym", STOCK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def start_stock(pages: list[str], actions: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, STOCK, "digest", "--pages", ",".join(pages), "--seed", "3", "--actions", *actions]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 def make(page: str, **options):
-    return gymnasium.make(f"webrl/{stock().site_of(page)}", **stock().options_of(page) | options)
+    return gymnasium.make(f"webrl/{stock.site_of(page)}", **stock.options_of(page) | options)
 
 
 def assert_same(pages: list[str], actions: list[str]) -> list[list[dict]]:
     """Play the same with stock and with ours, compare every step; gives the digests."""
-    with start_stock(pages, actions) as stocks:  # which mostly waits
-        played = [json.loads(json.dumps(stock().digests(make(page).unwrapped, actions, seed=3))) for page in pages]
+    command = [sys.executable, stock.__file__, "digest", "--pages", ",".join(pages), "--seed", "3", "--actions"]
+    environment, pipe = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    with subprocess.Popen([*command, *actions], stdout=pipe, stderr=pipe, text=True, env=environment) as stocks:
+        played = [json.loads(json.dumps(stock.digests(make(page).unwrapped, actions, seed=3))) for page in pages]
         out, said = stocks.communicate()
     assert stocks.returncode == 0, said[-2000:]
     for page, line, found in zip(pages, out.splitlines(), played, strict=True):

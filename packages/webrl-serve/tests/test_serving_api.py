@@ -13,12 +13,11 @@ from served import served
 
 from webrl.cli import main
 from webrl.config import load_config
-from webrl.errors import UsageError
 from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
-from webrl.net import Access, listen
+from webrl.net import Access
 from webrl.types import Step
 from webrl_serve.model.app import Service, describe_answer, make_app, refuse
 
@@ -273,14 +272,10 @@ def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_re
     asyncio.run(locked(scope, never, drop))
 
 
-def test_other_machines_need_a_token_and_a_taken_port_is_refused_in_one_line(capsys, monkeypatch):
+def test_other_machines_need_a_token(capsys, monkeypatch):
     monkeypatch.delenv("WEBRL_MODEL_TOKEN", raising=False)
     assert main(["serve-model", ACTOR, "demo", "--host", "0.0.0.0"]) == 2
     assert "--host 0.0.0.0 lets other machines connect: set WEBRL_MODEL_TOKEN" in capsys.readouterr().err
-    with listen("127.0.0.1", 0) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listen("127.0.0.1", port)
 
 
 def test_a_model_without_a_chat_template_answers_no_chats_and_says_why(tmp_path):

@@ -137,7 +137,8 @@ def curriculum(run: RunFacts) -> Section:
 def funnel(phase: PhaseFacts) -> list[FunnelRow]:
     """Count from the phase's proposals (or its tasks, where it has none) to what was judged solved."""
     ways = statuses(phase)
-    attempted, solved, judged = sum(ways.values()), num_solved(phase), num_judged(phase)
+    attempted, judged = sum(ways.values()), num_judged(phase)
+    solved = sum(label.reward == 1 for label in phase.labels.values())
     start = max(len(phase.generated), len(phase.tasks), 1)
     found = []
     if phase.generated:
@@ -182,11 +183,6 @@ def statuses(phase: PhaseFacts) -> Counter[str]:
 def num_judged(phase: PhaseFacts) -> int:
     """Count labels that are judgements."""
     return sum(label.reward is not None for label in phase.labels.values())
-
-
-def num_solved(phase: PhaseFacts) -> int:
-    """Count labels that say solved."""
-    return sum(label.reward == 1 for label in phase.labels.values())
 
 
 def _reward(phase: PhaseFacts, attempt: Attempt) -> int | None:

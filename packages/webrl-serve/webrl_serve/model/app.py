@@ -60,6 +60,8 @@ _MAX_CONNECTIONS = 512
 """Further ones are closed."""
 _SEES = "the served model is a vision model, and every request needs a picture:"
 _TOO_LONG = "context_length_exceeded"
+_TOLD = {"observation", "image_size", "dialect", "max_steps", "max_repeats", "max_parse_failures"}
+"""Rollout settings that clients of `/v1/actions` need."""
 B = TypeVar("B", bound=RequestBody)
 
 
@@ -82,16 +84,11 @@ class Service:
         """Describe the model, in a list or by its name; `webrl` holds what clients of `/v1/actions` need."""
         config = self.config
         own = {
-            "observation": config.rollout.observation,
-            "image_size": config.rollout.image_size,
-            "dialect": config.rollout.dialect,
+            **config.rollout.model_dump(include=_TOLD),
             "prompt_format": config.models.prompt_format,
             "prompt": prompt_of(self.model.tokenizer, config.models.prompt),
             "max_prompt_tokens": config.models.max_prompt_tokens,
             "temperature": config.evaluate.temperature[0],
-            "max_steps": config.rollout.max_steps,
-            "max_repeats": config.rollout.max_repeats,
-            "max_parse_failures": config.rollout.max_parse_failures,
             "fingerprint": self.model.fingerprint,
         }
         card = {"id": self.alias, "object": "model", "created": self.created, "owned_by": "webrl"}

@@ -28,6 +28,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig
+from webrl.config.extras import warn_of_openenv_conflict
 from webrl.config.redaction import SecretUrl, redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.net import ENV_TOKEN, is_loopback
@@ -45,6 +46,8 @@ PATIENCE_S = 30.0
 """Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
 _MAX_MESSAGE_BYTES = 1 << 30
+_SETTINGS = ("screenshots", "viewport", "observation", "dialect", "settle_cap_s", "step_timeout_s")
+"""Of the config, under the same name in a reset."""
 
 
 class RemoteEnv:
@@ -121,12 +124,7 @@ class RemoteEnv:
             "instruction": task.instruction,
             "start_url": task.start_url,
             "allowed_hosts": [*task.extra.get("allowed_hosts", ()), *config.allowed_hosts],
-            "screenshots": config.screenshots,
-            "viewport": config.viewport,
-            "observation": config.observation,
-            "dialect": config.dialect,
-            "settle_cap_s": config.settle_cap_s,
-            "step_timeout_s": config.step_timeout_s,
+            **{name: getattr(config, name) for name in _SETTINGS},
             "details": True,
         }
         data = {name: value for name, value in options.items() if value is not None}
@@ -211,6 +209,7 @@ class RemotePool:
     def __init__(self, config: RolloutConfig) -> None:
         if not config.urls:
             raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+        warn_of_openenv_conflict()
         urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(url, config) for url in urls]
         # Open sessions first: a full server takes its time to refuse another one.

@@ -118,11 +118,10 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
             rollout = rollout.model_copy(update={"envs_per_worker": per_worker})
         rollout = find_suite(config.tasks.suite).with_step_rewards(rollout)
         async with open_pool(rollout) as pool:
-            benchmarks = tuple(dict.fromkeys(("miniwob", config.tasks.suite)))
             size = options.num_sessions or pool.size
-            hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed), config)
+            hub = Hub(pool, rollout, size, options, random.Random(config.seed), config)
             try:
-                first = task_of(options.default_site, 0, ResetOptions(), benchmarks)
+                first = task_of(options.default_site, 0, ResetOptions(), hub)
                 async with pool.env() as env:
                     await env.reset(first)
                     if not suite_of(first).is_stateless:

@@ -17,7 +17,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -88,12 +88,10 @@ class Hub:
     """Number of places."""
     options: ServerOptions = ServerOptions()
     """Options of the command line."""
-    benchmarks: tuple[str, ...] = ("miniwob",)
-    """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
     """Draws the seeds of resets that name none."""
     run: RunConfig = field(default_factory=RunConfig)
-    """Whose tasks the splits list."""
+    """Whose tasks the splits list, and whose suite a reset can name next to MiniWoB++."""
 
     def __post_init__(self) -> None:
         self._places = CapacityLimiter(self.size)
@@ -196,7 +194,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         if options.task_name:
             site = site_name(options.task_name, benchmark)
         seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-        task = task_of(site, seed, options, hub.benchmarks)
+        task = task_of(site, seed, options, hub)
 
     if isinstance(options.screenshots, bool):
         screenshots: Screenshots = "png" if options.screenshots else "none"
@@ -219,7 +217,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     return Start(task, settings, episode_config, screenshots, options.details)
 
 
-def task_of(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
+def task_of(site: str, seed: int, options: ResetOptions, hub: Hub) -> Task:
     """Return the task that a reset names. Raises DataError if there is none, or it is not served."""
     instruction, start_url = options.instruction, options.start_url
     task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
@@ -228,7 +226,7 @@ def task_of(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[st
         suite.open_site(task)
     elif suite.not_served:
         raise DataError(f"task {site!r}: {suite.not_served}")
-    elif suite.name not in benchmarks:
+    elif suite.name not in ("miniwob", hub.run.tasks.suite):
         raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite.name}")
     elif instruction or start_url:
         raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")

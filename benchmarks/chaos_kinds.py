@@ -6,7 +6,6 @@ against the uninterrupted run, record by record and weight by weight. The first 
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -48,13 +47,6 @@ class Shop:
     """Uninterrupted runs of other settings, by those; shared by all kinds."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while one is made."""
-    deadline: float = math.inf
-    """Monotonic time after which nothing more is killed: runs then play to their end."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether that time has come."""
-        return time.monotonic() > self.deadline
 
     def rng(self, kind: str) -> random.Random:
         """Moments and victims of one kind."""
@@ -71,7 +63,7 @@ class Shop:
 def run_loop(shop: Shop, kind: str, kills: int) -> Tally:
     """Kill whole runs `kills` times, as many runs as it takes."""
     tally, rng = Tally(kind), shop.rng(kind)
-    while tally.kills < kills and not shop.is_over and len(tally.failed) + len(tally.hung) < 5:
+    while tally.kills < kills and len(tally.failed) + len(tally.hung) < 5:
         folder = shop.folder(f"{kind}{tally.runs}")
         _run_once(shop, tally, folder, rng, min(kills - tally.kills, MAX_KILLS_A_RUN))
         if not tally.details():
@@ -82,7 +74,6 @@ def run_loop(shop: Shop, kind: str, kills: int) -> Tally:
 def _run_once(shop: Shop, tally: Tally, folder: Path, rng: random.Random, kills: int) -> None:
     audit, slack_s, lives = Audit(folder / "run"), 1.0, 0
     while True:
-        kills = 0 if shop.is_over else kills
         env = {"TMPDIR": str(folder / "tmp")} | _surroundings(tally.kind, folder, rng, done=kills <= 0)
         life = shop.lives.start(settings(folder), env=env, plain=not lives)
         lives += 1

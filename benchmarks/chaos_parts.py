@@ -103,7 +103,7 @@ def _run(shop: Shop, kind: str, kills: int, changes: dict[str, object], strike: 
     }  # fmt: skip
     options = common | changes
     reference = _undisturbed(shop, options) if exact else None
-    while tally.kills < kills and not shop.is_over and len(tally.failed) + len(tally.hung) < 3:
+    while tally.kills < kills and len(tally.failed) + len(tally.hung) < 3:
         folder = shop.folder(f"{kind}{tally.runs}")
         audit, before = Audit(folder / "run"), tally.kills
         argv = settings(folder, strict=False, **options)
@@ -152,7 +152,7 @@ def _play(
             tally.hung.append(f"{life.log}: {life.tail(3)}")
             life.kill()
             return None
-        if tally.kills < until and progress >= due and not shop.is_over:
+        if tally.kills < until and progress >= due:
             time.sleep(rng.uniform(0, 0.2))
             if strike(life):
                 tally.kills += 1

@@ -109,11 +109,11 @@ def _run(shop: Shop, kind: str, kills: int, changes: dict[str, object], strike: 
         argv = settings(folder, strict=False, **options)
         env = {"TMPDIR": str(folder / "tmp")}
         life = shop.lives.start(argv, env=env, plain=True)
-        code = _play(shop, life, audit, tally, rng, min(kills, before + KILLS_A_RUN), strike)
+        code = _play(life, audit, tally, rng, min(kills, before + KILLS_A_RUN), strike)
         while code == 1 and not exact and (struck := tally.kills) > before:
             # A server that is killed too often ends the command with an error: then the same command again.
             before, life = struck, shop.lives.start(argv, env=env)
-            code = _play(shop, life, audit, tally, rng, kills, strike)
+            code = _play(life, audit, tally, rng, kills, strike)
         if code:
             tally.failed.append(f"exit {code}, {life.log}: {life.tail(3)}")
         tally.close(audit, shop.lives, folder / "tmp", reference, strict=False)
@@ -137,9 +137,7 @@ def _undisturbed(shop: Shop, options: dict[str, object]) -> Path:
         return shop.others[key]
 
 
-def _play(
-    shop: Shop, life: Life, audit: Audit, tally: Tally, rng: random.Random, until: int, strike: Strike
-) -> int | None:
+def _play(life: Life, audit: Audit, tally: Tally, rng: random.Random, until: int, strike: Strike) -> int | None:
     """Strike until `tally.kills` is `until`, wait for the end; gives the exit code."""
     due = _next(audit, tally.kind, rng)
     seen, since = -1, time.monotonic()

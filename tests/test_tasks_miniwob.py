@@ -89,18 +89,6 @@ def test_chosen_sites_replace_the_default_ones() -> None:
     assert [t.site for t in seed_tasks(config, 0)] == [*config.train_sites, *config.train_sites, config.train_sites[0]]
 
 
-@pytest.mark.parametrize(
-    ("sites", "said"),
-    [
-        ({"train_sites": ("miniwob.click-buton",)}, r"'miniwob.click-buton'.*'miniwob.click-button'"),
-        ({"heldout_sites": ("miniwob.click-tab",)}, r"'miniwob.click-tab' is in both"),
-    ],
-)
-def test_an_unknown_page_is_named_with_the_nearest_and_none_is_both_trained_on_and_held_out(sites, said) -> None:
-    with pytest.raises(UsageError, match=said):
-        heldout_tasks(TasksConfig(**sites), 0)
-
-
 @pytest.mark.companion("webarena")
 def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
     pages = [{(t.site, page_seed(t.seed)) for t in seed_tasks(CONFIG, 0, phase)} for phase in (0, 1, 2)]

@@ -37,7 +37,6 @@ SHOP = seed_tasks(
     [
         (["tasks.suite=[miniwob,arena]"], ["['miniwob', 'arena']", "name of one suite"]),
         (["tasks.suite=moon"], ["'moon'", "'miniwob'", "'arena'"]),
-        (["tasks.suite=web", "tasks.source=fresh"], ["source=fresh", "tasks.suite=web has none"]),
         (["tasks.train_sites=[miniwob.click-dialog]"], ["'miniwob.click-dialog'", "heldout_sites"]),
     ],
 )

@@ -429,9 +429,6 @@ def test_failures_that_are_none_are_refused_by_name(content: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nosuch"], "webrl: no config 'nosuch'; shipped ones: study_ablations, study_demo"),
-        (["study_quick", "--parallel", "0"], "webrl: --parallel 0: at least one cell must run"),
-        (["study_quick", "--methods", "avr"], "no method 'avr'; it has: default, webrl, filtered_bc"),
         (["study_quick", "--phases", "0"], "num_phases = 0"),
         (["study_quick", "actor.objektive=awr"], "overrides: unknown key 'actor.objektive'"),
         (["study_quick", "actor"], "override 'overrides.actor' is not of the form key.subkey=value"),

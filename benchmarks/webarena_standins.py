@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "packages" / "webrl-webarena" / "tests"))
 
 from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
-from standins.play import evaluator_kinds, failures, lite_tasks, play  # noqa: E402
+from standins.play import evaluator_kinds, failures, lite_tasks, opened, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
 from webrl.cli.command import end_clearly  # noqa: E402
@@ -133,14 +133,8 @@ def compare(world: World, steps: int) -> dict[str, Any]:
 
 async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
     """Times of our environment; the log-in is minted before, as in any run after its first episode."""
-    from webrl.rollouts.browser import Browser
-    from webrl_webarena.env import SiteAccess, WebArenaEnv
-
-    config = world.config()
-    async with Browser() as browser:
-        access = SiteAccess(config.webarena)
-        env = WebArenaEnv(browser, config, access)
-        task = lite_tasks()[number]
+    async with opened(world.config()) as make:
+        env, task = make(), lite_tasks()[number]
         await env.reset(task)
         start = time.perf_counter()
         text = (await env.reset(task)).text
@@ -152,8 +146,6 @@ async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
             times["steps"].append(time.perf_counter() - start)
             assert not result.error, result.error
             text = result.observation.text
-        await env.close()
-        await access.close()
     return times
 
 

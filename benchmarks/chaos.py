@@ -31,7 +31,7 @@ from typing import Any
 
 from chaos_disk import build_shim
 from chaos_kinds import Shop, run_loop
-from chaos_lives import Lives, Zygote
+from chaos_lives import Lives
 from chaos_loop import settings
 from chaos_parts import run_parts, run_server, run_vllm
 from chaos_ranks import run_ranks
@@ -85,15 +85,15 @@ def kill_all(scratch: Path, args: argparse.Namespace) -> list[Tally]:
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(scratch / "pycache"))
     shim = build_shim(scratch)
     shares = {kind: KINDS[kind][1] for kind in args.kinds}
-    with Zygote(shim) as zygote, ThreadPoolExecutor(args.jobs) as threads:
-        reference = uninterrupted(Lives(zygote, scratch / "logs"), scratch)
+    with ThreadPoolExecutor(args.jobs) as threads:
+        reference = uninterrupted(Lives(shim, scratch / "logs"), scratch)
         shared: dict[str, Path] = {}
         lock = threading.Lock()
 
         def one(kind: str) -> Tally:
             kills = max(1, round(args.kills * shares[kind] / sum(shares.values())))
             began = time.monotonic()
-            with Lives(zygote, scratch / "logs" / kind) as lives:
+            with Lives(shim, scratch / "logs" / kind) as lives:
                 shop = Shop(lives, scratch, args.seed, reference, shared, lock)
                 lacking = shim is None and kind in DISK
                 tally = Tally(kind, skipped="no C compiler") if lacking else KINDS[kind][0](shop, kind, kills)
@@ -108,7 +108,7 @@ def uninterrupted(lives: Lives, scratch: Path) -> Path:
     folder = scratch / "reference"
     (folder / "tmp").mkdir(parents=True)
     began = time.monotonic()
-    life = lives.start(settings(folder), env={"TMPDIR": str(folder / "tmp")}, plain=True)
+    life = lives.start(settings(folder), env={"TMPDIR": str(folder / "tmp")})
     while life.poll() is None:
         time.sleep(0.1)
     if life.poll() != 0:

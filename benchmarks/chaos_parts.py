@@ -108,7 +108,7 @@ def _run(shop: Shop, kind: str, kills: int, changes: dict[str, object], strike: 
         audit, before = Audit(folder / "run"), tally.kills
         argv = settings(folder, strict=False, **options)
         env = {"TMPDIR": str(folder / "tmp")}
-        life = shop.lives.start(argv, env=env, plain=True)
+        life = shop.lives.start(argv, env=env)
         code = _play(life, audit, tally, rng, min(kills, before + KILLS_A_RUN), strike)
         while code == 1 and not exact and (struck := tally.kills) > before:
             # A server that is killed too often ends the command with an error: then the same command again.

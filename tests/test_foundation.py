@@ -27,7 +27,7 @@ from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
-from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
+from webrl.runs.store import read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
@@ -37,11 +37,6 @@ def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: floa
         index=0, observation="page", response="click('1')", action="click('1')", prompt_ids=(1, 2), logprobs=(-0.5,)
     )
     return Trajectory(name, task, "Click.", 1, (step,), "end", status, env_reward=reward)
-
-
-def test_records_come_back_from_json_as_they_went() -> None:
-    made = trajectory()
-    assert Trajectory.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 @dataclass(frozen=True)
@@ -77,16 +72,6 @@ def test_what_is_no_such_record_is_refused_by_field_and_value(
     with pytest.raises(DataError, match=rf"record\.json: {message}"):
         read_record(path, cls)
     assert Answer.from_json({"right": True, "sure": False}) == Answer(True, False)
-
-
-def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
-    path = tmp_path / "labels.jsonl"
-    write_records(path, [Label("a", 0.9, 1)])
-    with path.open("ab") as file:
-        file.write(b'{"trajectory_id": "b", "p_y')
-    with Appender(path) as appender:
-        appender.append(Label("c", 0.1, 0))
-    assert [label.trajectory_id for label in read_records(path, Label)] == ["a", "c"]
 
 
 def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_read(tmp_path: Path) -> None:

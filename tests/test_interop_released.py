@@ -72,6 +72,7 @@ def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
         (Evil(getattr, "x", "upper"), "getattr"),
         (Evil(torch.load, "x.pt"), "torch.serialization.load"),
         (np.arange(3), "_reconstruct"),
+        (Evil(collections.namedtuple, "x", "y"), "collections.namedtuple"),
         (Path("x"), "pathlib"),
     ],
 )

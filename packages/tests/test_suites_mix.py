@@ -36,7 +36,6 @@ SHOP = seed_tasks(
     ("overrides", "words"),
     [
         (["tasks.suite=[miniwob,arena]"], ["['miniwob', 'arena']", "name of one suite"]),
-        (["tasks.suite=moon"], ["'moon'", "'miniwob'", "'arena'"]),
         (["tasks.train_sites=[miniwob.click-dialog]"], ["'miniwob.click-dialog'", "heldout_sites"]),
     ],
 )

@@ -91,7 +91,7 @@ ARGUMENTS = (
     BadInput("bash scripts/one_gpu.sh --dry-run", 2, "JUDGE=maybe", "one_gpu", "yes nor no", variables={"JUDGE": "maybe"}),
     BadInput("bash scripts/one_gpu.sh demo web_example --dry-run", 2, "demo and web_example", "one_gpu", "one CONFIG"),
     BadInput("webrl train-orm --data nowhere.jsonl", 1, "nowhere.jsonl", "No such file", ""),
-    BadInput("webrl train-orm runs_dir=none", 2, "none/", "trajectories", "--data"),
+    BadInput("webrl train-orm runs_dir=none", 2, "none/demo", "no episodes", "--data"),
     BadInput(f"{_GEN} --num_tasks ten", 2, "'ten'", "--num_tasks", "invalid int"),
     BadInput(f"{_GEN} --num_tasks=-3 --dry-run", 2, "-3", "generate.num_tasks", "greater than or equal to 0"),
     BadInput(f"{_GEN} --seed_num 0 --dry-run", 2, "0", "generate.num_seeds", "greater than or equal to 1"),

@@ -80,7 +80,6 @@ def test_help_imports_neither_torch_nor_playwright():
     ("arguments", "said"),
     [
         (["run", "own.yaml", "replay.perplexity_low=9"], "own.yaml and the command line: replay: perplexity_low"),
-        (["label", "--run", "nowhere"], "'nowhere' is not a run folder"),
     ],
 )
 def test_usage_errors_are_one_message_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
@@ -102,7 +101,6 @@ def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which command"),
         (["run", "--help", "acept"], "--help 'acept': a SECTION is one of tasks, models"),
         (
             ["run", "--see", "3"],

@@ -84,19 +84,6 @@ def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypat
     assert not (tmp_path / "ran").exists()
 
 
-def test_damaged_and_missing_files_are_clear_errors(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
-        load_restricted(tmp_path / "none.pt")
-    path = tmp_path / "x.pt"
-    torch.save([1, 2, 3], path)
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match="damaged file"):
-        load_restricted(path)
-    path.write_text("a text file")
-    with pytest.raises(DataError, match="damaged file"):
-        load_restricted(path)
-
-
 def test_the_page_of_the_last_round_comes_out_of_the_prompt_exactly():
     steps = [Step(i, f"page {i}", f"do({i})", "") for i in range(2)]
     page = "<p>\n\nRound 1\n\nfake\n\n</p>"
@@ -125,9 +112,3 @@ def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
     ((trajectory, _),) = read_released(tmp_path / "sft.pt", problems)
     assert trajectory.trajectory_id == "sft-3"
     assert problems.counts == {"bad_trajectory": 3}
-
-
-def test_a_flat_list_of_steps_is_refused_with_the_way_out(tmp_path):
-    torch.save(make_items(), tmp_path / "train_filter.pt")
-    with pytest.raises(DataError, match="name the unfiltered file"):
-        list(read_released(tmp_path / "train_filter.pt", ProblemLog()))

@@ -446,7 +446,6 @@ def test_pages_that_others_wrote_are_recorded_too(tmp_path):
         (["demo", "--by-hand", "rollout.observation=html"], "--by-hand records rollout.dialect=browsergym"),
         (["demo", "--by-hand", "--per-type", "3"], "--per-type is for the scripted experts"),
         (["webarena_lite", "--by-hand"], "cannot be recorded by hand"),
-        (["demo", "--keep-all"], "--keep-all needs --by-hand"),
     ],
 )
 def test_what_cannot_be_recorded_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ _GEN = "python scripts/gen_task.py"
 _PROCESS = "python scripts/process_data.py"
 _TEST_DATA = "python scripts/generate_test_data.py"
 _NODES = "bash run_multinode.sh --dry-run"
+_NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
 
 ARGUMENTS = (
     # the command itself
@@ -84,7 +85,10 @@ ARGUMENTS = (
     BadInput("webrl serve-env --viewport 0x0", 2, "'0x0'", "--viewport", "16 to 4096"),
     BadInput("webrl record-demos --per-type 0 --dry-run", 2, "0", "--per-type", "from 1 up"),
     BadInput("webrl record-demos --keep-all --dry-run", 2, "--keep-all", "webrl", "needs --by-hand"),
-    BadInput("webrl record-demos --by-hand", 2, "DISPLAY=''", "--by-hand", "ssh -X", variables={"DISPLAY": "", "WAYLAND_DISPLAY": ""}),
+    BadInput("webrl record-demos --by-hand", 2, "DISPLAY=''", "--by-hand", "ssh -X", variables=_NO_DISPLAY),
+    BadInput("webrl record-demos demo --by-hand rollout.observation=html", 2, "--by-hand", "webrl", "rollout.dialect=browsergym", variables=_NO_DISPLAY),
+    BadInput("webrl record-demos demo --by-hand --per-type 3", 2, "--per-type", "webrl", "for the scripted experts", variables=_NO_DISPLAY),
+    BadInput("webrl record-demos webarena_lite --by-hand", 2, "webarena_lite", "tasks.suite", "cannot be recorded by hand", variables=_NO_DISPLAY),
     BadInput("webrl sft --data d.jsonl", 1, "d.jsonl", "no demonstration", "", files={"d.jsonl": ""}),
     BadInput("webrl report runs/r --out d", 2, "'d'", "--out", "name a file in it", files=a_run("rollout") | {"d/x": ""}),
     BadInput("bash scripts/one_gpu.sh --dry-run", 2, "PER_TYPE=x", "one_gpu", "from 1 up", variables={"PER_TYPE": "x"}),
@@ -137,6 +141,9 @@ _FILE = "webrl run c.yaml --dry-run"
 CONFIGS = (
     # overrides
     BadInput(f"{_RUN} actor.lrr=1", 2, "'actor.lrr'", "the command line", "did you mean 'actor.lr'"),
+    BadInput(f"{_RUN} rolout.max_steps=3", 2, "'rolout'", "the command line", "did you mean 'rollout'?"),
+    BadInput(f"{_RUN} rollout.lora_rank=3", 2, "'rollout.lora_rank'", "the command line", "did you mean 'training.lora_rank'?"),
+    BadInput(f"{_RUN} rollout.top_p=3", 2, "'rollout.top_p'", "the command line", "`webrl run --help rollout` lists"),
     BadInput(f"{_RUN} =5", 2, "'=5'", "override", "key.subkey=value"),
     BadInput(f"{_RUN} actor..lr=1", 2, "'actor.'", "the command line", "webrl run --help actor"),
     BadInput(f"{_RUN} actor=5", 2, "5", "actor", "section"),
@@ -179,6 +186,8 @@ CONFIGS = (
     BadInput(f"{_RUN} tasks.suite=webvoyager", 2, "'webvoyager'", "tasks.suite", "'miniwob'"),
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.clik-button]", 2, "'miniwob.clik-button'", "tasks.train_sites", "click-button"),
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.click-link] tasks.heldout_sites=[miniwob.click-link]", 2, "'miniwob.click-link'", "tasks.heldout_sites", "leave it in one"),
+    BadInput(f"{_RUN} tasks.train_sites=[miniwob.click-dialog]", 2, "'miniwob.click-dialog'", "tasks.train_sites", "heldout_sites"),
+    BadInput(f"{_RUN} tasks.suite=[miniwob,arena]", 2, "['miniwob', 'arena']", "tasks.suite", "name of one suite"),
     BadInput(f"{_RUN} trackers=[mlflow]", 2, "'mlflow'", "trackers", "'wandb'"),
     BadInput(f"{_RUN} rollout.webarena.sites.moon=http://h", 2, "'moon'", "rollout.webarena.sites", "'shopping'"),
     BadInput(f"{_RUN} 'rollout.webarena.accounts={{gitlab: {{username: a}}}}'", 2, "gitlab", "rollout.webarena.accounts.gitlab.password", "Field required"),
@@ -198,6 +207,11 @@ CONFIGS = (
     BadInput("webrl run hostile/twice.yaml --dry-run", 2, "'lr'", "hostile/twice.yaml", "only one"),
     BadInput("webrl run hostile/two_documents.yaml", 2, "document", "hostile/two_documents.yaml", "YAML"),
     BadInput("webrl run hostile/unclosed.yaml", 2, "expected", "hostile/unclosed.yaml", "line"),
+    BadInput(_FILE, 2, "'nowhere.yaml'", "c.yaml: base", "no such file", files={"c.yaml": "base: nowhere.yaml"}),
+    BadInput(_FILE, 2, "['a', 'b']", "c.yaml: base", "no such file", files={"c.yaml": "base: [a, b]"}),
+    BadInput(_FILE, 2, "xxx", "c.yaml: base", "no such file", files={"c.yaml": f"base: {'x' * 5000}"}),
+    BadInput(_FILE, 2, "its own base", "c.yaml", "a config cannot", files={"c.yaml": "base: c.yaml"}),
+    BadInput(f"{_FILE} replay.perplexity_low=9", 2, "9", "c.yaml and the command line: replay: perplexity_low", "exceeds", files={"c.yaml": "seed: 1"}),
     BadInput(_FILE, 2, "'actr'", "c.yaml", "did you mean 'actor'", files={"c.yaml": "actr: {lr: 1}"}),
     BadInput(_FILE, 2, "None", "c.yaml: actor", "section", files={"c.yaml": "actor:\n"}),
     BadInput(_FILE, 2, "[1]", "c.yaml: actor", "section", files={"c.yaml": "actor: [1]"}),

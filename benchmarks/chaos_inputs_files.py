@@ -110,6 +110,12 @@ FOLDERS = (
     BadInput("webrl run demo runs_dir=/dev/null/x", 1, "/dev/null/x", "run folder", ""),
     BadInput("webrl run demo runs_dir=/sys", 1, "/sys/demo", "run folder", ""),
     BadInput(f"webrl run demo name={'n' * 300}", 1, "nnn", "run folder", "File name too long"),
+    # demonstrations that a run would begin with
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "no such file or folder"),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "no such file or folder"),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": b"\xff\xfe{}\n"}),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": "instruction,steps\n"}),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": '{"prompt": "Click", "completion": "click(1)"}\n'}),
     BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),
     BadInput(_NAMED.format("rollout"), 1, "device", "trajectories.jsonl", "not a regular file", files=a_run("filter-tasks", config="rollout: {max_steps: 1}\n", tasks=_TASK, trajectories=link_to("/dev/full"))),
     BadInput("webrl rollout --run runs/r", 2, "shopping", "rollout.webarena.sites", "WA_SHOPPING", files=a_run("filter-tasks", config="tasks: {suite: webarena}\n", tasks='{"task_id": "a", "site": "shopping", "instruction": "Buy it."}\n')),

@@ -76,21 +76,6 @@ def test_help_imports_neither_torch_nor_playwright():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run", "own.yaml", "replay.perplexity_low=9"], "own.yaml and the command line: replay: perplexity_low"),
-    ],
-)
-def test_usage_errors_are_one_message_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
-    write_config(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(arguments) == 2
-    shown = capsys.readouterr().err
-    assert said in shown
-    assert "Traceback" not in shown
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run_stages", lambda _: write_text(Path("/dev/full"), "text"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -123,20 +122,6 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
     assert target.read_text() == "new"
 
 
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("rollout.max_step", "did you mean 'rollout.max_steps'?"),
-        ("rolout.max_steps", "did you mean 'rollout'?"),
-        ("rollout.lora_rank", "did you mean 'training.lora_rank'?"),  # an option, of another section
-        ("rollout.top_p", "`webrl run --help rollout` lists the options of that section"),  # like no known one
-    ],
-)
-def test_an_unknown_key_is_refused_with_the_key_that_was_meant(key: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=rf"unknown key '{key.partition('.')[0]}[^;]*'; {re.escape(hint)}$"):
-        load_config(None, [f"{key}=3"])
-
-
 def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "base.yaml").write_text("seed: 3\nactor: {lr: 0.5, epochs: 2}\ntasks: {train_sites: [a]}\n")
@@ -156,17 +141,6 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
     assert [(e.timeout_s, e.max_retries) for e in (config.rollout.engine, config.label.engine)] == [(7, 2), (9, 2)]
     (tmp_path / "top.yaml").write_text("actor: {lr: 0.5, epochs: 2,\n  lr: 0.25}\n")
     with pytest.raises(UsageError, match=r"top\.yaml: .*line 2, column 3: key 'lr' is given twice; keep only one"):
-        load_config(tmp_path / "own.yaml")
-
-
-@pytest.mark.parametrize(
-    ("base", "said"),
-    [(base, "base = .*there is no such file in") for base in ("nowhere.yaml", "[a, b]", "x" * 5000)]
-    + [("own.yaml", "a config cannot be its own base")],
-)
-def test_a_base_that_does_not_exist_or_is_the_file_itself_is_named(tmp_path: Path, base: str, said: str) -> None:
-    (tmp_path / "own.yaml").write_text(f"base: {base}\n")
-    with pytest.raises(UsageError, match=rf"own\.yaml: {said}"):
         load_config(tmp_path / "own.yaml")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -83,52 +82,12 @@ def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run", "--help", "acept"], "--help 'acept': a SECTION is one of tasks, models"),
-        (
-            ["run", "--see", "3"],
-            "webrl run: error: unrecognized arguments: --see; did you mean --seed? `webrl run --help`",
-        ),
-        (["run", "--dryrun"], "unrecognized arguments: --dryrun; did you mean --dry-run?"),
-        (["run", "demo", "--actor.lr=2"], "unrecognized arguments: --actor.lr=2; did you mean actor.lr=…?"),
-        pytest.param(
-            ["grpo", "--lerning_rate", "1"],
-            "unrecognized arguments: --lerning_rate; did you mean --learning-rate?",
-            marks=pytest.mark.companion("grpo"),
-        ),
-        (["status", "a", "b"], "unrecognized arguments: b; `webrl status --help` lists"),
-        (["--versoin"], "unrecognized arguments: --versoin; did you mean --version? `webrl --help` lists"),
-        (["doctor", "--xyz"], "unrecognized arguments: --xyz; `webrl doctor --help` lists the known ones"),
-    ],
-)
-def test_what_the_command_line_does_not_know_is_refused_with_the_nearest_that_it_does(arguments, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert cli.main(["doctor"]) == 2
     assert capsys.readouterr().err == "webrl: the working folder has been removed; go to another one (cd)\n"
-
-
-@pytest.mark.parametrize(("script", "option", "near"), [
-    ("gen_task.py", "--faliures", "--failures"), ("process_data.py", "--add_rewards", "--add_reward"),
-    ("generate_test_data.py", "--outputpath", "--output_path"),
-    pytest.param("train_grpo.py", "--learning-rat", "--learning-rate", marks=pytest.mark.companion("grpo")),
-])  # fmt: skip
-def test_the_published_scripts_name_the_nearest_option_too(script, option, near, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [script, option])
-    main = runpy.run_path(str(ROOT / "scripts" / script))["main"]
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert f"unrecognized arguments: {option}; did you mean {near}?" in capsys.readouterr().err
 
 
 def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, monkeypatch, capsys):

@@ -152,6 +152,7 @@ ARGUMENTS = (
 
 _RUN = "webrl run demo --dry-run"
 _FILE = "webrl run c.yaml --dry-run"
+_WEB = "webrl run web_example --dry-run rollout.web"
 
 CONFIGS = (
     # overrides
@@ -211,6 +212,26 @@ CONFIGS = (
     BadInput(f"{_RUN} name=''", 2, "None", "name", "valid string"),
     BadInput(f"{_RUN} --seed 99999999999999999999", 2, "99999999999999999999", "seed", "less than"),
     BadInput(f"{_RUN} rollout.max_steps=1e400", 2, "1e400", "rollout.max_steps", "valid integer"),
+    *(
+        BadInput(f"webrl {command} rollout.temperature=0.7", 2, "0.7", "rollout.temperature", "leave it out")
+        for command in ("run demo", "run demo --dry-run", "rollout demo", "accept demo --dry-run")
+    ),
+    # one's own site
+    BadInput(f"{_WEB}.start_urls=[]", 2, "start pages", "web_example.yaml: tasks.suite=web", "rollout.web.start_urls=["),
+    BadInput(f"{_WEB}.start_urls=[example.org]", 2, "'example.org'", "rollout.web.start_urls.0", "http://host:port/path"),
+    BadInput(f"{_WEB}.start_urls=[http://ann:pw12@example.org/]", 2, "'http://***@example.org/'", "rollout.web.start_urls.0", "rollout.web.login"),
+    BadInput(f"{_WEB}.login.basic=ann:pw12", 2, "***", "rollout.web.login.basic", "expected options with values"),
+    BadInput(f"{_WEB}.login.basic=\"{{user: 'a:b', password: pw12}}\"", 2, "***", "rollout.web.login.basic.user", "write user and password apart"),
+    BadInput(f"{_WEB}.login.command=[a]", 2, "'/login'", "rollout.web.login", "form and command: choose one"),
+    BadInput(f"{_WEB}.login.form.url=\"'http://[::1'\"", 2, "'http://[::1'", "rollout.web.login.form.url", "http://host:port/path"),
+    BadInput(f"{_WEB}.reset.command=[a]", 2, "['a']", "rollout.web.reset", "url and command: choose one"),
+    BadInput(f"{_WEB}.database=mysql://u@h/d", 2, "'mysql://***@h/d'", "rollout.web.database", "sqlite:///FILE"),
+    BadInput(f"{_WEB}.forbidden_actions=[clik]", 2, "'clik'", "rollout.web.forbidden_actions", "known: noop"),
+    BadInput(f"{_WEB}.reset.every=episode", 2, "every=episode", "rollout.web.reset", "rollout.envs_per_worker=1"),
+    BadInput(f"{_WEB}.max_actions_per_s=0.1", 2, "0.1", "rollout.web.max_actions_per_s", "use fewer"),
+    BadInput(f"{_WEB}.forbidden_urls=\"['(a']\"", 2, "'(a'", "rollout.web.forbidden_urls.0", "not a regular expression"),
+    BadInput("webrl run web_example --dry-run tasks.source=fresh", 2, "source=fresh", "tasks.suite=web", "tasks that a seed makes"),
+    BadInput("webrl serve-env web_example --dry-run", 2, "web", "tasks.suite=web", "use `webrl run`"),
     # files
     BadInput("webrl run hostile/list_at_top.yaml", 2, "list", "hostile/list_at_top.yaml", "mapping"),
     BadInput("webrl run hostile/tabs.yaml", 2, "\\t", "hostile/tabs.yaml", "line 2"),

@@ -144,17 +144,6 @@ def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, m
     assert says_newest is ("newest run folder: runs/mine" in capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["rollout"], ["accept", "--dry-run"]])
-def test_episodes_to_train_on_that_are_not_drawn_at_temperature_1_are_refused_first(
-    arguments, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([*arguments, "demo", "rollout.temperature=0.7"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("webrl: rollout.temperature=0.7: training rollouts need temperature 1")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -96,7 +96,6 @@ FOLDERS = (
     BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("gen-tasks", phase=1)),
     # what the run folder itself is made of
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "{}"}),
-    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "[]"}),
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": '{"counts": {'}),
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": a_folder}),
     BadInput(_NAMED.format("eval") + " --phase 1", 1, "'accept'", "phase_01", "`webrl run`", files=a_run() | {"runs/r/phase_01.bak/x": "", "runs/r/phase_1e9/x": ""}),

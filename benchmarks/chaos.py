@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import sys
@@ -32,11 +31,11 @@ from typing import Any
 
 from chaos_disk import build_shim
 from chaos_kinds import Shop, run_loop
-from chaos_lives import Lives, Zygote
+from chaos_lives import Lives
 from chaos_loop import settings
 from chaos_parts import run_parts, run_server, run_vllm
 from chaos_ranks import run_ranks
-from chaos_tally import Tally
+from chaos_tally import FAULTS, Tally
 
 Kind = Callable[[Shop, str, int], Tally]
 KINDS: dict[str, tuple[Kind, float]] = {
@@ -56,7 +55,7 @@ KINDS: dict[str, tuple[Kind, float]] = {
 }
 """Name -> (function, share of the kills)."""
 DISK = ("power", "full", "slow", "clock")
-JSON_NAMES = ("kills", "lost", "doubled", "hung", "left_running", "left_files", "differing", "failed")
+JSON_NAMES = ("kills", *FAULTS)
 
 
 def main() -> int:
@@ -78,7 +77,7 @@ def main() -> int:
     for name, value in others(args.others).items():
         totals[name] = totals.get(name, 0) + value if isinstance(value, int) else value
     print(json.dumps(totals | {"minutes": round((time.monotonic() - started) / 60, 1)}))
-    return int(any(totals[name] for name in JSON_NAMES[1:]))
+    return int(any(totals[name] for name in FAULTS))
 
 
 def kill_all(scratch: Path, args: argparse.Namespace) -> list[Tally]:
@@ -86,17 +85,16 @@ def kill_all(scratch: Path, args: argparse.Namespace) -> list[Tally]:
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(scratch / "pycache"))
     shim = build_shim(scratch)
     shares = {kind: KINDS[kind][1] for kind in args.kinds}
-    with Zygote(shim) as zygote, ThreadPoolExecutor(args.jobs) as threads:
-        reference = uninterrupted(Lives(zygote, scratch / "logs"), scratch)
-        deadline = time.monotonic() + 60 * args.minutes
+    with ThreadPoolExecutor(args.jobs) as threads:
+        reference = uninterrupted(Lives(shim, scratch / "logs"), scratch)
         shared: dict[str, Path] = {}
         lock = threading.Lock()
 
         def one(kind: str) -> Tally:
             kills = max(1, round(args.kills * shares[kind] / sum(shares.values())))
             began = time.monotonic()
-            with Lives(zygote, scratch / "logs" / kind) as lives:
-                shop = Shop(lives, scratch, args.seed, reference, shared, lock, deadline)
+            with Lives(shim, scratch / "logs" / kind) as lives:
+                shop = Shop(lives, scratch, args.seed, reference, shared, lock)
                 lacking = shim is None and kind in DISK
                 tally = Tally(kind, skipped="no C compiler") if lacking else KINDS[kind][0](shop, kind, kills)
             print(f"{kind}: {json.dumps(tally.counts())}, {time.monotonic() - began:.0f} s", flush=True)
@@ -110,7 +108,7 @@ def uninterrupted(lives: Lives, scratch: Path) -> Path:
     folder = scratch / "reference"
     (folder / "tmp").mkdir(parents=True)
     began = time.monotonic()
-    life = lives.start(settings(folder), env={"TMPDIR": str(folder / "tmp")}, plain=True)
+    life = lives.start(settings(folder), env={"TMPDIR": str(folder / "tmp")})
     while life.poll() is None:
         time.sleep(0.1)
     if life.poll() != 0:
@@ -136,7 +134,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kinds", type=kinds, default=list(KINDS), help=f"of {','.join(KINDS)} (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims (default: 0)")
     parser.add_argument("--jobs", type=int, default=2, help="kinds at a time (default: 2)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="kill no more after these (default: no limit)")
     parser.add_argument("--scratch", type=Path, help="folder for the runs (default: the temporary directory)")
     parser.add_argument("--keep", action="store_true", help="leave runs and logs behind")
     parser.add_argument("--others", action=argparse.BooleanOptionalAction, default=True, help="inputs and server too")

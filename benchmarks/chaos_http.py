@@ -1,8 +1,8 @@
 """Clients of `webrl serve-env` that play over plain HTTP and vanish; `benchmarks/chaos_server.py` runs it.
 
 Nothing tells a server that a client of OpenEnv's `/reset` and `/step` has gone: an episode's place is given to whoever
-waits once `--idle-timeout` has passed in silence, here 2 s. API: `await flood_http(server, connections, clients, …)`;
-`knock_often` and `vanish_often` are its two floods with whatever clients.
+waits once `--idle-timeout` has passed in silence, here 2 s. API: `WAY`; `knock_often` and `vanish_often` are the two
+floods with whatever clients.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httpx
+
+if TYPE_CHECKING:
+    from chaos_server import Server
 
 IDLE_TIMEOUT_S = 2
 NUM_AT_A_TIME = 100
@@ -25,24 +28,6 @@ _TASK = {"task_name": "click-button", "screenshots": "none"}
 _COOKIE = b"Cookie: webrl_session="
 _BLIND = b'{"screenshots": "none"}'
 _TURN = b'{"action": {"action_str": "noop(1)"}}'
-
-
-class Server(Protocol):
-    """What is read of a running server."""
-
-    port: int
-
-    @property
-    def memory_mb(self) -> int:
-        """Its own process's memory."""
-
-    @property
-    def tree_mb(self) -> int:
-        """That of its worker and browser too."""
-
-    @property
-    def num_sockets(self) -> int:
-        """Its open connections."""
 
 
 def client(server: Server) -> httpx.AsyncClient:
@@ -128,31 +113,6 @@ async def _cut(request: Any) -> None:
         pass
 
 
-async def flood_http(
-    server: Server, num_connections: int, num_clients: int, max_s: float, report: Callable[[str], object], places: int
-) -> dict[str, Any]:
-    """Connections and vanishing clients; what is left of them afterwards. No new clients after `max_s`."""
-    assert await play(server)
-    before, tree_before, sockets_before = server.memory_mb, server.tree_mb, server.num_sockets
-    await knock_often(lambda number: knock(server, number), num_connections)
-    report(f"{num_connections} HTTP connections: {server.memory_mb} MB")
-    served = await play(server)
-    vanished = await vanish_often(
-        lambda number: vanish(server, number), num_clients, max_s, 2 * places,
-        lambda n: report(f"{n} vanished HTTP clients: {server.memory_mb} MB"),
-    )  # fmt: skip
-    free, sockets = await settle(server, places, sockets_before)
-    return {
-        "http_connections": num_connections,
-        "http_vanished_clients": vanished,
-        "http_sessions_leaked": places - free,
-        "http_sockets_leaked": max(0, sockets - sockets_before),
-        "http_served_after": served and await play(server),
-        "http_memory_mb": [before, server.memory_mb],
-        "http_memory_tree_mb": [tree_before, server.tree_mb],
-    }
-
-
 async def knock_often(knock: Callable[[int], Awaitable[object]], num: int) -> None:
     """Connections by number, `NUM_AT_A_TIME` at once."""
     numbers = iter(range(num))
@@ -184,7 +144,7 @@ async def vanish_often(
 
 
 async def settle(server: Server, places: int, sockets_before: int) -> tuple[int, int]:
-    """How many episodes can be had at once, and the sockets that stay open, after at most a minute."""
+    """Episodes that cannot be had again, and sockets that stay open, after at most a minute."""
     async with asyncio.TaskGroup() as group:
         clients = [client(server) for _ in range(places)]
         begun = [group.create_task(begin(http, 0, 60.0)) for http in clients]
@@ -196,4 +156,8 @@ async def settle(server: Server, places: int, sockets_before: int) -> tuple[int,
         await asyncio.sleep(0.5)
         sockets = server.num_sockets
         if sockets <= sockets_before or time.monotonic() > end:
-            return free, sockets
+            return places - free, sockets
+
+
+WAY = (play, knock, vanish, settle)
+"""What `flood` of chaos_server.py does with a server."""

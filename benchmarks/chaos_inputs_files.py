@@ -27,6 +27,8 @@ FILES = (
     BadInput(f"{_GEN} --rules rules.yaml", 2, "'(('", "rules.yaml: all", "regular expression", files={"rules.yaml": 'all: [{on_page: "(("}]'}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "has 0 groups", "rules.yaml: all", "it needs one", files={"rules.yaml": "all: [{on_page: x}]"}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "7", "rules.yaml: all", "a rule is a text", files={"rules.yaml": "all: [7]"}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "one text", "rules.yaml", "mapping of sites", files={"rules.yaml": "shopping: one text"}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "<stream end>", "rules.yaml", "YAML", files={"rules.yaml": "a: ["}),
     BadInput(f"{_GEN} --rules folder", 2, "'folder'", "rules", "Is a directory", files={"folder": a_folder}),
     # rollouts to process
     BadInput(f"{_PROCESS} --rollout_path hostile/empty", 1, "hostile/empty", "no usable step", ""),
@@ -94,7 +96,6 @@ FOLDERS = (
     BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("gen-tasks", phase=1)),
     # what the run folder itself is made of
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "{}"}),
-    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "[]"}),
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": '{"counts": {'}),
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": a_folder}),
     BadInput(_NAMED.format("eval") + " --phase 1", 1, "'accept'", "phase_01", "`webrl run`", files=a_run() | {"runs/r/phase_01.bak/x": "", "runs/r/phase_1e9/x": ""}),
@@ -108,6 +109,12 @@ FOLDERS = (
     BadInput("webrl run demo runs_dir=/dev/null/x", 1, "/dev/null/x", "run folder", ""),
     BadInput("webrl run demo runs_dir=/sys", 1, "/sys/demo", "run folder", ""),
     BadInput(f"webrl run demo name={'n' * 300}", 1, "nnn", "run folder", "File name too long"),
+    # demonstrations that a run would begin with
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "no such file or folder"),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "no such file or folder"),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": b"\xff\xfe{}\n"}),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": "instruction,steps\n"}),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": '{"prompt": "Click", "completion": "click(1)"}\n'}),
     BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),
     BadInput(_NAMED.format("rollout"), 1, "device", "trajectories.jsonl", "not a regular file", files=a_run("filter-tasks", config="rollout: {max_steps: 1}\n", tasks=_TASK, trajectories=link_to("/dev/full"))),
     BadInput("webrl rollout --run runs/r", 2, "shopping", "rollout.webarena.sites", "WA_SHOPPING", files=a_run("filter-tasks", config="tasks: {suite: webarena}\n", tasks='{"task_id": "a", "site": "shopping", "instruction": "Buy it."}\n')),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+import sys
 
 from aiohttp import web
 
@@ -26,10 +26,8 @@ async def models(_: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": [{"id": "judge", "object": "model"}]})
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serve on the port named until killed."""
+if __name__ == "__main__":
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", answer)
-    web.run_app(app, host="127.0.0.1", port=int(argv[0]), print=lambda _: print("serving", flush=True))
-    return 0
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=lambda _: print("serving", flush=True))

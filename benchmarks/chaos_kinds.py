@@ -1,12 +1,11 @@
 """Kills of the whole: the controller, which holds the in-process model, alone or with its disk or clock failing.
 
 A run is killed at random moments and started again by the same command until it ends by itself; then it is held
-against the uninterrupted run, record by record and weight by weight. The first life of a run is the plain command.
+against the uninterrupted run, record by record and weight by weight.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -27,6 +26,8 @@ MAX_KILLS_A_RUN = 25
 ASKS_MODEL = re.compile(r"phase \d: (gen-tasks|rollout|label|replay|train|eval)$", re.MULTILINE)
 STEPS = (0, 0, 1, 1, 2, 3, 4, 6, 9)
 """How many lines, stages or models a life may add before it is killed."""
+START_S = 3.0
+"""What a Python takes to import the command, about; some are killed in it."""
 FULL = re.compile(
     r"^webrl: /.*: No space left on device; free some space, the same command then resumes$", re.MULTILINE
 )
@@ -48,13 +49,6 @@ class Shop:
     """Uninterrupted runs of other settings, by those; shared by all kinds."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while one is made."""
-    deadline: float = math.inf
-    """Monotonic time after which nothing more is killed: runs then play to their end."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether that time has come."""
-        return time.monotonic() > self.deadline
 
     def rng(self, kind: str) -> random.Random:
         """Moments and victims of one kind."""
@@ -71,7 +65,7 @@ class Shop:
 def run_loop(shop: Shop, kind: str, kills: int) -> Tally:
     """Kill whole runs `kills` times, as many runs as it takes."""
     tally, rng = Tally(kind), shop.rng(kind)
-    while tally.kills < kills and not shop.is_over and len(tally.failed) + len(tally.hung) < 5:
+    while tally.kills < kills and len(tally.failed) + len(tally.hung) < 5:
         folder = shop.folder(f"{kind}{tally.runs}")
         _run_once(shop, tally, folder, rng, min(kills - tally.kills, MAX_KILLS_A_RUN))
         if not tally.details():
@@ -80,12 +74,10 @@ def run_loop(shop: Shop, kind: str, kills: int) -> Tally:
 
 
 def _run_once(shop: Shop, tally: Tally, folder: Path, rng: random.Random, kills: int) -> None:
-    audit, slack_s, lives = Audit(folder / "run"), 1.0, 0
+    audit, slack_s = Audit(folder / "run"), 1.0
     while True:
-        kills = 0 if shop.is_over else kills
         env = {"TMPDIR": str(folder / "tmp")} | _surroundings(tally.kind, folder, rng, done=kills <= 0)
-        life = shop.lives.start(settings(folder), env=env, plain=not lives)
-        lives += 1
+        life = shop.lives.start(settings(folder), env=env)
         before = audit.progress()
         moment = _Moment(rng, tally.kind, before, slack_s) if kills > 0 and tally.kind != "full" else None
         outcome = _watch(life, audit, moment)
@@ -132,7 +124,8 @@ class _Moment:
     def __init__(self, rng: random.Random, kind: str, before: int, slack_s: float) -> None:
         self._model = kind == "model"
         self._target = before + rng.choice(STEPS)
-        self._delay_s = rng.uniform(0, slack_s if self._model or self._target == before else 0.4)
+        at_once = not self._model and self._target == before
+        self._delay_s = rng.uniform(0, START_S + slack_s if at_once else slack_s if self._model else 0.4)
         self._reached_s: float | None = None
 
     def has_come(self, life: Life, progress: int) -> bool:

@@ -1,6 +1,6 @@
 """Commands that live until they end or are killed, and what they leave running.
 
-API: `Lives(zygote, logs)` starts commands (`start`), `Life.kill()` is `kill -9`, `Lives.survivors()` waits for all
+API: `Lives(shim, logs)` starts commands (`start`), `Life.kill()` is `kill -9`, `Lives.survivors()` waits for all
 processes that a killed life had started and gives those that stay.
 """
 
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,76 +58,34 @@ class Life:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-class Zygote:
-    """The warm process (chaos_zygote.py); a context manager."""
-
-    def __init__(self, shim: Path | None) -> None:
-        self.shim = shim
-        self.codes: dict[int, int] = {}
-        """Exit codes of children that have ended."""
-        self._lock = threading.Lock()
-        self._said: queue.Queue[int] = queue.Queue()
-        env = base_environment() | ({"LD_PRELOAD": str(shim)} if shim else {})
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "chaos_zygote.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-        self._said.get()
-
-    def fork(self, order: dict[str, object]) -> int:
-        """Have a child run the order; gives its process id."""
-        with self._lock:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-            return self._said.get()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            message = json.loads(line)
-            if "ended" in message:
-                self.codes[message["ended"]] = message["code"]
-            else:
-                self._said.put(message.get("started", 0))
-
-    def __enter__(self) -> Zygote:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-
-
 class Lives:
-    """Commands of one kind of kill, started plainly or from the warm process; a context manager."""
+    """Commands of one kind of kill; a context manager.
 
-    def __init__(self, zygote: Zygote, logs: Path) -> None:
-        self._zygote, self._logs = zygote, logs
+    Args:
+        shim: what the disk and the clock of a life go through that has `CHAOS_ROOT`.
+        logs: folder of their outputs.
+    """
+
+    def __init__(self, shim: Path | None, logs: Path) -> None:
+        self._shim, self._logs = shim, logs
         self._numbers = itertools.count()
         self._all: list[Life] = []
         logs.mkdir(parents=True, exist_ok=True)
 
-    def start(
-        self, argv: Sequence[str], *, module: str = "webrl.cli", env: dict[str, str] | None = None, plain: bool = False
-    ) -> Life:
-        """Run `module`'s `main(argv)`; `plain` starts a Python of its own, as the command line does."""
+    def start(self, argv: Sequence[str], *, module: str = "webrl.cli", env: dict[str, str] | None = None) -> Life:
+        """Run `python -m module` with these arguments."""
         number = next(self._numbers)
         mark, log = f"{os.getpid()}-{self._logs.name}-{number}", self._logs / f"{number:04d}.log"
         log.touch()
         whole = base_environment() | (env or {}) | {MARK: mark}
         if "CHAOS_ROOT" in whole:
-            whole["LD_PRELOAD"] = str(self._zygote.shim)
-        if plain:
-            with log.open("ab") as file:
-                command = [sys.executable, "-m", module, *argv]
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=whole, start_new_session=True
-                )
-            return self.adopt(Life(process.pid, log, mark, process.poll))
-        pid = self._zygote.fork({"module": module, "argv": list(argv), "env": whole, "log": str(log)})
-        return self.adopt(Life(pid, log, mark, lambda: self._zygote.codes.get(pid)))
+            whole["LD_PRELOAD"] = str(self._shim)
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", module, *argv]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=whole, start_new_session=True
+            )
+        return self.adopt(Life(process.pid, log, mark, process.poll))
 
     def adopt(self, life: Life) -> Life:
         """Look after a life that was started otherwise."""

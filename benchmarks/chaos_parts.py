@@ -103,17 +103,17 @@ def _run(shop: Shop, kind: str, kills: int, changes: dict[str, object], strike: 
     }  # fmt: skip
     options = common | changes
     reference = _undisturbed(shop, options) if exact else None
-    while tally.kills < kills and not shop.is_over and len(tally.failed) + len(tally.hung) < 3:
+    while tally.kills < kills and len(tally.failed) + len(tally.hung) < 3:
         folder = shop.folder(f"{kind}{tally.runs}")
         audit, before = Audit(folder / "run"), tally.kills
         argv = settings(folder, strict=False, **options)
         env = {"TMPDIR": str(folder / "tmp")}
-        life = shop.lives.start(argv, env=env, plain=True)
-        code = _play(shop, life, audit, tally, rng, min(kills, before + KILLS_A_RUN), strike)
+        life = shop.lives.start(argv, env=env)
+        code = _play(life, audit, tally, rng, min(kills, before + KILLS_A_RUN), strike)
         while code == 1 and not exact and (struck := tally.kills) > before:
             # A server that is killed too often ends the command with an error: then the same command again.
             before, life = struck, shop.lives.start(argv, env=env)
-            code = _play(shop, life, audit, tally, rng, kills, strike)
+            code = _play(life, audit, tally, rng, kills, strike)
         if code:
             tally.failed.append(f"exit {code}, {life.log}: {life.tail(3)}")
         tally.close(audit, shop.lives, folder / "tmp", reference, strict=False)
@@ -137,9 +137,7 @@ def _undisturbed(shop: Shop, options: dict[str, object]) -> Path:
         return shop.others[key]
 
 
-def _play(
-    shop: Shop, life: Life, audit: Audit, tally: Tally, rng: random.Random, until: int, strike: Strike
-) -> int | None:
+def _play(life: Life, audit: Audit, tally: Tally, rng: random.Random, until: int, strike: Strike) -> int | None:
     """Strike until `tally.kills` is `until`, wait for the end; gives the exit code."""
     due = _next(audit, tally.kind, rng)
     seen, since = -1, time.monotonic()
@@ -152,7 +150,7 @@ def _play(
             tally.hung.append(f"{life.log}: {life.tail(3)}")
             life.kill()
             return None
-        if tally.kills < until and progress >= due and not shop.is_over:
+        if tally.kills < until and progress >= due:
             time.sleep(rng.uniform(0, 0.2))
             if strike(life):
                 tally.kills += 1

@@ -37,7 +37,7 @@ def run_ranks(shop: Shop, kind: str, kills: int) -> Tally:
                 tally.hung.append(f"{life.log}: {life.tail(3)}")
                 life.kill()
                 return tally
-            if tally.kills < most and steps >= due and not shop.is_over:
+            if tally.kills < most and steps >= due:
                 time.sleep(rng.uniform(0, 0.3))
                 ranks = _ranks(life)
                 if len(ranks) == 2 and kill_one(rng.choice(ranks)):

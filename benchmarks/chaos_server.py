@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,15 @@ class Server:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
+
+
+Way = tuple[
+    Callable[[Server], Awaitable[bool]],
+    Callable[[Server, int], Awaitable[object]],
+    Callable[[Server, int], Awaitable[bool]],
+    Callable[[Server, int, int], Awaitable[tuple[int, int]]],
+]
+"""How clients play an ordinary episode, knock, and vanish, and how one finds out what is left of them."""
 
 
 async def ask(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any]:
@@ -243,57 +252,50 @@ async def vanish(server: Server, number: int) -> bool:
         socket.transport.abort()
 
 
-async def flood(num_connections: int, num_clients: int, report: Callable[[str], object]) -> dict[str, Any]:
-    """Connections and vanishing clients; what is left of them afterwards."""
-    server = await asyncio.to_thread(Server)
+async def flood(
+    way: Way, name: str, num_connections: int, num_clients: int, report: Callable[[str], object], *options: str
+) -> dict[str, Any]:
+    """Connections and vanishing clients; what is left of them afterwards, in figures that begin with the name."""
+    play, knock, vanish, settle = way
+    server = await asyncio.to_thread(Server, *options)
     try:
-        assert await play_ordinary(server)
+        assert await play(server)
         before, tree_before, sockets_before = server.memory_mb, server.tree_mb, server.num_sockets
         await chaos_http.knock_often(lambda number: knock(server, number), num_connections)
-        report(f"{num_connections} connections: {server.memory_mb} MB")
-        served = await play_ordinary(server)
+        report(f"{num_connections} {name}connections: {server.memory_mb} MB")
+        served = await play(server)
         vanished = await chaos_http.vanish_often(
             lambda number: vanish(server, number), num_clients, MAX_VANISHING_S, 2 * NUM_SESSIONS,
-            lambda n: report(f"{n} vanished clients: {server.memory_mb} MB"),
+            lambda n: report(f"{n} {name}vanished clients: {server.memory_mb} MB"),
         )  # fmt: skip
-        leaked, sockets = await settle(server, sockets_before)
+        leaked, sockets = await settle(server, NUM_SESSIONS, sockets_before)
         return {
-            "connections": num_connections,
-            "vanished_clients": vanished,
-            "sessions_leaked": leaked,
-            "sockets_leaked": max(0, sockets - sockets_before),
-            "served_after": bool(served and await play_ordinary(server)),
-            "memory_mb": [before, server.memory_mb],
-            "memory_tree_mb": [tree_before, server.tree_mb],
+            f"{name}connections": num_connections,
+            f"{name}vanished_clients": vanished,
+            f"{name}sessions_leaked": leaked,
+            f"{name}sockets_leaked": max(0, sockets - sockets_before),
+            f"{name}served_after": bool(served and await play(server)),
+            f"{name}memory_mb": [before, server.memory_mb],
+            f"{name}memory_tree_mb": [tree_before, server.tree_mb],
         }
     finally:
         server.close()
 
 
-async def flood_over_http(num_connections: int, num_clients: int, report: Callable[[str], object]) -> dict[str, Any]:
-    """The same over plain HTTP."""
-    server = await asyncio.to_thread(Server, f"--idle-timeout={chaos_http.IDLE_TIMEOUT_S}")
-    try:
-        amounts = (num_connections, num_clients, MAX_VANISHING_S)
-        return await chaos_http.flood_http(server, *amounts, report, NUM_SESSIONS)
-    finally:
-        server.close()
-
-
-async def settle(server: Server, sockets_before: int) -> tuple[int, int]:
+async def settle(server: Server, places: int, sockets_before: int) -> tuple[int, int]:
     """Sessions that cannot be had again, and sockets that stay open, after at most half a minute."""
     end = time.monotonic() + 30
     while True:
         async with contextlib.AsyncExitStack() as stack:
             free = 0
-            for _ in range(NUM_SESSIONS):
+            for _ in range(places):
                 opening = connect(server.url, max_size=MAX_ANSWER, ping_interval=None, open_timeout=60)
                 socket = await stack.enter_async_context(opening)
                 free += "code" not in await ask(socket, "state")
         await asyncio.sleep(0.5)
         sockets = server.num_sockets
-        if (free == NUM_SESSIONS and sockets <= sockets_before) or time.monotonic() > end:
-            return NUM_SESSIONS - free, sockets
+        if (free == places and sockets <= sockets_before) or time.monotonic() > end:
+            return places - free, sockets
 
 
 def run(
@@ -309,9 +311,11 @@ def run(
         with tempfile.TemporaryDirectory() as folder:
             figures |= asyncio.run(attack(Path(folder), attempts, report))
     if "ws" in parts:
-        figures |= asyncio.run(flood(num_connections, num_clients, report))
+        over_sockets: Way = (play_ordinary, knock, vanish, settle)
+        figures |= asyncio.run(flood(over_sockets, "", num_connections, num_clients, report))
     if "http" in parts:
-        figures |= asyncio.run(flood_over_http(num_connections, num_clients, report))
+        idle = f"--idle-timeout={chaos_http.IDLE_TIMEOUT_S}"
+        figures |= asyncio.run(flood(chaos_http.WAY, "http_", num_connections, num_clients, report, idle))
     return figures
 
 

@@ -44,8 +44,7 @@ static long number(const char *name) {
   return text ? atol(text) : 0;
 }
 
-/* Also called by a process that was forked with other variables. */
-__attribute__((constructor)) void chaos_configure(void) {
+__attribute__((constructor)) static void configure(void) {
   const char *text = getenv("CHAOS_ROOT");
   snprintf(root, sizeof root, "%s", text ? text : "");
   root_length = strlen(root);

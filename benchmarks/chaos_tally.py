@@ -8,6 +8,9 @@ from pathlib import Path
 from chaos_lives import Lives
 from chaos_loop import Audit, differences
 
+FAULTS = ("lost", "doubled", "hung", "left_running", "left_files", "differing", "failed")
+"""The lists of a tally."""
+
 
 @dataclass
 class Tally:
@@ -49,15 +52,12 @@ class Tally:
     def counts(self) -> dict[str, int | str]:
         """Numbers alone; what is nought is left out."""
         found: dict[str, int | str] = {"kills": self.kills, "runs": self.runs}
-        for name in ("lost", "doubled", "hung", "left_running", "left_files", "differing", "failed"):
-            if getattr(self, name):
-                found[name] = len(getattr(self, name))
+        found |= {name: len(lines) for name in FAULTS if (lines := getattr(self, name))}
         return found | ({"skipped": self.skipped} if self.skipped else {})
 
     def details(self) -> list[str]:
         """One line for everything that should not be."""
-        names = ("lost", "doubled", "hung", "left_running", "left_files", "differing", "failed")
-        return [f"  {self.kind} {name}: {line}" for name in names for line in getattr(self, name)]
+        return [f"  {self.kind} {name}: {line}" for name in FAULTS for line in getattr(self, name)]
 
 
 def left_behind(temporary: Path) -> list[str]:

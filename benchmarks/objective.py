@@ -2,9 +2,8 @@
 
 Takes the scored records of one phase of finished run folders and trains that phase's actor once more, from the actor
 before it, with each objective. Parts: `steps` (what every optimizer step does to every sample: `objective_steps.py`;
-the first run folder only), `success` (held-out success of what comes out, environment's own reward), `noise` (scorer
-against the recorded reference, by precision). Results lie in `--out` and are not made twice; figures are drawn of all
-that lie there. The last line of the output is one JSON object.
+the first run folder only), `success` (held-out success of what comes out, environment's own reward). Results lie in
+`--out` and are not made twice; figures are drawn of all that lie there. The last line of the output is one JSON object.
 
     python benchmarks/objective.py runs/demo runs/demo1 --objectives webrl webrl:beta=0.2 webrl_released --out objective
 """
@@ -37,9 +36,7 @@ def main() -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="RUN", help="run folders, and key=value settings of the config")
     add("--objectives", nargs="+", default=["webrl"], help="NAME or NAME:option=value,… (options of the actor)")
-    add(
-        "--part", nargs="+", choices=("steps", "success", "noise"), default=["steps", "success"], help="what to measure"
-    )
+    add("--part", nargs="+", choices=("steps", "success"), default=["steps", "success"], help="what to measure")
     add("--phase", type=int, default=1, help="phase whose records are trained on (default: 1)")
     add("--samples", type=int, default=64, help="samples looked at in every step (default: 64)")
     add("--episodes", type=int, default=390, help="held-out episodes (default: 390)")
@@ -54,14 +51,12 @@ def main() -> None:
         if "success" in args.part:
             for run in runs:
                 success(args, run, label, settings)
-    if "noise" in args.part:
-        noise(args, runs[0], settings)
     results = [read_json(path) for path in sorted(args.out.glob("success_*.json"))]
     traces = [read_json(path) for path in sorted(args.out.glob("steps_*.json"))]
     print_steps(traces)
     print_success(results)
     figures = [*draw_steps(traces, args.out), *draw_success(results, args.out)]
-    print(json.dumps({"success": results, "noise": _read(args.out / "noise.json"), "figures": figures}))
+    print(json.dumps({"success": results, "figures": figures}))
 
 
 def configured(run: Path, label: str, settings: list[str]) -> RunConfig:
@@ -90,7 +85,8 @@ def steps(args: argparse.Namespace, run: Path, label: str, settings: list[str]) 
             _records(run, args.phase), RunFolder(run).phase(args.phase - 1).actor, config,
             num_samples=args.samples, looks=LOOKS, out=Path(folder),
         )  # fmt: skip
-    write_json(target, {"label": label, "run": run.name, "beta": _beta(config)} | found)
+    beta = config.actor.beta or (0.3 if config.actor.objective == "webrl_scaled" else 1.0)
+    write_json(target, {"label": label, "run": run.name, "beta": beta} | found)
 
 
 def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]) -> None:
@@ -119,26 +115,8 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
     write_json(target, {"label": label, "run": run.name, **rate, "held": types, "max_grad_norm": max(norms)})
 
 
-def noise(args: argparse.Namespace, run: Path, settings: list[str]) -> None:
-    """`noise.json`."""
-    from objective_steps import measure_noise
-
-    config = configured(run, args.objectives[0], settings)
-    records = _records(run, args.phase)[: args.samples]
-    found = measure_noise(records, RunFolder(run).phase(args.phase - 1).actor, config)
-    write_json(args.out / "noise.json", found)
-
-
 def _records(run: Path, phase: int) -> list[StepRecord]:
     return list(read_records(RunFolder(run).phase(phase).path / "train_scored.jsonl", StepRecord))
-
-
-def _beta(config: RunConfig) -> float:
-    return config.actor.beta or (0.3 if config.actor.objective == "webrl_scaled" else 1.0)
-
-
-def _read(path: Path) -> Any:
-    return read_json(path) if path.exists() else None
 
 
 if __name__ == "__main__":

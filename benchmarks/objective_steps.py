@@ -21,7 +21,7 @@ from webrl.llm.pictures import Example
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import OBJECTIVES, LossOutput
 from webrl.training.packing import Item, Pack, pack
-from webrl.training.scoring import score_actions, score_targets
+from webrl.training.scoring import score_targets
 from webrl.training.trainer import Job, sample_batches, train
 from webrl.training.update import actor_job, cut_items, policy_loss_function, prepare
 from webrl.types import StepRecord
@@ -76,16 +76,6 @@ def choose(records: Sequence[StepRecord], count: int, rng: random.Random) -> lis
     """Indices of as many successes as failures."""
     halves = [[i for i, r in enumerate(records) if bool(r.outcome) is wanted] for wanted in (True, False)]
     return [i for half in halves for i in sorted(rng.sample(half, min(len(half), count // 2)))]
-
-
-def measure_noise(records: Sequence[StepRecord], actor: Path, config: RunConfig) -> dict[str, dict[str, float]]:
-    """Scorer in each precision against the recorded reference, on unchanged weights; nats a token."""
-    found = {}
-    for name in ("float32", "bfloat16"):
-        models = config.models.model_copy(update={"dtype": name, "device": "cpu"})
-        scored = score_actions(records, actor, config.model_copy(update={"models": models}))
-        found[name] = _difference([r.ref_logprobs or () for r in scored], [r.ref_logprobs or () for r in records])
-    return found
 
 
 class _Observer:

@@ -5,9 +5,6 @@ went: per stage, in browsers, in sampling, in both at once, in scoring, in gradi
 sleep, wake, weights, verification), in reading and writing models, and in the rest; and how much of it an NVIDIA GPU
 was idle. What starts once a run, such as the server, falls into phase 0 and is listed apart.
 
-`--restart-servers` plays phase 1 a second time from the same phase 0, each stage by itself as `webrl rollout` and its
-like do, so that every stage starts its own servers; `ratio_vs_restarts` compares the two.
-
     python benchmarks/phase.py --config gemma3_270m models.actor=runs/gemma3_270m/sft               # one GPU
     python benchmarks/phase.py --config demo tasks.num_seed_tasks=48 generate.num_tasks=48          # two cores
 """
@@ -83,7 +80,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="gemma3_270m", help="name or path (default: gemma3_270m)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the config")
-    parser.add_argument("--restart-servers", action="store_true", help="also phase 1 with servers of each stage's own")
     parser.add_argument("--out", type=Path, help="folder for the run (default: one that is removed)")
     parser.add_argument("--run", type=Path, metavar="DIR", help="no run: the phases of this run folder, as it was run")
     args = parser.parse_args()
@@ -97,12 +93,12 @@ def main() -> None:
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
     out = args.out or Path(tempfile.mkdtemp(prefix="webrl-phase-"))
-    overrides = [*args.overrides, f"runs_dir={out / 'kept'}", "num_phases=1"]
+    overrides = [*args.overrides, f"runs_dir={out}", "num_phases=1"]
     config = load_config(find_config(args.config), overrides)
     check_extras(config, phases.STAGES)
     try:
         with GpuLoad() as gpu:
-            figures = measure(config, gpu, out / "restarted" if args.restart_servers else None)
+            figures = measure(config, gpu)
     finally:
         if args.out is None:
             shutil.rmtree(out, ignore_errors=True)
@@ -117,24 +113,13 @@ def describe_run(path: Path) -> None:
     print(json.dumps({"benchmark": "phase", "run": path.name, "phases": figures}), flush=True)
 
 
-def measure(config: RunConfig, gpu: GpuLoad, restarted: Path | None) -> dict[str, Any]:
-    """Phases 0 and 1; with `restarted` phase 1 once more, in that folder, each stage by itself."""
-
-    def on_phase(summary: dict[str, Any]) -> None:
-        if summary["phase"] == 0 and restarted:
-            shutil.copytree(config.run_dir, restarted / config.name, ignore=shutil.ignore_patterns(".lock"))
-
-    folder = phases.run(config, on_phase=on_phase)
+def measure(config: RunConfig, gpu: GpuLoad) -> dict[str, Any]:
+    """Phases 0 and 1."""
+    folder = phases.run(config)
     start = describe(folder.phase(0), gpu, "phase 0")
     figures = describe(folder.phase(1), gpu, "phase 1")
     figures["episodes"] = count_episodes(folder)
     figures["before"] = {key: start[key] for key in ("seconds", "servers")}
-    if restarted:
-        other = config.model_copy(update={"runs_dir": restarted})
-        for stage in phases.STAGES:
-            phases.run_stage(other, stage, 1)
-        baseline = describe(RunFolder(other.run_dir).phase(1), gpu, "phase 1, each stage by itself")
-        figures |= {"restarts": baseline, "ratio_vs_restarts": round(figures["seconds"] / baseline["seconds"], 3)}
     return figures
 
 

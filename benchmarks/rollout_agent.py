@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
+from rollout import CpuMeter
 
 from webrl.config import RunConfig, load_config
 from webrl.llm import open_model
@@ -44,15 +44,14 @@ def measure(seconds: float) -> dict[str, float]:
 
 
 async def _play(config: RunConfig, folder: Path) -> dict[str, float]:
-    tasks, browsers = seed_tasks(config), _Browsers()
+    tasks = seed_tasks(config)
     async with open_model(config.models.actor, config.rollout.engine, config.models) as model:
         policy = ModelPolicy(model, config, training=True)
         await collect(tasks[:8], config, policy, folder / "warm.jsonl", phase=0, prefix="w")
-        watch = asyncio.create_task(browsers.watch())
-        wall, own = time.perf_counter(), time.process_time()
-        await collect(tasks, config, policy, folder / "t.jsonl", phase=0, prefix="p")
-        wall, own = time.perf_counter() - wall, time.process_time() - own
-        watch.cancel()
+        wall = time.perf_counter()
+        with CpuMeter() as meter:
+            await collect(tasks, config, policy, folder / "t.jsonl", phase=0, prefix="p")
+        wall, own = time.perf_counter() - wall, meter.by_kind()["benchmark"]
     played = list(read_records(folder / "t.jsonl", Trajectory))
     steps = [step for t in played for step in t.steps]
     total = sum(t.seconds for t in played)
@@ -65,31 +64,8 @@ async def _play(config: RunConfig, folder: Path) -> dict[str, float]:
         "agent_time_in_browser": in_browser,
         "agent_time_elsewhere": 1 - in_model - in_browser,
         "agent_cpu_of_model": own / wall / cores,
-        "agent_cpu_of_browsers": browsers.cpu_s / wall / cores,
+        "agent_cpu_of_browsers": (meter.seconds - own) / wall / cores,
     }
-
-
-class _Browsers:
-    """CPU time of the worker processes and everything below them."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, float] = {}
-
-    @property
-    def cpu_s(self) -> float:
-        """Seconds so far."""
-        return sum(self._seen.values())
-
-    async def watch(self) -> None:
-        """Look twice a second: a process that has ended counts as it was last seen."""
-        while True:
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    times = process.cpu_times()
-                except psutil.Error:
-                    continue
-                self._seen[process.pid] = times.user + times.system
-            await asyncio.sleep(0.5)
 
 
 def main() -> None:

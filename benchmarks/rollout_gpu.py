@@ -19,12 +19,12 @@ import collections
 import itertools
 import json
 import logging
+import math
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from phase import GpuLoad  # noqa: E402
 
 from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
@@ -101,34 +103,6 @@ class PaperPages:
 
 
 WORDS = ("home", "search results", "price", "add to cart", "blue chair", "next page", "sign in", "reviews", "wish list")
-
-
-class GpuWatch:
-    """Share of the time in which no kernel ran, as the driver reports it, sampled ten times a second."""
-
-    def __enter__(self) -> GpuWatch:
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._handle, self._pynvml = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml
-        self._busy: list[float] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    @property
-    def idle(self) -> float:
-        """So far."""
-        return 1 - sum(self._busy) / max(1, len(self._busy)) / 100
-
-    def _run(self) -> None:
-        while not self._over.wait(0.1):
-            self._busy.append(self._pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
 
 
 def run_config(size: str, prompt_format: PromptFormat = "chat") -> RunConfig:
@@ -260,25 +234,17 @@ async def serve(
         print(f"server ready after {time.perf_counter() - started:.0f} s", flush=True)
         for seed, (form, edited, concurrency, seconds) in enumerate(rounds):
             asking = run_config(size, form)
-            with GpuWatch() if size != "tiny" else NoWatch() as watch:
+            began = time.time()
+            with GpuLoad() as gpu:
                 rate, answers = await play(model, asking, concurrency, seconds, edited=edited, seed=seed)
-            report(form, "edited pages" if edited else "new pages", concurrency, rate, watch.idle)
+            idle = gpu.idle_share(began, time.time())
+            report(
+                form, "edited pages" if edited else "new pages", concurrency, rate, math.nan if idle is None else idle
+            )
             sizes = [(len(a.prompt_ids), a.num_new, a.num_shared) for a in answers]
             asked, new, shared = (sum(column) / len(sizes) for column in zip(*sizes, strict=True))
             print(f"  {asked:.0f} tokens a prompt, {new:.1f} an answer, {shared:.0f} shared with the step before")
         return [a.prompt_ids for a in answers]
-
-
-class NoWatch:
-    """On a machine without GPU."""
-
-    idle = float("nan")
-
-    def __enter__(self) -> NoWatch:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def main() -> None:

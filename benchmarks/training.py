@@ -57,7 +57,6 @@ def main() -> None:
         default=12,
         help="steps of engine before them (default: 12; memory is still asked for until then)",
     )
-    parser.add_argument("--profile", action="store_true", help="engine: print the kernels that take longest")
     args = parser.parse_args()
     if args.part == "cluster":
         require("deepspeed", "benchmarks/training.py --part cluster")
@@ -76,7 +75,6 @@ def main() -> None:
             chosen(args.rows, ROWS),
             Steps(max(1, args.warm_up), args.steps),
             args.size == "tiny",
-            args.profile,
         )
     elif args.part == "passes":
         from training_gpu import measure_gpu

@@ -41,7 +41,7 @@ def measure(repeats: int) -> dict[str, Any]:
     records = make_records()
     tokens = sum(len(r.prompt_ids) + len(r.action_ids) for r in records)
     with tempfile.TemporaryDirectory() as folder:
-        actor = tiny_actor(Path(folder))
+        actor = REPO / "data" / "tiny" / "actor"
         rivals = {size: padded_loop(actor, records, size) for size in PADDED_BATCHES}
         runs: dict[str, Callable[[], None]] = {
             "packed": packed_loop(actor, records, Path(folder), open_engine),
@@ -78,21 +78,6 @@ def measure(repeats: int) -> dict[str, Any]:
         "peak_gib": round(peak_memory_gib(), 2),
         "threads": torch.get_num_threads(),
     }
-
-
-def tiny_actor(folder: Path) -> Path:
-    """The shipped actor, or one of its shape with random weights."""
-    shipped = REPO / "data" / "tiny" / "actor"
-    if (shipped / "config.json").is_file():
-        return shipped
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=2048, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=8, max_position_embeddings=4096, tie_word_embeddings=True,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder / "actor")
-    return folder / "actor"
 
 
 def make_records() -> list[StepRecord]:

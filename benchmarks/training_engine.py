@@ -7,7 +7,6 @@ moments in bfloat16, and TRL's SFTTrainer with packing on the same samples (`pip
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import json
@@ -15,7 +14,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,9 +111,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Settings of each row; the `bf16 weights` are cast before they are trained as they are."""
 
 
-def measure_engine(
-    shapes: Sequence[str], variants: Sequence[str], steps: Steps, tiny: bool = False, profile: bool = False
-) -> Figures:
+def measure_engine(shapes: Sequence[str], variants: Sequence[str], steps: Steps, tiny: bool = False) -> Figures:
     """Tokens per second by shape and variant; one that does not fit or does not run is reported and left out."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
@@ -134,7 +131,7 @@ def measure_engine(
 
                 figures[key] = measure_trl(how, steps, device, tiny)
             else:
-                figures[key] = measure_variant(how, variant, steps, device, tiny, profile)
+                figures[key] = measure_variant(how, variant, steps, device, tiny)
         except (RuntimeError, ImportError, OSError, ValueError, TypeError, AttributeError, WebRLError) as error:
             print(f"{key}: left out: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
             continue
@@ -185,8 +182,8 @@ def break_even(figures: Figures, shape: str) -> Figures:
     return {f"{shape}, tokens before compiling pays": round(compiled["warm_up_s"] / saved)}
 
 
-def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny: bool, profile: bool) -> Figures:
-    """One row: `train` with an actor's job; `profile` prints where the device's time goes, which slows it."""
+def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny: bool) -> Figures:
+    """One row: `train` with an actor's job."""
     batch = TINY_BATCH if tiny else BATCH
     config = ActorConfig.model_validate(
         {"objective": "sft", "lr": 1e-6, "batch_size": batch, "max_tokens": shape.max_tokens, "max_kl": None,
@@ -202,8 +199,7 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
         metrics = Path(folder) / "metrics.jsonl"
-        with kernels(device) if profile else contextlib.nullcontext():
-            train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
+        train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     found = summary(lines, steps.warm_up)
     if peak := peak_flops():
@@ -211,22 +207,6 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
         flops = training_flops(body_parameters(lm), lm.config, lengths, body_parameters(lm, frozen=True))
         found["mfu"] = round(flops / len(lines) / found["step_s"] / peak, 4)
     return found
-
-
-@contextlib.contextmanager
-def kernels(device: str) -> Iterator[None]:
-    """Print the kernels that took longest."""
-    from torch.profiler import ProfilerActivity
-
-    with torch.profiler.profile(
-        activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU]
-    ) as run:
-        yield
-    print(
-        run.key_averages().table(
-            sort_by=f"self_{'device' if device == 'cuda' else 'cpu'}_time_total", row_limit=30, max_name_column_width=80
-        )
-    )
 
 
 def summary(lines: Sequence[dict[str, Any]], warm_up: int) -> Figures:

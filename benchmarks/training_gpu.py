@@ -30,10 +30,8 @@ from training_shapes import (
 
 from webrl.errors import WebRLError
 from webrl.training.architectures import compile_layers
-from webrl.training.layers.attention import Layout, _varlen, packed_attention
 from webrl.training.layers.head import token_logprobs
 from webrl.training.packing import Item, pack, plan_rows
-from webrl.training.scoring import score_targets
 
 Figures = dict[str, Any]
 
@@ -48,12 +46,9 @@ def measure_gpu(seconds: float, layers: int, size: str = "8B") -> Figures:
     models = build(size, layers, torch.bfloat16, DEVICE)
     print(f"model built in {time.monotonic() - started:.0f} s", flush=True)
     sections: list[tuple[str, float, Callable[..., Figures]]] = [
-        ("check", 10, check_kernels),
         ("update", 110, measure_update),
         ("utilisation", 60, measure_utilisation),
-        ("scoring", 20, measure_scoring),
         ("head", 5, measure_head),
-        ("attention", 15, measure_attention),
         ("compiled", 200, measure_compiled),
     ]
     for name, needs, section in sections:
@@ -84,40 +79,6 @@ def score_rows(model: Any, items: Sequence[Item]) -> None:
 def states(items: Sequence[Item]) -> list[Item]:
     """The prompts alone, as the critic sees them."""
     return [Item(item.ids[:-NUM_ACTION], 0) for item in items]
-
-
-@torch.no_grad()
-def check_kernels(models: Models) -> Figures:
-    """What packing does to a log-prob in bf16, beside what bf16 itself does: differences from float32.
-
-    Random weights amplify rounding from layer to layer, more than trained ones do.
-    """
-    items, actor = make_items((700, 1500, 300, 5000)), models.actor
-    checkpoint(actor.lm, "none")
-
-    def alone() -> Tensor:
-        return torch.cat([actor(pack([item], DEVICE)) for item in items])
-
-    single, packed = alone(), actor(pack(items, DEVICE))
-    logits = actor.lm(input_ids=torch.tensor([items[-1].ids], device=DEVICE)).logits[0, -NUM_ACTION - 1 : -1]
-    plain = (
-        logits.float()
-        .log_softmax(-1)
-        .gather(1, torch.tensor(items[-1].ids[-NUM_ACTION:], device=DEVICE)[:, None])[:, 0]
-    )
-    actor.lm.float()
-    exact = alone()
-    actor.lm.bfloat16()
-    free()
-    found = {
-        "packed": packed - exact,
-        "one by one": single - exact,
-        "plain, last sample": plain.float() - exact[-NUM_ACTION:],
-        "packed and one by one": packed - single,
-    }
-    rows = [(k, float(v.abs().max()), float(v.square().mean().sqrt())) for k, v in found.items()]
-    table("differences of log-probs, bf16 from float32", rows, ("", "largest", "root mean square"))
-    return {"bf16_error_packed": round(rows[0][2], 5), "bf16_error_single": round(rows[1][2], 5)}
 
 
 def measure_update(models: Models, label: str = "") -> Figures:
@@ -245,19 +206,6 @@ def measure_utilisation(models: Models, label: str = "") -> Figures:
     }
 
 
-def measure_scoring(models: Models, label: str = "") -> Figures:
-    """Perplexity scoring: forward passes through the product's own scorer, model-FLOPs over peak."""
-    items, actor = make_items(LENGTHS * 2), models.actor
-    checkpoint(actor.lm, "none")
-    score_targets(actor, items[:3], MAX_TOKENS, DEVICE)
-    seconds, memory = timed(lambda: score_targets(actor, items, MAX_TOKENS, DEVICE))
-    lengths = [len(item.ids) for item in items]
-    mfu = training_flops(body_parameters(actor.lm), actor.lm.config, lengths) / 3 / seconds / (peak_flops() or 989e12)
-    row = (sum(lengths), seconds, sum(lengths) / seconds, mfu, memory)
-    table(f"scoring{label}", [row], ("tokens", "s", "tokens/s", "MFU", "GiB above"))
-    return {f"scoring_mfu{label and '_compiled'}": round(mfu, 4)}
-
-
 def measure_compiled(models: Models) -> Figures:
     """All of it again with compiled decoder layers."""
     lm = models.actor.lm
@@ -269,7 +217,7 @@ def measure_compiled(models: Models) -> Figures:
     print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
     label = ", compiled layers"
     try:
-        found = measure_update(models, label) | measure_scoring(models, label)
+        found = measure_update(models, label)
         used = measure_utilisation(models, label)
     finally:
         undo_compile(lm)
@@ -299,32 +247,6 @@ def measure_head(models: Models) -> Figures:
 def whole_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Log-softmax over all positions at once."""
     return (hidden @ weight.t()).log_softmax(-1).gather(1, targets[:, None])
-
-
-def measure_attention(_models: Models) -> Figures:
-    """One layer's attention, forward and backward, of a row of 16,384 tokens in sequences of equal length."""
-    rows = []
-    for count in (1, 2, 4, 8, 16):
-        layout = Layout.of((MAX_TOKENS // count,) * count, (MAX_TOKENS // count,) * count, DEVICE)
-        tensors = [torch.randn(1, heads, MAX_TOKENS, 128, device=DEVICE, dtype=torch.bfloat16) for heads in (32, 8, 8)]
-        for tensor in tensors:
-            tensor.requires_grad_()
-
-        def chosen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
-            packed_attention(torch.nn.Module(), *t, None, layout=layout)[0].sum().backward()
-
-        def varlen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
-            _varlen(*t, layout, layout.seq_lens, None, None).sum().backward()
-
-        rows.append((MAX_TOKENS // count, best_of(chosen), best_of(varlen)))
-    table("attention of one layer, 16,384 tokens", rows, ("tokens a sequence", "packed_attention s", "varlen flash s"))
-    return {"attention_s_16k": {"packed_attention": round(rows[0][1], 5), "varlen": round(rows[0][2], 5)}}
-
-
-def best_of(run: Callable[[], None], repeats: int = 3) -> float:
-    """Fastest of some calls, after one to warm up."""
-    run()
-    return min(timed(run)[0] for _ in range(repeats))
 
 
 def drop_gradients(actor: Any) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "packages" / "webrl-webarena" / "tests"))
 
 from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
-from standins.play import evaluator_kinds, failures, lite_tasks, play  # noqa: E402
+from standins.play import evaluator_kinds, failures, lite_tasks, opened, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
 from webrl.cli.command import end_clearly  # noqa: E402
@@ -48,7 +47,7 @@ def main() -> None:
         print(json.dumps(stock_steps(args.stock, args.steps)))
         return
     with tempfile.TemporaryDirectory() as folder, World(Path(folder)) as world:
-        result = instantiate(world) | solve(world, args.envs) | compare(world, args.steps) | golden()
+        result = instantiate(world) | solve(world, args.envs) | compare(world, args.steps)
     print(json.dumps(result))
 
 
@@ -134,14 +133,8 @@ def compare(world: World, steps: int) -> dict[str, Any]:
 
 async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
     """Times of our environment; the log-in is minted before, as in any run after its first episode."""
-    from webrl.rollouts.browser import Browser
-    from webrl_webarena.env import SiteAccess, WebArenaEnv
-
-    config = world.config()
-    async with Browser() as browser:
-        access = SiteAccess(config.webarena)
-        env = WebArenaEnv(browser, config, access)
-        task = lite_tasks()[number]
+    async with opened(world.config()) as make:
+        env, task = make(), lite_tasks()[number]
         await env.reset(task)
         start = time.perf_counter()
         text = (await env.reset(task)).text
@@ -153,8 +146,6 @@ async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
             times["steps"].append(time.perf_counter() - start)
             assert not result.error, result.error
             text = result.observation.text
-        await env.close()
-        await access.close()
     return times
 
 
@@ -171,11 +162,8 @@ def run_stock(world: World, number: int, steps: int) -> dict[str, Any]:
 
 def stock_steps(number: int, steps: int) -> dict[str, Any]:
     """BrowserGym's environment as it comes: slow_mo 1000, log-in form at reset, validation at each step."""
-    spec = importlib.util.spec_from_file_location("stock_browsergym", ROOT / "benchmarks" / "stock_browsergym.py")
-    assert spec is not None
-    assert spec.loader is not None
-    stock = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stock)
+    import stock_browsergym as stock
+
     stock.patch_browser()
     from browsergym.core.env import BrowserEnv
     from browsergym.webarenalite.task import WebArenaLiteTask
@@ -192,26 +180,6 @@ def stock_steps(number: int, steps: int) -> dict[str, Any]:
         assert not observation["last_action_error"], observation["last_action_error"]
     env.close()
     return times
-
-
-def golden() -> dict[str, Any]:
-    """Observation and prompt of the recorded trace against the released tools' values."""
-    from test_webarena_html import read, replay
-
-    from webrl.llm.prompts import released_parts
-    from webrl.types import Step
-
-    trace, prompts = read("trace.jsonl"), read("prompts.jsonl")
-    pages = asyncio.run(replay([line["do"] for line in prompts]))
-    history: list[Step] = []
-    same_pages = sum(page.text == step["html"] for page, step in zip(pages, trace, strict=True))
-    same_prompts = 0
-    for page, step, line in zip(pages, trace, prompts, strict=True):
-        prompt = "".join(text for text, _ in released_parts(step["target"], history, page.text))
-        same_prompts += prompt == line["prompt"]
-        history.append(Step(step["index"], page.text, step["response"], action=""))
-    print(f"recorded trace: {same_pages}/{len(trace)} observations, {same_prompts}/{len(trace)} prompts byte for byte")
-    return {"golden_steps": len(trace), "golden_observations_equal": same_pages, "golden_prompts_equal": same_prompts}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -76,58 +75,11 @@ def test_help_imports_neither_torch_nor_playwright():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run", "nowhere.yaml"], "no config 'nowhere.yaml'"),
-        (["run", "a.yaml", "b.yaml"], "one CONFIG at most, found 'a.yaml', 'b.yaml'"),
-        (["run", "own.yaml", "replay.perplexity_low=9"], "own.yaml and the command line: replay: perplexity_low"),
-        (["label", "--run", "nowhere"], "'nowhere' is not a run folder"),
-        (["doctor", "heart"], "unknown check 'heart'"),
-    ],
-)
-def test_usage_errors_are_one_message_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
-    write_config(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(arguments) == 2
-    shown = capsys.readouterr().err
-    assert said in shown
-    assert "Traceback" not in shown
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run_stages", lambda _: write_text(Path("/dev/full"), "text"))
     assert cli.main(["run", "configs/demo.yaml"]) == 1
     assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "which command"),
-        (["run", "--help", "acept"], "--help 'acept': a SECTION is one of tasks, models"),
-        (
-            ["run", "--see", "3"],
-            "webrl run: error: unrecognized arguments: --see; did you mean --seed? `webrl run --help`",
-        ),
-        (["run", "--dryrun"], "unrecognized arguments: --dryrun; did you mean --dry-run?"),
-        (["run", "demo", "--actor.lr=2"], "unrecognized arguments: --actor.lr=2; did you mean actor.lr=…?"),
-        pytest.param(
-            ["grpo", "--lerning_rate", "1"],
-            "unrecognized arguments: --lerning_rate; did you mean --learning-rate?",
-            marks=pytest.mark.companion("grpo"),
-        ),
-        (["status", "a", "b"], "unrecognized arguments: b; `webrl status --help` lists"),
-        (["--versoin"], "unrecognized arguments: --versoin; did you mean --version? `webrl --help` lists"),
-        (["doctor", "--xyz"], "unrecognized arguments: --xyz; `webrl doctor --help` lists the known ones"),
-    ],
-)
-def test_what_the_command_line_does_not_know_is_refused_with_the_nearest_that_it_does(arguments, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, capsys):
@@ -136,19 +88,6 @@ def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, ca
     (tmp_path / "gone").rmdir()
     assert cli.main(["doctor"]) == 2
     assert capsys.readouterr().err == "webrl: the working folder has been removed; go to another one (cd)\n"
-
-
-@pytest.mark.parametrize(("script", "option", "near"), [
-    ("gen_task.py", "--faliures", "--failures"), ("process_data.py", "--add_rewards", "--add_reward"),
-    ("generate_test_data.py", "--outputpath", "--output_path"),
-    pytest.param("train_grpo.py", "--learning-rat", "--learning-rate", marks=pytest.mark.companion("grpo")),
-])  # fmt: skip
-def test_the_published_scripts_name_the_nearest_option_too(script, option, near, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [script, option])
-    main = runpy.run_path(str(ROOT / "scripts" / script))["main"]
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert f"unrecognized arguments: {option}; did you mean {near}?" in capsys.readouterr().err
 
 
 def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -203,33 +142,6 @@ def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, m
     says_newest = "without a CONFIG: the config of the newest run folder" in capsys.readouterr().out
     cli.main([command, "--dry-run"])
     assert says_newest is ("newest run folder: runs/mine" in capsys.readouterr().err)
-
-
-def test_a_stage_whose_input_is_missing_says_so(tmp_path, monkeypatch, capsys):
-    path = write_config(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["label", str(path), "--phase", "0", "models.orm=hub/judge"]) == 1
-    assert "stage 'rollout' has not finished" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["rollout"], ["accept", "--dry-run"]])
-def test_episodes_to_train_on_that_are_not_drawn_at_temperature_1_are_refused_first(
-    arguments, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([*arguments, "demo", "rollout.temperature=0.7"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("webrl: rollout.temperature=0.7: training rollouts need temperature 1")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_read_only_run_folder_is_one_message(tmp_path, monkeypatch, capsys):
-    path = write_config(tmp_path)
-    (tmp_path / "runs").write_text("a file where the folder should be", encoding="utf-8")
-    models = [f"models.{name}=hub/model" for name in ("actor", "orm", "generator")]
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["run", str(path), "trackers=[]", *models]) == 1
-    assert "cannot write run folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

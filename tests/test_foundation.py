@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
-from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
+from webrl.runs.store import read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
@@ -37,11 +36,6 @@ def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: floa
         index=0, observation="page", response="click('1')", action="click('1')", prompt_ids=(1, 2), logprobs=(-0.5,)
     )
     return Trajectory(name, task, "Click.", 1, (step,), "end", status, env_reward=reward)
-
-
-def test_records_come_back_from_json_as_they_went() -> None:
-    made = trajectory()
-    assert Trajectory.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,6 @@ _TASK, _STEP = {"task_id": "a", "site": "b"}, {"index": 0, "observation": "", "r
 @pytest.mark.parametrize(
     ("cls", "data", "message"),
     [
-        (Task, _TASK | {"instruktion": "c"}, "unknown field 'instruktion' in Task"),
-        (Task, _TASK | {"seed": "3"}, "field 'seed': .* valid integer, found '3'"),
         (Task, _TASK | {"seed": True}, "field 'seed': .* valid integer, found True"),
         (Task, _TASK | {"split": 1}, "field 'split': .* valid string, found 1"),
         (Answer, {"right": 1}, "field 'right': .* valid boolean, found 1"),
@@ -77,16 +69,6 @@ def test_what_is_no_such_record_is_refused_by_field_and_value(
     with pytest.raises(DataError, match=rf"record\.json: {message}"):
         read_record(path, cls)
     assert Answer.from_json({"right": True, "sure": False}) == Answer(True, False)
-
-
-def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
-    path = tmp_path / "labels.jsonl"
-    write_records(path, [Label("a", 0.9, 1)])
-    with path.open("ab") as file:
-        file.write(b'{"trajectory_id": "b", "p_y')
-    with Appender(path) as appender:
-        appender.append(Label("c", 0.1, 0))
-    assert [label.trajectory_id for label in read_records(path, Label)] == ["a", "c"]
 
 
 def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_read(tmp_path: Path) -> None:
@@ -140,20 +122,6 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
     assert target.read_text() == "new"
 
 
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("rollout.max_step", "did you mean 'rollout.max_steps'?"),
-        ("rolout.max_steps", "did you mean 'rollout'?"),
-        ("rollout.lora_rank", "did you mean 'training.lora_rank'?"),  # an option, of another section
-        ("rollout.top_p", "`webrl run --help rollout` lists the options of that section"),  # like no known one
-    ],
-)
-def test_an_unknown_key_is_refused_with_the_key_that_was_meant(key: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=rf"unknown key '{key.partition('.')[0]}[^;]*'; {re.escape(hint)}$"):
-        load_config(None, [f"{key}=3"])
-
-
 def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "base.yaml").write_text("seed: 3\nactor: {lr: 0.5, epochs: 2}\ntasks: {train_sites: [a]}\n")
@@ -173,17 +141,6 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
     assert [(e.timeout_s, e.max_retries) for e in (config.rollout.engine, config.label.engine)] == [(7, 2), (9, 2)]
     (tmp_path / "top.yaml").write_text("actor: {lr: 0.5, epochs: 2,\n  lr: 0.25}\n")
     with pytest.raises(UsageError, match=r"top\.yaml: .*line 2, column 3: key 'lr' is given twice; keep only one"):
-        load_config(tmp_path / "own.yaml")
-
-
-@pytest.mark.parametrize(
-    ("base", "said"),
-    [(base, "base = .*there is no such file in") for base in ("nowhere.yaml", "[a, b]", "x" * 5000)]
-    + [("own.yaml", "a config cannot be its own base")],
-)
-def test_a_base_that_does_not_exist_or_is_the_file_itself_is_named(tmp_path: Path, base: str, said: str) -> None:
-    (tmp_path / "own.yaml").write_text(f"base: {base}\n")
-    with pytest.raises(UsageError, match=rf"own\.yaml: {said}"):
         load_config(tmp_path / "own.yaml")
 
 

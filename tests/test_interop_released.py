@@ -2,7 +2,6 @@
 
 import collections
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +72,7 @@ def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
         (Evil(getattr, "x", "upper"), "getattr"),
         (Evil(torch.load, "x.pt"), "torch.serialization.load"),
         (np.arange(3), "_reconstruct"),
+        (Evil(collections.namedtuple, "x", "y"), "collections.namedtuple"),
         (Path("x"), "pathlib"),
     ],
 )
@@ -82,19 +82,6 @@ def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypat
     with pytest.raises(DataError, match=f"evil.pt: refused: the pickle asks for .*{name}"):
         load_restricted(tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
-
-
-def test_damaged_and_missing_files_are_clear_errors(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
-        load_restricted(tmp_path / "none.pt")
-    path = tmp_path / "x.pt"
-    torch.save([1, 2, 3], path)
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match="damaged file"):
-        load_restricted(path)
-    path.write_text("a text file")
-    with pytest.raises(DataError, match="damaged file"):
-        load_restricted(path)
 
 
 def test_the_page_of_the_last_round_comes_out_of_the_prompt_exactly():
@@ -125,21 +112,3 @@ def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
     ((trajectory, _),) = read_released(tmp_path / "sft.pt", problems)
     assert trajectory.trajectory_id == "sft-3"
     assert problems.counts == {"bad_trajectory": 3}
-
-
-def test_a_flat_list_of_steps_is_refused_with_the_way_out(tmp_path):
-    torch.save(make_items(), tmp_path / "train_filter.pt")
-    with pytest.raises(DataError, match="name the unfiltered file"):
-        list(read_released(tmp_path / "train_filter.pt", ProblemLog()))
-
-
-def test_a_command_that_is_given_code_refuses_it_with_exit_code_1(tmp_path):
-    path = tmp_path / "evil.pt"
-    torch.save(Evil(eval, "1"), path)
-    command = [sys.executable, "scripts/process_data.py", "--stage", "1", "--actor_path", "none"]
-    files = ["--rollout_path", str(path), "--output_path", str(tmp_path / "out.jsonl")]
-    result = subprocess.run([*command, *files], cwd=REPO, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "refused: the pickle asks for builtins.eval" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out.jsonl").exists()

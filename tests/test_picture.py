@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from report_builders import task, trajectory
+from report_builders import trajectory
 from rollouts_builders import miniwob
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
@@ -16,14 +16,6 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.store import write_records
 
 SCRIPT = Path(picture.__file__)
-
-
-def test_only_tasks_that_were_failed_and_are_solved_are_shown_one_of_a_type():
-    tasks = [task("a"), task("b"), task("c", "miniwob.enter-text"), task("d", picture.PARTIAL[0]), task("e")]
-    first = [trajectory(what, 0, reward) for what, reward in zip(tasks, (0.0, 0.0, 1.0, 0.0, None), strict=True)]
-    last = [trajectory(what, 3, 1.0) for what in tasks]
-    assert [after.task.task_id for _, after in picture.pick(first, last, 5)] == ["a"]
-    assert picture.pick(first, [trajectory(what, 3, 0.0) for what in tasks], 5) == []
 
 
 @pytest.mark.companion("report")
@@ -40,9 +32,3 @@ def test_a_run_becomes_an_animation_of_its_recorded_actions(tmp_path):
     with Image.open(out) as animation:
         assert animation.n_frames == 2
         assert animation.width == 2 * picture.SIZE + 3 * picture.GAP
-
-
-def test_a_run_with_one_phase_is_refused_by_name(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, tmp_path, "x.gif"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "two evaluated phases are needed, found 0" in done.stderr

@@ -14,7 +14,6 @@ from llm_builders import save_tiny_model
 from test_process_data import make_config, make_trajectory, write_phase
 from test_reward_data import make_trajectory as make_shown
 
-from webrl.cli import main
 from webrl.config import RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
@@ -139,26 +138,6 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     with pytest.raises(UsageError, match=rf"replay\.demos: '{tmp_path}/bad\.jsonl' has no finished trajectory that"):
         check_inputs(bad, ["replay"])
     check_inputs(bad, ["train"])
-
-
-@pytest.mark.parametrize("options", [[], ["--dry-run"]])
-@pytest.mark.parametrize(
-    "content", [None, b"\xff\xfe{}\n", b"instruction,steps\n", b'{"prompt": "Click", "completion": "click(1)"}\n']
-)
-def test_the_command_line_refuses_what_cannot_be_read_in_one_line(tmp_path, actor, capsys, content, options):
-    """No file; not UTF-8; no JSONL; another program's format."""
-    shown = tmp_path / "shown.jsonl"
-    if content:
-        shown.write_bytes(content)
-    command = ["run", "demo", f"runs_dir={tmp_path}", f"models.actor={actor}", f"replay.demos=[{shown}]"]
-    assert main([*command, *options]) == 2
-    wrong = (
-        f"'{shown}' has no finished trajectory that succeeded; leave it out"
-        if content
-        else f"{shown}: no such file or folder"
-    )
-    assert capsys.readouterr().err.splitlines()[-1] == f"webrl: replay.demos: {wrong}"
-    assert not (tmp_path / "demo").exists()
 
 
 def test_process_data_begins_with_demonstrations_too(tmp_path, actor):

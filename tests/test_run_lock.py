@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -69,14 +68,6 @@ def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: P
         third = gen_tasks(run)
     assert third.returncode == 0, third.stderr
     assert not (run / ".lock" / "holder.json").exists()
-
-
-def test_a_record_of_a_dead_process_alone_locks_nothing(tmp_path: Path) -> None:
-    with holder(HOLD, tmp_path) as first:
-        pass
-    assert json.loads((tmp_path / ".lock" / "holder.json").read_text())["pid"] == first.pid
-    with hold_run(tmp_path):
-        assert json.loads((tmp_path / ".lock" / "holder.json").read_text())["pid"] == os.getpid()
 
 
 def test_a_process_of_another_machine_is_shown_for_as_long_as_it_holds_the_lock(tmp_path: Path) -> None:

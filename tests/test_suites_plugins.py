@@ -108,12 +108,6 @@ def test_a_package_that_offers_a_suite_of_webrl_s_own_is_named_and_the_others_wo
     assert webrl("run", "--help").returncode == webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 
-def test_a_suite_that_there_is_not_is_refused_with_those_that_there_are(toy):
-    refused = webrl("run", "tasks.suite=moon", "--dry-run").stderr
-    assert "there is no 'moon'; installed: " in refused
-    assert {"'miniwob'", "'toy'"} <= set(refused.partition("installed: ")[2].replace(",", " ").split())
-
-
 def core_alone(folder):
     """A path on which webrl is installed without its companions: an installed package is what its metadata say."""
     path = folder / "alone"

@@ -8,7 +8,6 @@ import pytest
 from curriculum_builders import PAGE, ChatServer, build_task
 
 from webrl.config import EngineConfig, FilterConfig, GenerateConfig, RunConfig
-from webrl.errors import UsageError
 from webrl.tasks.feasibility import check_feasibility, load_rules, missing_from_page, read_verdict, rules_for
 from webrl.tasks.filter import filter_tasks, leaks
 from webrl.types import Task
@@ -159,26 +158,6 @@ def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
     of_both = {*rules_for(shipped, "shopping"), *rules_for(shipped, "map")}
     assert set(rules_for(extended, "shopping+map")) > of_both
     assert rules_for(extended, "unknown") == [*rules_for(shipped, "unknown"), "Be brief."]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("- a list", "expected a mapping of sites"),
-        ("shopping: one text", "expected a mapping of sites"),
-        ("shopping:\n  - on_page: '('", "is not a regular expression"),
-        ("shopping:\n  - on_page: 'no group'", "has 0 groups"),
-        ("shopping:\n  - 5", "a rule is a text or"),
-        ("a: [", "not valid YAML"),
-    ],
-)
-def test_bad_rule_files_are_one_clear_error(tmp_path, text, message):
-    path = tmp_path / "rules.yaml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=message):
-        load_rules(path)
-    with pytest.raises(UsageError, match="cannot read"):
-        load_rules(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize(

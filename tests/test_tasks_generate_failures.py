@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import orjson
-import pytest
 
-from webrl.errors import DataError
 from webrl.runs.store import Appender, write_records
 from webrl.tasks.failures import load_failures
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -115,18 +113,3 @@ def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_num
     assert tasks == [("shopping", "Open the cart", 0), ("shopping", "Open it", 3)]
     assert [record.message.split(":")[1] for record in caplog.records] == ["3", "4", "5", "6", "7", "8"]
     assert "duplicate task_id 'x'" in caplog.records[4].message
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"web": "shopping"}\n'])
-def test_a_file_without_a_usable_line_is_one_clear_error(tmp_path, content):
-    path = tmp_path / "failures.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="no attempted task to generate from"):
-        load_failures(path)
-
-
-def test_a_folder_without_judged_phase_names_what_to_run(tmp_path):
-    with pytest.raises(DataError, match="run `webrl rollout` and `webrl label`"):
-        load_failures(tmp_path)
-    with pytest.raises(DataError, match="No such file"):
-        load_failures(tmp_path / "nothing.jsonl")

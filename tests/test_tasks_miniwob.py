@@ -95,18 +95,6 @@ def test_chosen_sites_replace_the_default_ones() -> None:
     assert [t.site for t in tasks] == [*sites, *sites, sites[0]]
 
 
-@pytest.mark.parametrize(
-    ("sites", "said"),
-    [
-        ({"train_sites": ("miniwob.click-buton",)}, r"'miniwob.click-buton'.*'miniwob.click-button'"),
-        ({"heldout_sites": ("miniwob.click-tab",)}, r"'miniwob.click-tab' is in both"),
-    ],
-)
-def test_an_unknown_page_is_named_with_the_nearest_and_none_is_both_trained_on_and_held_out(sites, said) -> None:
-    with pytest.raises(UsageError, match=said):
-        SUITE.eval_tasks(run(**sites))
-
-
 @pytest.mark.companion("webarena")
 def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
     pages = [{(t.site, page_seed(t.seed)) for t in SUITE.training_tasks(run(), phase)} for phase in (0, 1, 2)]

@@ -8,7 +8,6 @@ import pytest
 from test_tasks_generate_failures import write_phase
 
 from webrl.config import RunConfig, load_config
-from webrl.errors import UsageError
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
 from webrl.stages import Context, filter_generated
@@ -58,8 +57,3 @@ def test_a_phase_takes_the_rates_of_the_labels_before_it(tmp_path) -> None:
     filter_generated(Context(config, run, 1))
     # Failure rates 1, 0 and 1/2, each with four episodes more at the common rate of 1/2: 10, 2 and 6 of 12.
     assert counted(list(read_records(run.phase(1).tasks, Task))) == {SITES[0]: 22, SITES[1]: 5, SITES[2]: 13}
-
-
-def test_shares_go_with_fresh_tasks_alone() -> None:
-    with pytest.raises(UsageError, match=r"tasks: shares=learnability needs source=fresh, not curriculum; see gen"):
-        load_config("demo", ["tasks.shares=learnability"])

@@ -12,7 +12,6 @@ from mkdocs.exceptions import PluginError
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import docs_reference
 import docs_site
-import words
 
 from webrl.cli import STAGES, command_names
 from webrl.config import describe_options
@@ -64,33 +63,6 @@ def test_the_page_of_arena_tasks_lists_every_template():
     for template in all_templates():
         name = f"`{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''}"
         assert f"| {name} | {template.wordings[0]} |" in page
-
-
-def test_a_command_that_no_longer_parses_is_found():
-    lines = ("webrl run demo --sed 3", "X=1 webrl eval demo actor.lrr=1 && webrl status runs/demo", "webrl run $CONFIG")
-    page = "\n".join(("```bash", *lines, "```", ""))
-    found = [(line, words.command_problem(arguments)) for line, arguments in words.commands(page)]
-    assert [line for line, _ in found] == [2, 3, 3, 4]
-    assert "--sed" in found[0][1]
-    assert found[1][1] == "no option is called actor.lrr"
-    assert [problem for _, problem in found[2:]] == ["", ""]
-
-
-@pytest.mark.parametrize(
-    ("file", "written", "built"),
-    [
-        ("README.md", "[a](docs/study.md#x) [b](data/README.md)", "[a](study.md#x) [b](files.md)"),
-        ("README.md", "![x](docs/loop.svg)", "![x](loop.svg)"),
-        ("README.md", "[`c`](webrl/tasks), [d](https://example.org/a)", "`c`, [d](https://example.org/a)"),
-        ("docs/study.md", "[a](../README.md#the-stages) [b](vllm.md)", "[a](index.md#the-stages) [b](vllm.md)"),
-    ],
-)
-def test_links_lead_to_pages_and_files_that_are_no_page_keep_their_text(file, written, built):
-    assert docs_site.rewrite_links(written, ROOT / file) == built
-
-
-def test_a_link_to_a_file_that_is_not_there_is_left_for_the_strict_build_to_refuse():
-    assert docs_site.rewrite_links("[a](../webrl/gone.py)", ROOT / "docs" / "study.md") == "[a](../webrl/gone.py)"
 
 
 def test_a_page_that_would_fetch_from_elsewhere_is_refused():

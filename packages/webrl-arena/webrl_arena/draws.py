@@ -153,19 +153,9 @@ def _single_reviews(product: Product) -> list[Review]:
     return [review for review in product.reviews if titles[review.title] == 1]
 
 
-def _my_reviews(e: Entities, c: Chosen) -> list[Review]:
-    mine = {customer.email for customer in e.customers}
-    return [review for review in c.product.reviews if review.email in mine]
-
-
 def _customer(e: Entities, rng: random.Random, is_wanted: Callable[[str], bool] = lambda _: True) -> str | None:
     email = rng.choice(e.customers).email
     return email if is_wanted(email) else None
-
-
-def _reviewed(e: Entities, rng: random.Random, _: Chosen) -> Product | None:
-    product = rng.choice(e.products)
-    return product if product.reviews else None
 
 
 _VALUES: dict[str, Callable[[Entities, random.Random, Chosen], Any]] = {
@@ -173,12 +163,14 @@ _VALUES: dict[str, Callable[[Entities, random.Random, Chosen], Any]] = {
     "two people": lambda e, rng, _: [customer.email for customer in rng.sample(e.customers, 2)],
     "three people": lambda e, rng, _: [customer.email for customer in rng.sample(e.customers, 3)],
     "two products": lambda e, rng, _: rng.sample([p for p in e.products if p.stock], 2),
-    "reviewed product": _reviewed,
+    "reviewed product": lambda e, rng, _: product if (product := rng.choice(e.products)).reviews else None,
     "cheapest": lambda e, _, c: _extreme(min, e, c),
     "dearest": lambda e, _, c: _extreme(max, e, c),
     "single review": lambda _, rng, c: _one(rng, _single_reviews(c.product)),
     "review by others": lambda _, rng, c: _one(rng, [r for r in _single_reviews(c.product) if r.email != c.login]),
-    "review by customers": lambda e, rng, c: _one(rng, _my_reviews(e, c)),
+    "review by customers": lambda e, rng, c: _one(
+        rng, [review for review in c.product.reviews if any(review.email == person.email for person in e.customers)]
+    ),
     "new reviewer": lambda e, rng, c: _customer(e, rng, lambda m: all(r.email != m for r in c.product.reviews)),
     "scores": lambda _, rng, __: rng.randint(1, 5),
     "first word": lambda e, rng, _: rng.choice(e.names).split()[0],

@@ -215,11 +215,6 @@ def _product_asked_about(page: Page, _: Slots) -> str | None:
     return max(found, key=len, default=None)
 
 
-def _num_messages(page: Page, slots: Slots) -> str | None:
-    shown = sum(text in (slots["mail"], f"Re: {slots['mail']}") for text in page.texts())
-    return str(shown) if shown else None
-
-
 def _write_aisle(page: Page, slots: Slots) -> str | None:
     """Fill the wiki's text in again, with the aisle `{value}`."""
     field = next((e for e in page.all("textbox") if "||= Aisle =||" in e.value), None)
@@ -235,5 +230,7 @@ _READS: dict[str, Read] = {
     "replies": lambda page, _: str(len(_writers(page)) - 1),
     "recommended finish": _recommended,
     "product asked about": _product_asked_about,
-    "messages": _num_messages,
+    "messages": lambda page, slots: (
+        str(shown) if (shown := sum(text in (slots["mail"], f"Re: {slots['mail']}") for text in page.texts())) else None
+    ),
 }

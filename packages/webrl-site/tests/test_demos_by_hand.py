@@ -14,7 +14,6 @@ from browsers import run, shared_browser
 from rollouts_builders import at, miniwob, serve
 from web_builders import notes_app
 
-from webrl.cli import main
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
@@ -437,25 +436,6 @@ def test_pages_that_others_wrote_are_recorded_too(tmp_path):
     (kept,) = recorded(out)
     assert (kept.env_reward, str(kept.status)) == (1, "page_ended")
     assert [name.partition("(")[0] for name in actions(kept)] == ["fill", "fill", "press", "click"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["arena", "--by-hand"], "no display (DISPLAY='', WAYLAND_DISPLAY='')"),
-        (["demo", "--by-hand", "rollout.observation=html"], "--by-hand records rollout.dialect=browsergym"),
-        (["demo", "--by-hand", "--per-type", "3"], "--per-type is for the scripted experts"),
-        (["webarena_lite", "--by-hand"], "cannot be recorded by hand"),
-        (["demo", "--keep-all"], "--keep-all needs --by-hand"),
-    ],
-)
-def test_what_cannot_be_recorded_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    assert main(["record-demos", *arguments, "--out", str(tmp_path / "demos")]) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "demos").exists()
 
 
 def test_a_recording_of_another_kind_is_not_added_to(tmp_path):

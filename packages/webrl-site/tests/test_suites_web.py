@@ -13,11 +13,9 @@ from browsers import run, shared_browser
 from rollouts_builders import Scripted, at, bid_of, reply, serve
 from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
-from webrl.cli import main
-from webrl.config import load_config
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
-from webrl.preflight import check_inputs, check_settings
+from webrl.preflight import check_inputs
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
@@ -164,38 +162,6 @@ def test_held_out_instructions_are_the_evaluation_s_and_no_others(site):
 
 def test_a_generated_task_has_none_of_its_parent_s_checks():
     assert find_suite("web").without_reference({"checks": [1], "allowed_hosts": ["a"]}) == {"allowed_hosts": ["a"]}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["rollout.web.start_urls=[]"], "rollout.web.start_urls"),
-        (["rollout.web.start_urls=[example.org]"], "http://host:port/path"),
-        (["rollout.web.start_urls=['http://ann:pw12@example.org/']"], "rollout.web.login"),
-        (["rollout.web.login.basic=ann:pw12"], "login.basic = ***: expected options with values"),
-        (["rollout.web.login.basic={user: 'a:b', password: pw12}"], "user = ***: what follows the colon"),
-        (["rollout.web.login.command=[a]"], "form and command: choose one"),
-        (["rollout.web.login.form.url='http://[::1'"], "form.url = 'http://[::1': not a web address"),
-        (["rollout.web.reset.command=[a]"], "url and command: choose one"),
-        (["rollout.web.database=mysql://u@h/d"], "sqlite:///FILE"),
-        (["rollout.web.forbidden_actions=[clik]"], "unknown action 'clik'"),
-        (["rollout.web.reset.every=episode"], "rollout.envs_per_worker=1"),
-        (["rollout.web.max_actions_per_s=0.1"], "max_actions_per_s=0.1"),
-        (["rollout.web.forbidden_urls=['(a']"], "not a regular expression"),
-        (["tasks.source=fresh"], "source=fresh"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_before_anything_starts(overrides, words):
-    path = ROOT / "configs" / "web_example.yaml"
-    with pytest.raises(UsageError) as error:
-        check_settings(load_config(path, overrides), str(path))
-    assert words in str(error.value)
-    assert str(error.value).startswith((f"{path}", "the command line: "))
-
-
-def test_serving_a_site_without_its_limits_is_refused(capsys):
-    assert main(["serve-env", "web_example", "--dry-run"]) == 2
-    assert "tasks.suite=web" in capsys.readouterr().err
 
 
 def test_a_missing_instruction_file_is_refused_before_anything_starts(site):

@@ -135,12 +135,6 @@ def test_a_study_that_cannot_be_understood_is_refused_by_name(
         study_of(tmp_path, **changes)
 
 
-def test_a_range_of_seeds_is_told_how_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["study", "study_quick", "--seeds", "0-2"])
-    assert "'0-2' is not a seed; separate several by spaces: --seeds 0 1 2" in capsys.readouterr().err
-
-
 def test_a_method_of_which_nothing_is_written_is_the_run_config(tmp_path: Path) -> None:
     study = study_of(tmp_path, methods={"default": None, "webrl": {"actor": {"objective": "webrl"}}})
     assert study.config.methods["default"] == {}
@@ -424,31 +418,6 @@ def test_failures_that_are_none_are_refused_by_name(content: str, tmp_path: Path
     (tmp_path / FAILURES).write_text(content)
     with pytest.raises(DataError, match=r"failures\.json: not the reason of each failed cell; remove it"):
         read_failures(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nosuch"], "webrl: no config 'nosuch'; shipped ones: study_ablations, study_demo"),
-        (["study_quick", "--parallel", "0"], "webrl: --parallel 0: at least one cell must run"),
-        (["study_quick", "--methods", "avr"], "no method 'avr'; it has: default, webrl, filtered_bc"),
-        (["study_quick", "--phases", "0"], "num_phases = 0"),
-        (["study_quick", "actor.objektive=awr"], "overrides: unknown key 'actor.objektive'"),
-        (["study_quick", "actor"], "override 'overrides.actor' is not of the form key.subkey=value"),
-        (["study_quick", "seed=3"], "overrides.seed: set the study's own key"),
-    ],
-)
-def test_a_wrong_command_is_one_line_and_exit_code_2(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["study", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_reason_of_a_failure_is_the_runs_own_error_line(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import browsers
 import pytest
 from standins.experts import DO_NOTHING, SCRIPTS, Scripted
-from standins.play import failures, few_of_every_kind, lite_tasks, play, scores, training_task
+from standins.play import failures, few_of_every_kind, lite_tasks, opened, play, scores, training_task
 from standins.world import World
 
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.suite import score_episode
 from webrl.types import Status, Task, Trajectory
 from webrl_site.locks import lease_sites
-from webrl_webarena.env import SiteAccess, WebArenaEnv
 from webrl_webarena.report import summarize
 from webrl_webarena.sites import find_sites
 
@@ -24,19 +23,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.webarena]
 
 
 play_shared = functools.partial(play, open_browser=browsers.shared_browser)
+opened_shared = functools.partial(opened, open_browser=browsers.shared_browser)
 
 
 async def play_one(world: World, task: Task, script: Any, **webarena: Any) -> Trajectory:
     """One episode in an environment of its own."""
     config = world.config(webarena, max_steps=10, step_timeout_s=20)
-    async with browsers.shared_browser() as browser:
-        access = SiteAccess(config.webarena)
-        env = WebArenaEnv(browser, config, access)
+    async with opened_shared(config) as make:
+        env = make()
         trajectory = await run_episode(env, Scripted(script), task, config, trajectory_id=task.task_id)
-        trajectory = await score_episode(env, trajectory)
-        await env.close()
-        await access.close()
-        return trajectory
+        return await score_episode(env, trajectory)
 
 
 @pytest.mark.slow
@@ -55,10 +51,8 @@ def test_validation_happens_once_and_not_on_the_agent_s_page(world: World):
 
     async def run() -> None:
         config = world.config()
-        async with browsers.shared_browser() as browser:
-            access = SiteAccess(config.webarena)
-            env = WebArenaEnv(browser, config, access)
-            task = lite_tasks()[419]
+        async with opened_shared(config) as make:
+            env, task = make(), lite_tasks()[419]
             policy = Scripted(SCRIPTS[419])
             trajectory = await run_episode(env, policy, task, config, trajectory_id="t")
             assert "GET /byteblaze" not in world.gitlab.log
@@ -67,8 +61,6 @@ def test_validation_happens_once_and_not_on_the_agent_s_page(world: World):
             assert world.gitlab.log.count("GET /byteblaze") == 1
             assert (env.page, page.url, await page.content()) == (page, url, content)
             assert trajectory.env_reward == 1
-            await env.close()
-            await access.close()
 
     browsers.run(run())
 
@@ -95,15 +87,11 @@ def test_a_judge_that_is_down_leaves_the_episode_unjudged_not_failed(world: Worl
 def test_a_site_that_fails_during_validation_leaves_the_episode_unjudged(world: World):
     async def run() -> Trajectory:
         config = world.config()
-        async with browsers.shared_browser() as browser:
-            access = SiteAccess(config.webarena)
-            env = WebArenaEnv(browser, config, access)
-            task = lite_tasks()[419]
+        async with opened_shared(config) as make:
+            env, task = make(), lite_tasks()[419]
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), task, config, trajectory_id="t")
             world.gitlab.fault = "drop"
-            trajectory = await score_episode(env, trajectory)
-            await access.close()
-            return trajectory
+            return await score_episode(env, trajectory)
 
     trajectory = browsers.run(run())
     assert trajectory.env_reward is None
@@ -139,16 +127,12 @@ def test_an_expired_log_in_is_minted_again_between_episodes(world: World):
     async def run() -> list[float | None]:
         config = world.config({"login_check_s": 0})
         rewards = []
-        async with browsers.shared_browser() as browser:
-            access = SiteAccess(config.webarena)
-            env = WebArenaEnv(browser, config, access)
+        async with opened_shared(config) as make:
+            env, task = make(), lite_tasks()[259]
             for _ in range(2):
-                task = lite_tasks()[259]
                 trajectory = await run_episode(env, Scripted(SCRIPTS[259]), task, config, trajectory_id="t")
                 rewards.append((await score_episode(env, trajectory)).env_reward)
                 world.gitlab.sessions.clear()
-            await env.close()
-            await access.close()
         return rewards
 
     assert browsers.run(run()) == [1.0, 1.0]
@@ -169,9 +153,8 @@ def test_a_writing_episode_has_its_site_until_it_is_finished(world: World):
             lease.release()
             return True
 
-        async with browsers.shared_browser() as browser:
-            access = SiteAccess(config.webarena)
-            env = WebArenaEnv(browser, config, access)
+        async with opened_shared(config) as make:
+            env = make()
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), lite_tasks()[419], config, trajectory_id="t")
             assert not await is_free()
             await score_episode(env, trajectory)
@@ -179,7 +162,6 @@ def test_a_writing_episode_has_its_site_until_it_is_finished(world: World):
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), lite_tasks()[419], config, trajectory_id="t")
             await score_episode(env, dataclasses.replace(trajectory, status=Status.TIMEOUT))
             assert await is_free()
-            await access.close()
 
     browsers.run(run())
 

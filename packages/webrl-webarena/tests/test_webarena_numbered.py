@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import browsers
 import pytest
 from standins.experts import Numbered, Script
-from standins.play import lite_tasks
+from standins.play import lite_tasks, opened
 from standins.world import World
 
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import StepResult
 from webrl.rollouts.suite import score_episode
 from webrl.types import Status, Trajectory
-from webrl_webarena.env import SiteAccess, WebArenaEnv
 
 pytestmark = [pytest.mark.browser, pytest.mark.webarena]
 
@@ -36,16 +35,10 @@ SCRIPTS: dict[int, Script] = {
 
 async def play(world: World, number: int) -> Trajectory:
     config = world.config(observation="html", dialect="webrl", max_steps=12)
-    async with browsers.shared_browser() as browser:
-        access = SiteAccess(config.webarena)
-        env = WebArenaEnv(browser, config, access)
-        trajectory = await run_episode(
-            env, Numbered(SCRIPTS[number]), lite_tasks()[number], config, trajectory_id=str(number)
-        )
-        trajectory = await score_episode(env, trajectory)
-        await env.close()
-        await access.close()
-        return trajectory
+    async with opened(config, browsers.shared_browser) as make:
+        env, policy = make(), Numbered(SCRIPTS[number])
+        trajectory = await run_episode(env, policy, lite_tasks()[number], config, trajectory_id=str(number))
+        return await score_episode(env, trajectory)
 
 
 @pytest.mark.parametrize("number", SCRIPTS)
@@ -61,12 +54,10 @@ def test_an_expert_in_the_released_language_solves_its_task(world: World, number
 
 async def steps(world: World, actions: Sequence[str]) -> list[StepResult]:
     config = world.config(observation="html", dialect="webrl")
-    async with browsers.shared_browser() as browser:
-        env = WebArenaEnv(browser, config, SiteAccess(config.webarena))
+    async with opened(config, browsers.shared_browser) as make:
+        env = make()
         await env.reset(lite_tasks()[762])
-        results = [await env.step(action) for action in actions]
-        await env.close()
-        return results
+        return [await env.step(action) for action in actions]
 
 
 def test_unreadable_actions_and_missing_elements_are_told_apart(world: World):

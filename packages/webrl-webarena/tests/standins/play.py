@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import cache
 from typing import Any
 
@@ -63,6 +63,23 @@ def few_of_every_kind(tasks: Mapping[int, Task]) -> dict[int, Task]:
     return chosen
 
 
+@asynccontextmanager
+async def opened(
+    config: RolloutConfig, open_browser: Callable[[], AbstractAsyncContextManager[Browser]] = Browser
+) -> AsyncIterator[Callable[[], WebArenaEnv]]:
+    """Makes environments on one browser, with one access to the sites."""
+    access = SiteAccess(config.webarena)
+    async with open_browser() as browser, AsyncExitStack() as closing:
+        closing.push_async_callback(access.close)
+
+        def make() -> WebArenaEnv:
+            env = WebArenaEnv(browser, config, access)
+            closing.push_async_callback(env.close)
+            return env
+
+        yield make
+
+
 async def play(
     world: World,
     tasks: Mapping[int, Task],
@@ -74,24 +91,18 @@ async def play(
     """Play each task with its expert (`script` None) or with one script for all."""
     config = config or world.config(max_steps=15)
     urls = {site.name: site.url for site in world.sites}
-    async with open_browser() as browser:
-        access = SiteAccess(config.webarena)
-        queue = list(tasks.items())
-        found: dict[int, Trajectory] = {}
+    queue, found = list(tasks.items()), dict[int, Trajectory]()
+    async with opened(config, open_browser) as make:
 
         async def player() -> None:
-            env = WebArenaEnv(browser, config, access)
+            env = make()
             while queue:
                 number, task = queue.pop(0)
                 policy = Scripted(script or SCRIPTS[number], urls)
                 trajectory = await run_episode(env, policy, task, config, trajectory_id=task.task_id)
                 found[number] = await score_episode(env, trajectory)
-            await env.close()
 
-        try:
-            await asyncio.gather(*(player() for _ in range(num_envs)))
-        finally:
-            await access.close()
+        await asyncio.gather(*(player() for _ in range(num_envs)))
     return found
 
 

@@ -5,51 +5,44 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import re
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote
 
 import jinja2
+import werkzeug
 import yaml
+from werkzeug.serving import make_server
+from werkzeug.utils import redirect as werkzeug_redirect
 
 STYLE = (
     "body{font:14px sans-serif;margin:8px}nav a,li a,td a{margin-right:8px}label{display:block}.hidden{display:none}"
 )
 
 
-@dataclass
-class Request:
-    method: str
-    path: str
-    query: dict[str, str]
-    form: dict[str, str]
-    cookies: dict[str, str]
-    headers: dict[str, str]
-    body: bytes = b""
-    user: str = ""
+class Request(werkzeug.Request):
+    parameter_storage_class = dict  # the last value of a name
+    user = ""
 
 
-@dataclass
-class Response:
-    body: str = ""
-    status: int = 200
-    type: str = "text/html; charset=utf-8"
-    headers: list[tuple[str, str]] = field(default_factory=list)
+class Response(werkzeug.Response):
+    default_mimetype = "text/html"
 
 
 def redirect(to: str) -> Response:
-    return Response("", 302, headers=[("Location", to)])
+    return werkzeug_redirect(to, 302, Response)
 
 
 def as_json(data: object) -> Response:
-    return Response(json.dumps(data), type="application/json")
+    return Response(json.dumps(data), content_type="application/json")
 
 
 def esc(text: object) -> str:
@@ -111,15 +104,22 @@ class Site:
         return f"http://127.0.0.1:{self.port}{self.base_path}"
 
     def start(self) -> None:
-        handler = type("BoundHandler", (_HTTPHandler,), {"site": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = make_server("127.0.0.1", 0, self.serve, threaded=True)
+        self.port = self._server.port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def serve(self, environ: dict[str, Any], start_response: Any) -> Any:
+        request = Request(environ)
+        request.get_data(parse_form_data=True)  # read, whatever comes of it
+        if self.fault == "drop":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionError
+        return self.answer(request)(environ, start_response)
 
     def answer(self, request: Request) -> Response:
         self.log.append(f"{request.method} {request.path}")
@@ -146,7 +146,9 @@ class Site:
             return redirect(failed)
         token = secrets.token_hex(16)
         self.sessions[token] = user
-        return Response("", 302, headers=[("Location", to), ("Set-Cookie", f"{self.cookie}={token}; Path=/; HttpOnly")])
+        response = redirect(to)
+        response.set_cookie(self.cookie, token, httponly=True)
+        return response
 
     def shown(self, key: str, request: Request, *args: str) -> str:
         """A page of the table; "" if it has none of that name."""
@@ -158,45 +160,6 @@ class Site:
             f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{esc(self.title)}</title>'
             f"<style>{STYLE}</style></head><body>{header}<main>{body}</main>{footer}</body></html>"
         )
-
-
-class _HTTPHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    site: Site
-
-    def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        if self.site.fault == "drop":
-            self.close_connection = True
-            self.connection.close()
-            return
-        parts = urlsplit(self.path)
-        cookies = dict(c.strip().split("=", 1) for c in (self.headers.get("Cookie") or "").split(";") if "=" in c)
-        is_form = "urlencoded" in (self.headers.get("Content-Type") or "")
-        request = Request(
-            self.command,
-            parts.path,
-            {k: v[-1] for k, v in parse_qs(parts.query, keep_blank_values=True).items()},
-            {k: v[-1] for k, v in parse_qs(body.decode(), keep_blank_values=True).items()} if is_form else {},
-            cookies,
-            dict(self.headers),
-            body,
-        )
-        response = self.site.answer(request)
-        data = response.body.encode()
-        self.send_response(response.status)
-        self.send_header("Content-Type", response.type)
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in response.headers:
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_POST = _serve  # noqa: N815
-
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 _JINJA = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

@@ -25,22 +25,22 @@ class ResetService(Site):
     @route("GET", r"/reset")
     def start_reset(self, request: Request) -> Response:
         if self.left is not None:
-            return Response("Reset already running", 418, "text/plain")
+            return Response("Reset already running", 418, content_type="text/plain")
         self.left = self.polls
         for site in self.sites:
             site.reset()
-        return Response("Reset started", type="text/plain")
+        return Response("Reset started", content_type="text/plain")
 
     @route("GET", r"/status")
     def status(self, request: Request) -> Response:
         if self.left is None:
-            return Response("Ready for duty!", type="text/plain")
+            return Response("Ready for duty!", content_type="text/plain")
         if self.left > 0:
             self.left -= 1
-            return Response("Reset running", type="text/plain")
+            return Response("Reset running", content_type="text/plain")
         self.left = None
         self.num_resets += 1
-        return Response("Ready for duty!", type="text/plain")
+        return Response("Ready for duty!", content_type="text/plain")
 
 
 class Judge(Site):
@@ -65,7 +65,7 @@ class Judge(Site):
     @route("POST", r"/v1/chat/completions")
     def chat(self, request: Request) -> Response:
         time.sleep(self.seconds)
-        question = json.loads(request.body)["messages"][-1]["content"]
+        question = json.loads(request.data)["messages"][-1]["content"]
         self.questions.append(question)
         answer = self.reply if self.reply is not None else self._grade(question)
         return as_json({"choices": [{"message": {"role": "assistant", "content": answer}}]})

@@ -119,14 +119,14 @@ class Shopping(Site):
 
     @route("POST", r"/rest/default/V1/integration/admin/token")
     def rest_token(self, request: Request) -> Response:
-        data = json.loads(request.body)
+        data = json.loads(request.data)
         if (data.get("username"), data.get("password")) != ("admin", "admin1234"):
-            return Response('{"message": "denied"}', 401, "application/json")
+            return Response('{"message": "denied"}', 401, content_type="application/json")
         return as_json("rest-token")
 
     @route("GET", r"/rest/V1/orders")
     def rest_orders(self, request: Request) -> Response:
         if request.headers.get("Authorization") != "Bearer rest-token":
-            return Response("{}", 401, "application/json")
+            return Response("{}", 401, content_type="application/json")
         newest = max(self.orders)
         return as_json({"items": [{"increment_id": f"{newest:09d}"}]})

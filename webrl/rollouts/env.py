@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
+from webrl.rollouts.execute import KEEPS_LOADING, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -200,6 +200,8 @@ class BrowserEnv:
         self._text = ""
         self._loaded_url = ""
         self._clean = False
+        self._timeout = asyncio.timeout(None)
+        self._has_crashed = False
         self._restarts = 0
         self._ids: dict[str, str] | None = None
         self._copied: dict[str, str] | None = None
@@ -310,18 +312,27 @@ class BrowserEnv:
         """Turn crashes and hangs into BrowserError and have the profile replaced."""
         from playwright.async_api import Error
 
+        self._has_crashed = False
         try:
-            async with asyncio.timeout(self._config.step_timeout_s):
+            async with asyncio.timeout(self._config.step_timeout_s) as self._timeout:
                 yield
         except TimeoutError:
             await self.close()
-            raise BrowserError(f"{what} passed its deadline of {self._config.step_timeout_s:g} s") from None
+            crashed, late = ": the page has crashed", f" passed its deadline of {self._config.step_timeout_s:g} s"
+            raise BrowserError(f"{what}{crashed if self._has_crashed else late}") from None
         except (Error, ChannelError, ChannelClosed, OSError) as error:
             await self.close()
             raise BrowserError(f"{what}: {first_line(error)}") from None
         except Exception:
             await self.close()
             raise
+
+    def _end_crashed(self, page: Page) -> None:
+        """Whoever waits for a page that has crashed waits for ever."""
+        if page is self.page:
+            self._has_crashed = True
+            with contextlib.suppress(RuntimeError):  # nobody waits
+                self._timeout.reschedule(0)
 
     async def _restart(self, site: Site, seed: int) -> str | None:
         """Start another episode on the page as it is; its goal, or None if the page has to be loaded."""
@@ -336,6 +347,7 @@ class BrowserEnv:
         ):
             return None
         tab = await self._use_tab()
+        tab.outward.clear()
         if tab.pointer:
             # So that the next episode does not begin with a hovered element.
             await tab.leave_page()
@@ -357,7 +369,7 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            await open_page(self.page, self._config.step_timeout_s * 1000, self.patience_s, "goto", site.url)
+            await open_page(self, self._config.step_timeout_s * 1000, "goto", site.url)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
@@ -379,15 +391,19 @@ class BrowserEnv:
                     continue
                 await tab.arrive(end)
                 # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
+                if not tries_left:
+                    await tab.send("Page.stopLoading")
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                if seen["popups"] and page is self.page:
+                if seen["popups"] and not tab.outward and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():
                     continue
                 if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
                     continue
+                if tries_left < 2:
+                    self._notices.tell(KEEPS_LOADING)
                 return await self._describe(tab, seen)
             except (Error, ChannelError, ChannelClosed) as error:
                 if not tries_left or not await self._recover(page, error):
@@ -409,6 +425,9 @@ class BrowserEnv:
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
+        for address in tab.outward:
+            self._notices.tell(f"{valid_text(address)!r:.200} leads out of the browser: nothing was opened")
+        tab.outward.clear()
         self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
@@ -504,6 +523,7 @@ class BrowserEnv:
             every = self.every_element if every is None else every
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
             tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
+            self.page.on("crash", self._end_crashed)
             if self.imports and not self._site.reusable:
                 await tab.watch_imports()
         tab.first_id = self._first_id

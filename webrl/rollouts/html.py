@@ -81,8 +81,13 @@ async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[s
     )
     document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
     text = simplify(document, found["width"], found["height"])
-    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
-        text = f"Not shown: the pages in {num_frames} frames."
+    left_out = {
+        "the pages in {} frames": 0 if text else found["frames"],
+        "what is drawn on {} canvases": found["drawings"],
+        "{} shadow trees": found["shadows"],
+    }
+    notes = (f"Not shown: {what.format(number)}." for what, number in left_out.items() if number)
+    text = "\n".join(filter(None, (text, *notes)))
     return text, {str(label): bid for label, bid in labels if bid}
 
 

@@ -108,6 +108,8 @@ class Tab:
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []
         """Addresses that lead out of the browser, and that the page has asked for since this was last emptied."""
+        self.opens_tab = False
+        """Whether it has asked for a new tab, of which the browser tells a little later."""
         self.num_documents = 0
         """Documents that have come since this was opened."""
         self.first_id = 0
@@ -304,6 +306,8 @@ class Tab:
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
             if len(self.outward) < MAX_OUTWARD:
                 self.outward.append(params["url"])
+        elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
+            self.opens_tab = True
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)

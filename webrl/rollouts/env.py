@@ -394,10 +394,11 @@ class BrowserEnv:
                 if not tries_left:
                     await tab.send("Page.stopLoading")
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
-                while not seen["popups"] and await tab.has_imported(end):
+                while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                if seen["popups"] and not tab.outward and page is self.page:
+                if tab.opens_tab and page is self.page:
                     await self._await_popup(page, end)
+                    tab.opens_tab = False
                 if tries_left and await self._leave_download():
                     continue
                 if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
@@ -504,6 +505,8 @@ class BrowserEnv:
         """A new tab becomes the active one, as in BrowserGym."""
         if self.context is None:
             return  # the profile is being closed
+        for tab in self._tabs.values():
+            tab.opens_tab = False
         if len(self.context.pages) > MAX_TABS:
             self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
             self._notices.finish(page.close())

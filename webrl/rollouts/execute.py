@@ -451,6 +451,8 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
     found = await _call(tabs, bid, "focusOn", from_start)
     if found == "disabled":
         raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
+    if found == "elsewhere":
+        tabs.tell("the element does not take the focus: keys go to what has it")
     return bool(found)
 
 

@@ -8,9 +8,11 @@
 () => {
   const { ask } = __webrl; // a form's `children` is its field of that name
   const key = Symbol.for("webrl.html");
-  const memory = (window[key] ??= { notes: new WeakMap(), clickable: [], labels: new Map() });
+  const memory = (window[key] ??= { notes: new WeakMap(), clickable: [] });
+  memory.labels = new Map();
   const NOTED = ["data-value", "data-text", "data-label", "data-bbox", "data-status", "data-label-id"];
   const root = document.documentElement;
+  if (!root) return { html: "", width: 0, height: 0, frames: 0, drawings: 0, shadows: 0 };
   const width = Math.max(root.clientWidth || 0, window.innerWidth || 0);
   const height = Math.max(root.clientHeight || 0, window.innerHeight || 0);
   const all = [...document.querySelectorAll("*")];
@@ -27,7 +29,6 @@
       if (ask(element, "isConnected")) for (const name of NOTED) note(element, name, null);
     }
     memory.clickable = gone;
-    memory.labels = new Map();
   };
 
   const tidy = (text) => text.trim().replace(/\s{2,}/g, " ");

@@ -127,7 +127,11 @@
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
   const STATE = /(?:^|\s)(?:is-|ui-state-)?(active|selected|current|checked|disabled)(?=\s|$)/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
+  // And what a field offers once it is clicked.
+  const MAX_OFFERS = 20;
   const stateOf = (element) => {
+    const offers = [...element.list?.options ?? []].slice(0, MAX_OFFERS).map((option) => option.value.slice(0, MAX_HINT));
+    if (offers.length) return `offers=${JSON.stringify(offers).replace(/\s+/g, ' ')}`;
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';

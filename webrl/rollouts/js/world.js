@@ -43,7 +43,6 @@
   api.hear = () => ask('hear');
   api.moving = () => ask('moving');
   api.isIdle = (ms) => ask('isIdle', ms);
-  api.takePopups = () => ask('takePopups');
   api.state = () => ask('state');
   api.pointer = () => ask('pointer');
   api.takeCopied = () => ask('takeCopied');

@@ -69,8 +69,8 @@ NO_WINDOW = (
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what asyncio does, but for the end of Playwright's calls that nobody waits for once their page is closed."""
-    if type(context.get("exception")).__name__ != "TargetClosedError":
+    """Report as asyncio does, but no call of Playwright's that was left alone as its step ended."""
+    if not type(context.get("exception")).__module__.startswith("playwright."):
         loop.default_exception_handler(context)
 
 

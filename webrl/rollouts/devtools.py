@@ -77,11 +77,8 @@ class ChannelClosed(Exception):
 
 
 # What a browser opens itself; all other addresses (`mailto:`) are for programs that a person has beside it.
-_OUTWARD = re.compile(
-    r"(?!(?:about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source):)[a-z][a-z\d+.-]*:", re.I
-)
-MAX_OUTWARD = 20
-"""So many of those addresses are kept between two looks."""
+_OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source"
+_OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
@@ -304,8 +301,7 @@ class Tab:
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
-            if len(self.outward) < MAX_OUTWARD:
-                self.outward.append(params["url"])
+            self.outward = [*self.outward[:9], params["url"]]
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
             self.opens_tab = True
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
@@ -336,9 +332,10 @@ class Tab:
             if not self._imports:
                 self._imported.set()
 
-    def is_silent(self, for_s: float) -> bool:
-        """Whether its network, if that is followed (`watch_imports`), has said nothing for so long."""
-        return time.monotonic() - self._heard_at > for_s
+    @property
+    def silence_s(self) -> float:
+        """How long its network, if that is followed (`watch_imports`), has said nothing."""
+        return time.monotonic() - self._heard_at
 
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""

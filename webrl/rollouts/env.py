@@ -178,7 +178,6 @@ class BrowserEnv:
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
-        self._activated = asyncio.Event()
         self._limits = NO_LIMITS
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
@@ -397,7 +396,8 @@ class BrowserEnv:
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
                 if tab.opens_tab and page is self.page:
-                    await self._await_popup(page, end)
+                    with contextlib.suppress(Error):  # none came
+                        await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
                     tab.opens_tab = False
                 if tries_left and await self._leave_download():
                     continue
@@ -512,7 +512,6 @@ class BrowserEnv:
             self._notices.finish(page.close())
             return
         self.page = page
-        self._activated.set()
 
     async def _use_tab(self) -> Tab:
         """The active tab, opened if need be; if its page has been closed, the newest other one."""
@@ -554,14 +553,6 @@ class BrowserEnv:
         self.page = opener or self.context.pages[-1]
         await self.page.bring_to_front()
         return True
-
-    async def _await_popup(self, page: Page, end: float) -> None:
-        """The page has asked for a new tab: wait, until `end`, for it to become the active one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                self._activated.clear()
-                while page is self.page and not page.is_closed():
-                    await self._activated.wait()
 
     @property
     def _viewport(self) -> tuple[int, int]:

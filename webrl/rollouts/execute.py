@@ -77,7 +77,6 @@ _PAUSES_S = (0, 0.1, 0.2, 0.3)
 """Before each try of a click that its element moved away from."""
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
-_POLL_S = 1.0
 MAX_DOCUMENTS = 6
 """A page that has become another one so often before it was there is stopped."""
 KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
@@ -250,20 +249,21 @@ async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str)
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
     before, num_there = tab.num_documents, 0
-    opening = asyncio.ensure_future(getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded"))
-    opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio would report one left alone
-    while not (await asyncio.wait([opening], timeout=_POLL_S))[0]:
+    call = getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
+    opening = asyncio.ensure_future(call)
+    while not (await asyncio.wait([opening], timeout=1))[0]:
         if tab.num_documents > before + MAX_DOCUMENTS:
             await tab.send("Page.stopLoading")
-            return tabs.tell(KEEPS_LOADING)
+            tabs.tell(KEEPS_LOADING)
+            return
         num_there = num_there + 1 if tab.num_documents > before and not tab.leaving else 0
         if num_there > 1:
-            return None  # it has asked for an address that leads out of the browser: Playwright waits for that page
+            return  # it has asked for an address that leads out of the browser: Playwright waits for that page
     await opening
     loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
-    loading.add_done_callback(lambda done: done.cancelled() or done.exception())
-    while not (await asyncio.wait([loading], timeout=_POLL_S))[0] and not tab.is_silent(PAGE_TIMEOUT_MS / 1000):
-        pass
+    await asyncio.wait([loading], timeout=1)
+    while not loading.done() and tab.silence_s < PAGE_TIMEOUT_MS / 1000:
+        await asyncio.wait([loading], timeout=1)
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:

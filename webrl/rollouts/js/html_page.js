@@ -1,5 +1,6 @@
-// Runs in the page and returns {html, width, height} and the numbers of what it lacks: a copy of the document in which every element
-// carries what the simplifier (../html.py) reads: data-bbox, data-text, data-value, data-status, data-label-id.
+// Runs in the page and returns {html, width, height}, the bid of each label and the numbers of what is left out. `html` is
+// a copy of the document in which every element carries what the simplifier (../html.py) reads: data-bbox, data-text,
+// data-value, data-status, data-label-id.
 //
 // The page itself is not altered. The rules are those of VAB-WebArena-Lite's `html_tools`, which writes these
 // attributes into the page and removes them only from elements that were clickable the step before; on all
@@ -7,12 +8,11 @@
 // notes of earlier observations are kept in a WeakMap and merged into the copy.
 () => {
   const { ask } = __webrl; // a form's `children` is its field of that name
-  const key = Symbol.for("webrl.html");
-  const memory = (window[key] ??= { notes: new WeakMap(), clickable: [] });
+  const memory = (window[Symbol.for("webrl.html")] ??= { notes: new WeakMap(), clickable: [] });
   memory.labels = new Map();
   const NOTED = ["data-value", "data-text", "data-label", "data-bbox", "data-status", "data-label-id"];
   const root = document.documentElement;
-  if (!root) return { html: "", width: 0, height: 0, frames: 0, drawings: 0, shadows: 0 };
+  if (!root) return { html: "", width: 0, height: 0, labels: [], frames: 0, drawings: 0, shadows: 0 };
   const width = Math.max(root.clientWidth || 0, window.innerWidth || 0);
   const height = Math.max(root.clientHeight || 0, window.innerHeight || 0);
   const all = [...document.querySelectorAll("*")];
@@ -24,11 +24,10 @@
   };
 
   const forgetClickable = () => {
-    const gone = memory.clickable.filter((element) => !ask(element, "isConnected"));
     for (const element of memory.clickable) {
       if (ask(element, "isConnected")) for (const name of NOTED) note(element, name, null);
     }
-    memory.clickable = gone;
+    memory.clickable = memory.clickable.filter((element) => !ask(element, "isConnected"));
   };
 
   const tidy = (text) => text.trim().replace(/\s{2,}/g, " ");
@@ -168,6 +167,7 @@
   memory.clickable.push(...clickable);
   noteLabels(clickable);
   return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight,
+    labels: [...memory.labels].map(([label, element]) => [label, ask(element, "getAttribute", "bid")]),
     frames: document.querySelectorAll("frame").length, drawings: all.filter(__webrl.isDrawing).length,
     shadows: all.filter((element) => element.shadowRoot?.childElementCount && element.checkVisibility()).length };
 }

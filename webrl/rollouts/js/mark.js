@@ -19,21 +19,15 @@
   const TooLarge = class extends Error {
     constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
   };
-  // A form's `children` or `style` is its field of that name.
-  const { get: childrenOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'children');
-  const { get: styleOf } = Object.getOwnPropertyDescriptor(HTMLElement.prototype, 'style');
-  const { get: parentElementOf } = Object.getOwnPropertyDescriptor(Node.prototype, 'parentElement');
-  const { get: slotOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'assignedSlot');
-  const { matches: matchesOf } = Element.prototype;
+  // A form's `children` or `style` is its field of that name: what it has itself, or does, by one.
+  const ask = api.ask = (element, name, ...args) => {
+    const own = element instanceof HTMLFormElement ? Reflect.get(HTMLFormElement.prototype, name, element) : element[name];
+    return typeof own === 'function' ? own.apply(element, args) : own;
+  };
   // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
   const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
     'ariaHidden checkVisibility contains getBoundingClientRect querySelector querySelectorAll').split(' ');
   const isShadowed = (element) => element instanceof HTMLFormElement && ASKED.some((name) => Object.hasOwn(element, name));
-  // What an element itself has, or does, by that name.
-  api.ask = (element, name, ...args) => {
-    const own = element instanceof HTMLFormElement ? Reflect.get(HTMLFormElement.prototype, name, element) : element[name];
-    return typeof own === 'function' ? own.apply(element, args) : own;
-  };
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -69,8 +63,8 @@
     `video, ${ROLES.split(' ').map((role) => `[role=${role}]`).join(', ')}`;
   // Parents as they are drawn: a slot has what it is given.
   const parentOf = api.parentOf = (element) =>
-    slotOf.call(element) ?? parentElementOf.call(element) ?? element.getRootNode().host ?? null;
-  const isActive = (element) => matchesOf.call(element, ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+    ask(element, 'assignedSlot') ?? ask(element, 'parentElement') ?? element.getRootNode().host ?? null;
+  const isActive = (element) => ask(element, 'matches', ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
   const isInActive = (element) => {
     let above = parentOf(element);
@@ -170,7 +164,7 @@
   const MAX_BOX_PX = 64;
   const boxesOf = (element) => {
     if (!element.firstElementChild || element.firstElementChild.firstChild) return '';
-    const parts = [...childrenOf.call(element)];
+    const parts = [...ask(element, 'children')];
     if (parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
     if (element.textContent.trim() || isActive(element) || isInActive(element) || !parts.every(isDrawn)) return '';
     const counts = {};
@@ -228,7 +222,7 @@
   // may forbid that.)
   const restyle = (elements, name, value) => {
     const before = elements.map((element) => {
-      const style = element instanceof HTMLElement ? styleOf.call(element) : element.style;
+      const style = ask(element, 'style');
       return { style, own: [name, style.getPropertyValue(name), style.getPropertyPriority(name)], had: element.hasAttribute('style') };
     });
     for (const { style } of before) style.setProperty(name, value, 'important');

@@ -502,6 +502,22 @@ def test_a_page_that_keeps_loading_itself_is_shown_and_told(loops, shown):
     assert [text.startswith(KEEPS_LOADING) and shown in text for text in texts] == [False, True, False, True]
 
 
+def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_told():
+    page = """<div inert><input><select><option>a<option>b</select></div><input aria-label=own autofocus><p>text</p>
+    <input list=l><datalist id=l><option value=Alpha><option value=Beta></datalist><dialog id=d><input></dialog>"""
+    inert = ("fill('3', 'x')", "press('3', 'Enter')", "select_option('4', 'b')", "click('6')")
+    texts, errors = on_page(page, *inert, "press('{paragraph}', 'z')")
+    assert [error.partition("Error: the element ")[2] for error in errors] == [
+        *["is inert, or behind a dialog"] * 4,
+        "",
+    ]
+    assert texts[-1].startswith("the element does not take the focus: keys go to what has it\n")
+    assert """offers=["Alpha","Beta"]""" in texts[0]
+    shown = "<script>d.showModal()</script>"
+    _, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{textbox}', 'y')")
+    assert ["behind a dialog" in error for error in errors] == [True, False]
+
+
 def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_heals_it():
     frame = """<iframe id=f width=400 height=300 srcdoc="<p draggable=true>Milk</p><p ondragover=event.preventDefault()
     ondrop='parent.document.getElementById(`f`).remove()'>here</p>"></iframe>"""

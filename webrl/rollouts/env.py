@@ -238,6 +238,7 @@ class BrowserEnv:
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
+        self.tab.opens_tab = False  # the earlier step's has come before it was asked for
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
                 action = self._parse(action_text)

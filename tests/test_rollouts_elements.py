@@ -513,9 +513,10 @@ def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_to
     ]
     assert texts[-1].startswith("the element does not take the focus: keys go to what has it\n")
     assert """offers=["Alpha","Beta"]""" in texts[0]
-    shown = "<script>d.showModal()</script>"
-    _, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{textbox}', 'y')")
+    shown = "<dialog id=over><input aria-label=top></dialog><script>d.showModal(); over.showModal()</script>"
+    texts, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{top}', 'y')")
     assert ["behind a dialog" in error for error in errors] == [True, False]
+    assert "textbox 'top' value='y'" in texts[-1]
 
 
 def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_heals_it():

@@ -248,7 +248,7 @@ async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str)
     """
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
-    before, num_there = tab.num_documents, 0
+    before = tab.num_documents
     call = getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
     opening = asyncio.ensure_future(call)
     while not (await asyncio.wait([opening], timeout=1))[0]:
@@ -256,9 +256,8 @@ async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str)
             await tab.send("Page.stopLoading")
             tabs.tell(KEEPS_LOADING)
             return
-        num_there = num_there + 1 if tab.num_documents > before and not tab.leaving else 0
-        if num_there > 1:
-            return  # it has asked for an address that leads out of the browser: Playwright waits for that page
+        if tab.outward and tab.num_documents > before and not tab.leaving:
+            return  # Playwright waits for what leads out of the browser
     await opening
     loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
     await asyncio.wait([loading], timeout=1)

@@ -20,9 +20,9 @@
   // The element with an id. Throws where nobody can use it: the browser keeps the focus from it, and keys would go elsewhere.
   const reach = (bid) => {
     const element = find(bid);
-    const modal = document.querySelector('dialog:modal');
-    for (let each = element; each && each !== modal; each = api.parentOf(each)) {
-      if (each.inert || (modal && each === document.body)) throw new Error('the element is inert, or behind a dialog');
+    const isBehind = document.querySelector('dialog:modal') !== null;
+    for (let each = element; each && !api.ask(each, 'matches', 'dialog:modal'); each = api.parentOf(each)) {
+      if (api.ask(each, 'inert') || (isBehind && each === document.body)) throw new Error('the element is inert, or behind a dialog');
     }
     return element;
   };
@@ -373,7 +373,7 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // the Escape key, which a person has, does not
+    if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), asksFile: asked?.defaultPrevented === false };
     asked = null;
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere

@@ -328,7 +328,7 @@ class BrowserEnv:
             raise
 
     def _end_crashed(self, page: Page) -> None:
-        """Whoever waits for a page that has crashed waits for ever."""
+        """End the wait for a page that has crashed: it would never answer."""
         if page is self.page:
             self._has_crashed = True
             with contextlib.suppress(RuntimeError):  # nobody waits

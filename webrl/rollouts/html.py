@@ -66,13 +66,8 @@ async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[s
     found = await tab.evaluate(f"({load_script('html_page')})()")
     document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
     text = simplify(document, found["width"], found["height"])
-    left_out = {
-        "the pages in {} frames": 0 if text else found["frames"],
-        "what is drawn on {} canvases": found["drawings"],
-        "{} shadow trees": found["shadows"],
-    }
-    notes = (f"Not shown: {what.format(number)}." for what, number in left_out.items() if number)
-    text = "\n".join(filter(None, (text, *notes)))
+    if not text:
+        text = "\n".join(f"Not shown: {what.format(number)}." for what, number in found["lacks"].items() if number)
     return text, {label: bid for label, bid in found["labels"] if bid}
 
 

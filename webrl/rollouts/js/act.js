@@ -22,7 +22,8 @@
     const element = find(bid);
     const isBehind = document.querySelector('dialog:modal') !== null;
     for (let each = element; each && !api.ask(each, 'matches', 'dialog:modal'); each = api.parentOf(each)) {
-      if (api.ask(each, 'inert') || (isBehind && each === document.body)) throw new Error('the element is inert, or behind a dialog');
+      const isInert = api.ask(each, 'inert') || (isBehind && each === document.body);
+      if (isInert) throw new Error('the element is inert, or behind a dialog');
     }
     return element;
   };

@@ -1,6 +1,6 @@
-// Runs in the page and returns {html, width, height}, the bid of each label and the numbers of what is left out. `html` is
-// a copy of the document in which every element carries what the simplifier (../html.py) reads: data-bbox, data-text,
-// data-value, data-status, data-label-id.
+// Runs in the page and returns {html, width, height}, the labels with their bids, and the numbers of what the copy lacks.
+// `html` is a copy of the document in which every element carries what the simplifier (../html.py) reads: data-bbox,
+// data-text, data-value, data-status, data-label-id.
 //
 // The page itself is not altered. The rules are those of VAB-WebArena-Lite's `html_tools`, which writes these
 // attributes into the page and removes them only from elements that were clickable the step before; on all
@@ -12,7 +12,7 @@
   memory.labels = new Map();
   const NOTED = ["data-value", "data-text", "data-label", "data-bbox", "data-status", "data-label-id"];
   const root = document.documentElement;
-  if (!root) return { html: "", width: 0, height: 0, labels: [], frames: 0, drawings: 0, shadows: 0 };
+  if (!root) return { html: "", width: 0, height: 0, labels: [], lacks: {} };
   const width = Math.max(root.clientWidth || 0, window.innerWidth || 0);
   const height = Math.max(root.clientHeight || 0, window.innerHeight || 0);
   const all = [...document.querySelectorAll("*")];
@@ -168,6 +168,9 @@
   noteLabels(clickable);
   return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight,
     labels: [...memory.labels].map(([label, element]) => [label, ask(element, "getAttribute", "bid")]),
-    frames: document.querySelectorAll("frame").length, drawings: all.filter(__webrl.isDrawing).length,
-    shadows: all.filter((element) => element.shadowRoot?.childElementCount && element.checkVisibility()).length };
+    lacks: {
+      "the pages in {} frames": document.querySelectorAll("frame").length,
+      "what is drawn on {} canvases": all.filter(__webrl.isDrawing).length,
+      "{} shadow trees": all.filter((each) => each.shadowRoot?.childElementCount && each.checkVisibility()).length,
+    } };
 }

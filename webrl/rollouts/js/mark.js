@@ -124,8 +124,8 @@
   // And what a field offers once it is clicked.
   const MAX_OFFERS = 20;
   const stateOf = (element) => {
-    const offers = [...element.list?.options ?? []].slice(0, MAX_OFFERS).map((option) => option.value.slice(0, MAX_HINT));
-    if (offers.length) return `offers=${JSON.stringify(offers).replace(/\s+/g, ' ')}`;
+    const offers = element.list && Array.from(element.list.options ?? [], (option) => option.value.slice(0, MAX_HINT));
+    if (offers?.length) return `offers=${JSON.stringify(offers.slice(0, MAX_OFFERS)).replace(/\s+/g, ' ')}`;
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';

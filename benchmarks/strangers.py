@@ -169,6 +169,13 @@ def cases() -> Iterator[Case]:
     again = "<p>hello<script>setTimeout(() => location.reload(), 450)</script>"
     yield Case("a page that reloads itself", "codeceptjs/CodeceptJS#1232", again, ("noop()",), "hello")
     yield Case("a draft in a tab that is closed", "", leave, (draft[0], "tab_close()"), "not saved|lost|Leave")
+    mail = "<a href=mailto:ann@a.example>Write</a>"
+    leads = "leads out of the browser"
+    yield Case("a link to an e-mail program", "ariya/phantomjs#11460", mail, ("click('{id:link}')",), leads)
+    refresh = "<meta http-equiv=refresh content=0><p>hello"
+    yield Case("a page that refreshes at once", "w3c/wcag#1012", refresh, (), "(?s)keeps loading.*hello")
+    drawn = "<canvas id=c width=500 height=300></canvas><script>c.getContext('2d').fillText('Total', 9, 9)</script>"
+    yield Case("a text on a canvas", "drisplabs/browser-mcp#27", drawn, (), "Canvas '', shape='drawing")
     slider = f"<input type=range step=5 {shown}"
     between = ("fill('{id:slider}', '33')",)
     yield Case("a slider between its steps", "lightpanda-io/browser#2277", slider, between, "got 35")

@@ -8,6 +8,9 @@ import pytest
 from rollouts_builders import at, bid_of, id_of, in_browser, miniwob, reply, serve
 from rollouts_builders import on_page as play_on
 
+from webrl.errors import BrowserError
+from webrl.rollouts.execute import KEEPS_LOADING
+
 pytestmark = pytest.mark.browser
 
 
@@ -369,7 +372,11 @@ def test_an_option_is_chosen_by_its_name_as_it_is_shown_and_by_its_id():
 
 
 TALL, NOTED = "<div style=height:3000px></div>", "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
-NAMES = ("matches", "getAttribute", "textContent", "parentElement", "tagName", "assignedSlot aria-label=n")
+NAMES = (
+    *("matches", "getAttribute", "setAttribute", "textContent", "parentElement", "parentNode", "children"),
+    *("tagName", "localName", "attributes", "childNodes", "getClientRects", "isConnected", "hasChildNodes"),
+    *("querySelector", "remove", "assignedSlot aria-label=n"),
+)
 LEGEND = "<iframe srcdoc='<fieldset disabled><legend><input type=checkbox><input aria-label=n></legend>'></iframe>"
 LOCK = "<button onclick=this.requestPointerLock()>Go</button><input type=checkbox>"
 GO = "<button onclick=\"this.textContent='done'\">Go</button>"
@@ -431,6 +438,107 @@ def test_what_a_person_can_use_the_agent_can(page, actions, seen):
     texts, errors = on_page(page, *actions)
     assert errors == [""] * len(actions)
     assert [part for part in seen if part not in texts[-1]] == [], texts[-1]
+
+
+def test_fields_named_as_what_we_ask_of_a_form_are_read_and_filled_as_html():
+    page = FIELDS.replace("<form", "<form class=button").replace("<input", "Name <input", 1)
+    actions = (f"fill('{len(NAMES) - 1}', 'Ann')", f"click('{len(NAMES)}')")
+    texts, errors = on_page(page, *actions, observation="html", every_element=None)
+    assert errors == ["", ""]
+    assert texts[0].count("<input") == len(NAMES)
+    assert re.search(r'<form [^>]*data-text="Name"', texts[0])
+    assert 'value="Ann"' in texts[1]
+    assert "> done </button>" in texts[2]
+
+
+@pytest.mark.parametrize("depth", [150, 700, 5000])
+def test_html_shows_what_is_nested_deeper_than_its_parser_reads_in_the_order_of_the_page(depth):
+    deep = f"{'<div>' * depth}{GO}<p>two<b>three</b></p><p>four</p>{'</div>' * depth}<p>five"
+    texts, errors = on_page(f"<p>one</p>{deep}", "click('0')", observation="html", every_element=None)
+    assert errors == [""]
+    assert re.findall(r"> (one|done|two|three|four|five) ", texts[1]) == ["one", "done", "two", "three", "four", "five"]
+
+
+def test_a_canvas_that_is_seen_and_has_no_text_is_told():
+    page = """<canvas width=500 height=300></canvas><canvas width=9 height=9></canvas><canvas aria-label=Chart width=99
+    height=99></canvas><canvas width=99 height=99>text</canvas><div aria-hidden=true><canvas width=200></canvas></div>
+    <div><template shadowrootmode=open><b>inner</b></template></div>"""
+    (text,), _ = on_page(page)
+    assert re.findall(r"\] (Canvas.*)", text) == [
+        *("Canvas '', shape='drawing 500x300 at 258,158'", "Canvas ''", "Canvas 'Chart'", "Canvas ''"),
+        "Canvas '', shape='drawing 200x150 at 108,383'",
+    ]
+    (text,), _ = on_page(page.replace(">text<", "><"), observation="html", every_element=None)
+    assert text == "Not shown: what is drawn on 3 canvases.\nNot shown: 1 shadow trees.", "where there is nothing else"
+
+
+def test_a_link_that_leads_out_of_the_browser_is_told_at_once():
+    page = """<a href=mailto:a@b.example>Mail</a><a href=zoommtg:x target=_blank>Zoom</a>
+    <a href="javascript:void 0">JS</a><button onclick="location = 'tel:1'">Call</button>
+    <iframe srcdoc="<a href='sms:2'>Text</a>"></iframe>"""
+    names = ("Mail", "Zoom", "JS", "Call", "Text")
+    texts, errors = on_page(page, *(f"click('{{{name}}}')" for name in names), settle_cap_s=60)
+    assert not any(errors)
+    told = [text.partition(" leads out of the browser: nothing was opened\n")[0] for text in texts[1:]]
+    assert [line if len(line) < 30 else "" for line in told] == [
+        *("'mailto:a@b.example'", "'zoommtg:x'", "", "'tel:1'", "'sms:2'")
+    ]
+    texts, _ = on_page("<p>Opening the app<script>location = 'zoommtg:x'</script>", "noop()")
+    assert ["'zoommtg:x' leads out" in text for text in texts] == [True, False]
+    assert all("Opening the app" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("loops", "shown"),
+    [
+        ("<meta http-equiv=refresh content=0><p>hello", "'hello'"),
+        ("<p>hello<script>onload = () => location.reload()</script>", "'hello'"),
+        ("<p>hello<script>location.reload()</script>", "RootWebArea"),
+    ],
+)
+def test_a_page_that_keeps_loading_itself_is_shown_and_told(loops, shown):
+    texts, errors = on_page({"/": "<a href=/loop>go</a>", "/loop": loops}, "click('{go}')", "noop()", "goto('/loop')")
+    assert not any(errors)
+    assert all(shown in text for text in (texts[1], texts[3]))
+    assert any(text.startswith(KEEPS_LOADING) for text in texts), (
+        "on a slow machine not each time: it is seen in between"
+    )
+
+
+def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_told():
+    page = """<div inert><input><select><option>a<option>b</select></div><input aria-label=own autofocus><p>text</p>
+    <input list=l><datalist id=l><option value=Alpha><option value=Beta></datalist><dialog id=d><input></dialog>"""
+    inert = ("fill('3', 'x')", "press('3', 'Enter')", "select_option('4', 'b')", "click('6')")
+    texts, errors = on_page(page, *inert, "press('{paragraph}', 'z')")
+    assert [error.partition("Error: the element ")[2] for error in errors] == [
+        *["is inert, or behind a dialog"] * 4,
+        "",
+    ]
+    assert texts[-1].startswith("the element does not take the focus: keys go to what has it\n")
+    assert """offers=["Alpha","Beta"]""" in texts[0]
+    shown = "<dialog id=over><input aria-label=top></dialog><script>d.showModal(); over.showModal()</script>"
+    texts, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{top}', 'y')")
+    assert ["behind a dialog" in error for error in errors] == [True, False]
+    assert "textbox 'top' value='y'" in texts[-1]
+
+
+def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_heals_it():
+    frame = """<iframe id=f width=400 height=300 srcdoc="<p draggable=true>Milk</p><p ondragover=event.preventDefault()
+    ondrop='parent.document.getElementById(`f`).remove()'>here</p>"></iframe>"""
+
+    async def play(env):
+        async with serve({"/": frame}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            error = ""
+            try:
+                await env.step(f"drag_and_drop('{id_of(text, 'Milk')}', '{id_of(text, 'here')}')")
+            except BrowserError as problem:
+                error = str(problem)
+            return error, (await env.reset(at(url + "/"))).text == text
+
+    error, is_healed = in_browser(play, step_timeout_s=60, every_element=True)
+    assert not error or error.endswith(": the page has crashed"), "or a Chromium that does not crash"
+    assert is_healed
 
 
 def test_a_field_that_cannot_have_a_value_keeps_its_own_and_says_what_it_takes():

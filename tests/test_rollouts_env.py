@@ -460,6 +460,22 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
 
 
+def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
+    async def never(_, writer):
+        await asyncio.sleep(3600)
+
+    (text,), _, _ = on_page({"/": "<img src=/never>", "/never": never}, step_timeout_s=1200)
+    assert "busy=1" in text
+
+
+def test_a_tab_is_waited_for_whatever_asks_for_it():
+    page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>"""
+    opened = ("click('{link}')", "tab_close()", "click('{button}')")
+    texts, results, _ = on_page({"/": page, "/2": "<title>second</title>"}, *opened, settle_cap_s=60)
+    assert [result.error for result in results] == [""] * 3
+    assert ["'second'" in text for text in texts] == [False, True, False, True]
+
+
 def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
     async def play(env):
         pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}

@@ -68,6 +68,12 @@ NO_WINDOW = (
 )
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report as asyncio does, but no call of Playwright's that was left alone as its step ended."""
+    if not type(context.get("exception")).__module__.startswith("playwright."):
+        loop.default_exception_handler(context)
+
+
 def find_chromium(*, visible: bool = False) -> Path:
     """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications.
 
@@ -157,6 +163,9 @@ class Browser:
             with _driver_processes(self._folder, own_session=self._own_session):
                 playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")
+            loop = asyncio.get_running_loop()
+            if loop.get_exception_handler() is None:
+                loop.set_exception_handler(_report)
             self._browser = await playwright.chromium.launch(
                 executable_path=executable,
                 timeout=LAUNCH_TIMEOUT_S * 1000,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import math
 import os
 import re
 import time
@@ -75,6 +76,9 @@ class ChannelClosed(Exception):
     """Page or browser are gone or have crashed."""
 
 
+# What a browser opens itself; all other addresses (`mailto:`) are for programs that a person has beside it.
+_OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source"
+_OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
@@ -99,6 +103,12 @@ class Tab:
         """DevTools' ids of the frames that were last looked at, by their bid."""
         self.unseen_in_frames = 0
         """Elements of those frames that a person could use, but that are not shown."""
+        self.outward: list[str] = []
+        """Addresses that lead out of the browser, and that the page has asked for since this was last emptied."""
+        self.opens_tab = False
+        """Whether it has asked for a new tab, of which the browser tells a little later."""
+        self.num_documents = 0
+        """Documents that have come since this was opened."""
         self.first_id = 0
         """Number of the first element of each of its documents."""
         self.main_frame = ""
@@ -117,6 +127,7 @@ class Tab:
         self._imported = asyncio.Event()
         self._imported.set()
         self._has_imported = False
+        self._heard_at = math.inf
 
     @classmethod
     async def open(cls, page: Page, port: int, script: str = "") -> Self:
@@ -274,6 +285,7 @@ class Tab:
 
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
+            self._heard_at = time.monotonic()
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
                 self._note_request(load_json(data))
             return
@@ -288,8 +300,14 @@ class Tab:
         """Follow what the page does by itself: crash, and leave for another document."""
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
+        elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
+            self.outward = [*self.outward[:9], params["url"]]
+        elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
+            self.opens_tab = True
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
-            self.worlds.pop(params.get("frameId") or params["frame"]["id"], None)
+            frame = params.get("frameId") or params["frame"]["id"]
+            self.worlds.pop(frame, None)
+            self.num_documents += frame == self.main_frame
         elif params.get("frameId") == self.main_frame:
             if method == "Page.frameStartedLoading" or (
                 method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
@@ -313,6 +331,11 @@ class Tab:
                 self._has_imported = True
             if not self._imports:
                 self._imported.set()
+
+    @property
+    def silence_s(self) -> float:
+        """How long its network, if that is followed (`watch_imports`), has said nothing."""
+        return time.monotonic() - self._heard_at
 
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""

@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
+from webrl.rollouts.execute import KEEPS_LOADING, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -168,7 +168,6 @@ class BrowserEnv:
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
-        self._activated = asyncio.Event()
         self._limits = NO_LIMITS
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
@@ -190,6 +189,8 @@ class BrowserEnv:
         self._text = ""
         self._loaded_url = ""
         self._clean = False
+        self._timeout = asyncio.timeout(None)
+        self._has_crashed = False
         self._restarts = 0
         self._ids: dict[str, str] | None = None
         self._copied: dict[str, str] | None = None
@@ -227,6 +228,7 @@ class BrowserEnv:
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
+        self.tab.opens_tab = False  # the earlier step's has come before it was asked for
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
                 action = self._parse(action_text)
@@ -300,18 +302,27 @@ class BrowserEnv:
         """Turn crashes and hangs into BrowserError and have the profile replaced."""
         from playwright.async_api import Error
 
+        self._has_crashed = False
         try:
-            async with asyncio.timeout(self._config.step_timeout_s):
+            async with asyncio.timeout(self._config.step_timeout_s) as self._timeout:
                 yield
         except TimeoutError:
             await self.close()
-            raise BrowserError(f"{what} passed its deadline of {self._config.step_timeout_s:g} s") from None
+            crashed, late = ": the page has crashed", f" passed its deadline of {self._config.step_timeout_s:g} s"
+            raise BrowserError(f"{what}{crashed if self._has_crashed else late}") from None
         except (Error, ChannelError, ChannelClosed, OSError) as error:
             await self.close()
             raise BrowserError(f"{what}: {first_line(error)}") from None
         except Exception:
             await self.close()
             raise
+
+    def _end_crashed(self, page: Page) -> None:
+        """End the wait for a page that has crashed: it would never answer."""
+        if page is self.page:
+            self._has_crashed = True
+            with contextlib.suppress(RuntimeError):  # nobody waits
+                self._timeout.reschedule(0)
 
     async def _restart(self, site: Site, seed: int) -> str | None:
         """Start another episode on the page as it is; its goal, or None if the page has to be loaded."""
@@ -326,6 +337,7 @@ class BrowserEnv:
         ):
             return None
         tab = await self._use_tab()
+        tab.outward.clear()
         if tab.pointer:
             # So that the next episode does not begin with a hovered element.
             await tab.leave_page()
@@ -347,7 +359,7 @@ class BrowserEnv:
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
         try:
-            await open_page(self.page, self._config.step_timeout_s * 1000, self.patience_s, "goto", site.url)
+            await open_page(self, self._config.step_timeout_s * 1000, "goto", site.url)
         except Error as error:
             # The second is what later Playwrights say of a download.
             if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
@@ -369,19 +381,21 @@ class BrowserEnv:
                     continue
                 await tab.arrive(end)
                 # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
+                if not tries_left:
+                    await tab.send("Page.stopLoading")
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
-                while not seen["popups"] and await tab.has_imported(end):
+                while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                if seen["popups"] and page is self.page:  # it has asked for a new tab, which becomes the active one
-                    self._activated.clear()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                            while page is self.page and not page.is_closed():
-                                await self._activated.wait()
+                if tab.opens_tab and page is self.page:
+                    with contextlib.suppress(Error):  # none came
+                        await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
+                    tab.opens_tab = False
                 if tries_left and await self._leave_download():
                     continue
                 if tries_left and (page is not self.page or (tab.leaving and time.monotonic() < end)):
                     continue
+                if tries_left < 2:
+                    self._notices.tell(KEEPS_LOADING)
                 return await self._describe(tab, seen)
             except (Error, ChannelError, ChannelClosed) as error:
                 if not tries_left or not await self._recover(page, error):
@@ -403,6 +417,9 @@ class BrowserEnv:
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
+        for address in tab.outward:
+            self._notices.tell(f"{valid_text(address)!r:.200} leads out of the browser: nothing was opened")
+        tab.outward.clear()
         self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
@@ -479,12 +496,13 @@ class BrowserEnv:
         """A new tab becomes the active one, as in BrowserGym."""
         if self.context is None:
             return  # the profile is being closed
+        for tab in self._tabs.values():
+            tab.opens_tab = False
         if len(self.context.pages) > MAX_TABS:
             self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
             self._notices.finish(page.close())
             return
         self.page = page
-        self._activated.set()
 
     async def _use_tab(self) -> Tab:
         """The active tab, opened if need be; if its page has been closed, the newest other one."""
@@ -498,6 +516,7 @@ class BrowserEnv:
             every = self.every_element if every is None else every
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
             tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
+            self.page.on("crash", self._end_crashed)
             if self.imports and not self._site.reusable:
                 await tab.watch_imports()
         tab.first_id = self._first_id

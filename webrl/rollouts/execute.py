@@ -77,6 +77,9 @@ _PAUSES_S = (0, 0.1, 0.2, 0.3)
 """Before each try of a click that its element moved away from."""
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
+MAX_DOCUMENTS = 6
+"""A page that has become another one so often before it was there is stopped."""
+KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -237,18 +240,29 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
     return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
-async def open_page(page: Page, timeout_ms: float, patience_s: float, method: str, *arguments: str) -> None:
-    """Go to another page by a method of Playwright's, and wait for what it loads for the shorter of the two times: a
-    picture may never come.
+async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str) -> None:
+    """Go to another page by a method of Playwright's, and wait for what it loads: a picture may never come, nor the end
+    of a page that leaves before it is there.
 
     Raises Playwright's Error: there is no page after `timeout_ms`.
     """
-    from playwright.async_api import TimeoutError as Timeout
-
-    end = time.monotonic() + min(timeout_ms / 1000, patience_s)
-    await getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
-    with contextlib.suppress(Timeout):
-        await page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000))
+    page, tab = tabs.page, tabs.tab
+    end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
+    before = tab.num_documents
+    call = getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
+    opening = asyncio.ensure_future(call)
+    while not (await asyncio.wait([opening], timeout=1))[0]:
+        if tab.num_documents > before + MAX_DOCUMENTS:
+            await tab.send("Page.stopLoading")
+            tabs.tell(KEEPS_LOADING)
+            return
+        if tab.outward and tab.num_documents > before and not tab.leaving:
+            return  # Playwright waits for what leads out of the browser
+    await opening
+    loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
+    await asyncio.wait([loading], timeout=1)
+    while not loading.done() and tab.silence_s < PAGE_TIMEOUT_MS / 1000:
+        await asyncio.wait([loading], timeout=1)
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:
@@ -436,6 +450,8 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
     found = await _call(tabs, bid, "focusOn", from_start)
     if found == "disabled":
         raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
+    if found == "elsewhere":
+        tabs.tell("the element does not take the focus: keys go to what has it")
     return bool(found)
 
 
@@ -558,7 +574,7 @@ async def _goto(tabs: Tabs, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
-    await open_page(tabs.page, PAGE_TIMEOUT_MS, tabs.patience_s, "goto", url)
+    await open_page(tabs, PAGE_TIMEOUT_MS, "goto", url)
 
 
 async def _travel(tabs: Tabs, by: int) -> None:
@@ -568,7 +584,7 @@ async def _travel(tabs: Tabs, by: int) -> None:
     is_first = at == 0 and tabs.page is tabs.context.pages[0] and entries[at]["url"] == "about:blank"
     if not 0 <= at < len(entries) or is_first:
         raise ActionFailed(f"Error: there is no {'earlier' if by < 0 else 'later'} page in this tab")
-    await open_page(tabs.page, PAGE_TIMEOUT_MS, tabs.patience_s, "go_back" if by < 0 else "go_forward")
+    await open_page(tabs, PAGE_TIMEOUT_MS, "go_back" if by < 0 else "go_forward")
 
 
 async def _new_tab(tabs: Tabs) -> None:

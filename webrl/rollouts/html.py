@@ -25,7 +25,6 @@ inside the viewport, which does not know of elements above it.
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 from collections.abc import Collection, Sequence
@@ -35,8 +34,6 @@ from typing import TYPE_CHECKING, Any
 from webrl.rollouts.devtools import load_script
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
-
     from webrl.rollouts.devtools import Tab
 
 SHOWN_ATTRIBUTES = (
@@ -64,26 +61,14 @@ _CUT_OUT = (("<!--", "", "-->"), ("<style", ">", "</style>"), ("<script", ">", "
 unclosed tags takes cubic time."""
 
 
-async def hide_scrollbars(page: Page) -> None:
-    """Lay the page out as in the released harness, whose browser hides scroll bars (BrowserGym's shows them)."""
-    from playwright.async_api import Error
-
-    with contextlib.suppress(Error):  # a page that closes at once
-        session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
-        await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
-
-
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
     found = await tab.evaluate(f"({load_script('html_page')})()")
-    labels = await tab.evaluate(
-        "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
-    )
     document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
     text = simplify(document, found["width"], found["height"])
-    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
-        text = f"Not shown: the pages in {num_frames} frames."
-    return text, {str(label): bid for label, bid in labels if bid}
+    if not text:
+        text = "\n".join(f"Not shown: {what.format(number)}." for what, number in found["lacks"].items() if number)
+    return text, {label: bid for label, bid in found["labels"] if bid}
 
 
 def remove_elements(document: str, ids: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from webrl.tasks.generate import exploration_requests
 from webrl.types import Label, Status, Task, Trajectory
 from webrl_site.explore import DiscoveredPage, Exploration, Form, explore
 from webrl_site.login import Logins
-from webrl_site.starter import start_config, starter_instructions, write_starter
+from webrl_site.starter import start_config, starter_instructions, try_site, write_starter
 from webrl_site.tasks import read_instructions
 
 
@@ -148,6 +148,28 @@ def test_what_read_only_refuses_and_a_page_with_nothing_to_act_on_are_told(tmp_p
     assert "nothing that it can act on" in printed
     assert "no other page was opened" in printed
     assert (tmp_path / out).is_file()
+
+
+@pytest.mark.browser
+def test_every_instruction_whose_checks_hold_already_where_it_starts_is_named(tmp_path):
+    checks = [("/", "first"), ("/", "later"), ("/b", "second"), ("/b", "never"), ("/", "first")]
+    lines = (
+        {"id": f"{number}", "instruction": "Do it.", "start": start, "checks": [{"text": text}]}
+        for number, (start, text) in enumerate(checks)
+    )
+    train, heldout = tmp_path / "train.jsonl", tmp_path / "heldout.jsonl"
+    *first, last = map(json.dumps, lines)
+    train.write_text("\n".join(first))
+    heldout.write_text(last)
+
+    async def tried():
+        async with serve({"/": "<p>the first", "/b": "<p>the second"}) as url, shared_browser() as browser:
+            files = [f"rollout.web.train_files=[{train}]", f"rollout.web.heldout_files=[{heldout}]"]
+            site = ["tasks.suite=web", "rollout.web.name=s", f"rollout.web.start_urls=[{url}/]"]
+            return await try_site(browser, load_config(None, [*site, *files]))
+
+    _, held = run(tried())
+    assert sorted(held) == ["web.s.0", "web.s.2", "web.s.4"]
 
 
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import RolloutConfig
@@ -23,7 +24,7 @@ from webrl_site.checks import End, judge, unanswered
 from webrl_site.hooks import EpisodeServer, reset_site, take_turn
 from webrl_site.login import Logins, forget
 from webrl_site.sites import SiteError
-from webrl_site.tasks import checks_of
+from webrl_site.tasks import Check, checks_of
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
 _STOPPED = "net::ERR_ABORTED"
@@ -108,7 +109,10 @@ class WebEnv(BrowserEnv):
         """The score by the task's checks; none where it has no checks."""
         if self._played is None:
             raise BrowserError("finish() before reset()")
-        checks = checks_of(self._played)
+        return await self.score(checks_of(self._played))
+
+    async def score(self, checks: Sequence[Check]) -> Score:
+        """The score of the episode so far by any checks."""
         if not checks:
             return Score(None)
         answer = self._ended.message if self._ended else None

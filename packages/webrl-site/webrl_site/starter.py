@@ -29,7 +29,7 @@ from webrl_site.env import WebEnv
 from webrl_site.explore import DiscoveredPage, Exploration, plain_name, without_token
 from webrl_site.settings import WebConfig
 from webrl_site.suite import OwnSite
-from webrl_site.tasks import heldout_tasks, site_name, task_at, training_tasks
+from webrl_site.tasks import checks_of, has_checks, heldout_tasks, site_name, task_at, training_tasks
 
 _TEMPLATE = Path(__file__).with_name("starter.yaml.template")
 _HELDOUT_EVERY = 3
@@ -238,24 +238,32 @@ async def prove(
     return kept, dropped
 
 
-async def try_site(browser: Browser, config: RunConfig) -> Trajectory:
-    """Play the first instruction without doing anything.
+async def try_site(browser: Browser, config: RunConfig) -> tuple[Trajectory, list[str]]:
+    """Play the first instruction without doing anything, and look at the start pages of all others.
+
+    Returns:
+        The episode, and the ids of all instructions whose checks hold already where they start.
 
     Raises:
-        BrowserError: the episode failed, with its error.
+        BrowserError: the episode failed, or a start page does not open, with its error.
     """
-    task = [*training_tasks(config), *heldout_tasks(config)][0]
+    first, *others = [*training_tasks(config), *heldout_tasks(config)]
     suite = OwnSite()
-    suite.check(task, config.rollout)
+    suite.check(first, config.rollout)
     env = WebEnv(browser, config.rollout)
     try:
-        trajectory = await run_episode(env, Visitor(), task, config.rollout, trajectory_id="trial")
+        trajectory = await run_episode(env, Visitor(), first, config.rollout, trajectory_id="trial")
         trajectory = await suite.finish(env, trajectory)
+        if not trajectory.status.finished:
+            raise BrowserError(f"{first.task_id}: {trajectory.status}: {trajectory.message}")
+        held = [first.task_id] if trajectory.env_reward else []
+        for _, group in groupby(filter(has_checks, others), lambda task: task.start_url):
+            together = list(group)
+            await env.reset(together[0])
+            held += [task.task_id for task in together if (await env.score(checks_of(task))).reward]
     finally:
         await env.close()
-    if not trajectory.status.finished:
-        raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
-    return trajectory
+    return trajectory, held
 
 
 def num_elements(text: str) -> int:

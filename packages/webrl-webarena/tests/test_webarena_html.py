@@ -15,8 +15,9 @@ from playwright.async_api import Page
 
 from webrl.llm.prompts import released_parts
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.html import hide_scrollbars, observe_html, simplify
+from webrl.rollouts.html import observe_html, simplify
 from webrl.types import Step
+from webrl_webarena.env import hide_scrollbars
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

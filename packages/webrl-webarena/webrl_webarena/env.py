@@ -11,10 +11,12 @@ API:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import re
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig
@@ -22,7 +24,6 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.sites import Site
 from webrl.types import Task
@@ -34,6 +35,9 @@ from webrl_webarena.settings import WebArenaConfig
 from webrl_webarena.sites import SITES, Sites, find_sites, host_of
 from webrl_webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
 
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
 logger = logging.getLogger(__name__)
 
 _INFEASIBLE = re.compile(r"report_infeasible\b")
@@ -42,6 +46,15 @@ _OPTION = """([number, part]) => {
   return [...list].map((option) => option.text.trim()).find((text) => text.toLowerCase().includes(part.toLowerCase()));
 }"""
 _SEPARATOR = " |AND| "  # between the start pages of tasks that begin with several tabs
+
+
+async def hide_scrollbars(page: Page) -> None:
+    """Lay the page out as in the released harness, whose browser hides scroll bars (BrowserGym's shows them)."""
+    from playwright.async_api import Error
+
+    with contextlib.suppress(Error):  # a page that closes at once
+        session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
+        await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
 class SiteAccess:

@@ -17,6 +17,17 @@
     return !element.matches(':disabled') && !element.closest('[aria-disabled="true"]');
   };
 
+  // The element with an id. Throws where nobody can use it: the browser keeps the focus from it, and keys would go elsewhere.
+  const reach = (bid) => {
+    const element = find(bid);
+    const isBehind = document.querySelector('dialog:modal') !== null;
+    for (let each = element; each && !api.ask(each, 'matches', 'dialog:modal'); each = api.parentOf(each)) {
+      const isInert = api.ask(each, 'inert') || (isBehind && each === document.body);
+      if (isInert) throw new Error('the element is inert, or behind a dialog');
+    }
+    return element;
+  };
+
   // Inline elements around others: only the browser knows the boxes that Playwright would click in.
   const isMixed = (element) => element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
 
@@ -228,7 +239,7 @@
   // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a
   // field takes no text: 'set', or the field's type if that is none of its values. False if this is not the common case.
   api.selectField = (bid, value) => {
-    const element = find(bid);
+    const element = reach(bid);
     if (!element || !usable(element) || element.readOnly) return false;
     const rect = element.getBoundingClientRect();
     if (!rect.width || !rect.height) return false;
@@ -287,9 +298,9 @@
   window.addEventListener('input', () => { asked = null; }, true);
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
-  // such element, 'disabled' if it takes none.
+  // such element, 'disabled' or 'elsewhere' if it takes none.
   api.focusOn = (bid, fromStart) => {
-    const element = find(bid);
+    const element = reach(bid);
     if (!element) return false;
     if (element.matches(':disabled')) return 'disabled';
     const wasFocused = element.getRootNode().activeElement === element;
@@ -302,7 +313,9 @@
         // e-mail fields have no selection
       }
     }
-    return true;
+    const active = element.getRootNode().activeElement;
+    const isIn = active !== document.body && (element.contains(active) || active?.contains(element));
+    return isIn || element === document.body ? true : 'elsewhere';
   };
 
   // Says of an option whether a text means it: its value or label; where no option has just that, its label as it is
@@ -316,7 +329,7 @@
   // Selects options by value or label; the first of the wanted that nobody could choose, as text; false if this is not
   // the common case.
   api.choose = (bid, wanted) => {
-    const select = find(bid);
+    const select = reach(bid);
     if (!(select instanceof HTMLSelectElement)) return false;
     const fits = matcher(select, wanted);
     const isDisabled = (text) => [...select.options].find((option) => fits(option, text))?.matches(':disabled');
@@ -340,7 +353,7 @@
 
   // Selects the option of a closed list, which has no place to click; false for anything else.
   api.pick = (bid) => {
-    const option = find(bid);
+    const option = reach(bid);
     const select = option instanceof HTMLOptionElement && !option.matches(':disabled') ? option.closest('select') : null;
     if (!select || select.multiple || select.size > 1 || !usable(select)) return false;
     if (option.selected) return true;
@@ -361,8 +374,8 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied(),
-      asksFile: asked?.defaultPrevented === false };
+    if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
+    const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), asksFile: asked?.defaultPrevented === false };
     asked = null;
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));

@@ -1,15 +1,18 @@
-// Runs in the page and returns {html, width, height}: a copy of the document in which every element
-// carries what the simplifier (../html.py) reads: data-bbox, data-text, data-value, data-status, data-label-id.
+// Runs in the page and returns {html, width, height}, the labels with their bids, and the numbers of what the copy lacks.
+// `html` is a copy of the document in which every element carries what the simplifier (../html.py) reads: data-bbox,
+// data-text, data-value, data-status, data-label-id.
 //
 // The page itself is not altered. The rules are those of VAB-WebArena-Lite's `html_tools`, which writes these
 // attributes into the page and removes them only from elements that were clickable the step before; on all
 // others they go stale (a closed menu keeps its boxes). Released checkpoints were trained on that, so the
 // notes of earlier observations are kept in a WeakMap and merged into the copy.
 () => {
-  const key = Symbol.for("webrl.html");
-  const memory = (window[key] ??= { notes: new WeakMap(), clickable: [], labels: new Map() });
+  const { ask } = __webrl; // a form's `children` is its field of that name
+  const memory = (window[Symbol.for("webrl.html")] ??= { notes: new WeakMap(), clickable: [] });
+  memory.labels = new Map();
   const NOTED = ["data-value", "data-text", "data-label", "data-bbox", "data-status", "data-label-id"];
   const root = document.documentElement;
+  if (!root) return { html: "", width: 0, height: 0, labels: [], lacks: {} };
   const width = Math.max(root.clientWidth || 0, window.innerWidth || 0);
   const height = Math.max(root.clientHeight || 0, window.innerHeight || 0);
   const all = [...document.querySelectorAll("*")];
@@ -21,27 +24,25 @@
   };
 
   const forgetClickable = () => {
-    const gone = memory.clickable.filter((element) => !element.isConnected);
     for (const element of memory.clickable) {
-      if (element.isConnected) for (const name of NOTED) note(element, name, null);
+      if (ask(element, "isConnected")) for (const name of NOTED) note(element, name, null);
     }
-    memory.clickable = gone;
-    memory.labels = new Map();
+    memory.clickable = memory.clickable.filter((element) => !ask(element, "isConnected"));
   };
 
   const tidy = (text) => text.trim().replace(/\s{2,}/g, " ");
-  const tagOf = (element) => (element.tagName || "").toLowerCase();
+  const tagOf = (element) => ask(element, "localName").toLowerCase();
 
   const noteBox = (element) => {
-    const [box] = element.getClientRects();
+    const [box] = ask(element, "getClientRects");
     if (!box) return;
     const [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom].map(Math.round);
     note(element, "data-bbox", [left, top, right - left, bottom - top].join(","));
   };
 
   const noteText = (element) => {
-    if (!element.hasChildNodes()) return;
-    const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+    if (!ask(element, "hasChildNodes")) return;
+    const texts = [...ask(element, "childNodes")].filter((node) => node.nodeType === Node.TEXT_NODE);
     note(element, "data-text", texts.map((node) => tidy(node.textContent)).filter(Boolean).join(","));
   };
 
@@ -64,7 +65,7 @@
   const TAGS = ["input", "textarea", "select", "button", "a", "iframe", "video", "object", "embed", "details"];
 
   const hasClickAction = (element) =>
-    (element.getAttribute("jsaction") ?? "").split(";").some((rule) => {
+    ask(element, "getAttribute", "jsaction").split(";").some((rule) => {
       const parts = rule.trim().split(":");
       if (parts.length > 2) return false;
       const event = parts.length === 2 ? parts[0] : "click";
@@ -81,16 +82,16 @@
     const tag = tagOf(element);
     if (__webrl.hasOnclick(element) || window.getComputedStyle(element).cursor === "pointer") return true;
     if (tag === "img" && isImageMap(element)) return true;
-    const role = element.getAttribute("role");
+    const role = ask(element, "getAttribute", "role");
     if (role != null && ROLES.includes(role.toLowerCase())) return true;
-    const editable = element.getAttribute("contenteditable");
+    const editable = ask(element, "getAttribute", "contenteditable");
     if (editable != null && ["", "contenteditable", "true"].includes(editable.toLowerCase())) return true;
-    if (element.hasAttribute("jsaction") && hasClickAction(element)) return true;
+    if (ask(element, "hasAttribute", "jsaction") && hasClickAction(element)) return true;
     if (TAGS.includes(tag)) return true;
     if (tag === "label" && element.control != null && !element.control.disabled) return true;
     if (tag === "img" && ["zoom-in", "zoom-out"].includes(element.style.cursor)) return true;
-    if (element.getAttribute("class")?.toLowerCase().includes("button")) return true;
-    return parseInt(element.getAttribute("tabindex") || "-1") >= 0;
+    if (ask(element, "getAttribute", "class")?.toLowerCase().includes("button")) return true;
+    return parseInt(ask(element, "getAttribute", "tabindex") || "-1") >= 0;
   };
 
   const clipped = (box) => {
@@ -101,9 +102,9 @@
   // Only boxes whose centre shows the element (or something inside it) count: covered elements have no area.
   const visibleArea = (element) => {
     let area = 0;
-    for (const box of element.getClientRects()) {
+    for (const box of ask(element, "getClientRects")) {
       const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
-      if (!top || !element.contains(top)) continue;
+      if (!top || !ask(element, "contains", top)) continue;
       const size = clipped(box);
       area += size.width * size.height;
     }
@@ -114,7 +115,7 @@
     const candidates = all.filter((element) => isClickable(element) && visibleArea(element) >= 1);
     const outer = new Set();
     for (const element of candidates) {
-      for (let up = element.parentElement; up && !outer.has(up); up = up.parentElement) outer.add(up);
+      for (let up = ask(element, "parentElement"); up && !outer.has(up); up = ask(up, "parentElement")) outer.add(up);
     }
     return candidates.filter((element) => !outer.has(element));
   };
@@ -122,7 +123,7 @@
   const noteLabels = (clickable) => {
     let label = 0;
     for (const element of clickable) {
-      const [box] = element.getClientRects();
+      const [box] = ask(element, "getClientRects");
       const size = box ? clipped(box) : { width: 0, height: 0 };
       if (size.width <= 0 && size.height <= 0) continue;
       note(element, "data-label-id", String(label));
@@ -133,13 +134,19 @@
 
   // The copy lives in an inert document: nothing is fetched, no script or custom element runs. There,
   // `noscript` would be escaped on output, unlike in the page, so its text goes through a placeholder.
+  // Nor is it deeper than the simplifier's parser reads: what is deeper follows the ancestor that is not.
+  const MAX_DEPTH = 200;
   const annotatedCopy = () => {
     const copy = document.implementation.createHTMLDocument("").importNode(root, true);
     const raw = [];
-    [copy, ...copy.querySelectorAll("*")].forEach((twin, index) => {
+    const depths = new Map();
+    [copy, ...copy.querySelectorAll("*")].forEach((twin, index, twins) => {
+      const depth = (depths.get(ask(twin, "parentElement")) ?? 0) + 1;
+      depths.set(twin, Math.min(depth, MAX_DEPTH));
+      if (depth > MAX_DEPTH) ask(twins[index - 1], "after", twin);
       for (const [name, value] of memory.notes.get(all[index]) ?? []) {
-        if (value === null) twin.removeAttribute(name);
-        else twin.setAttribute(name, value);
+        if (value === null) ask(twin, "removeAttribute", name);
+        else ask(twin, "setAttribute", name, value);
       }
       if (tagOf(twin) === "noscript") {
         raw.push(all[index].textContent);
@@ -159,5 +166,11 @@
   const clickable = findClickable();
   memory.clickable.push(...clickable);
   noteLabels(clickable);
-  return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight };
+  return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight,
+    labels: [...memory.labels].map(([label, element]) => [label, ask(element, "getAttribute", "bid")]),
+    lacks: {
+      "the pages in {} frames": document.querySelectorAll("frame").length,
+      "what is drawn on {} canvases": all.filter(__webrl.isDrawing).length,
+      "{} shadow trees": all.filter((each) => each.shadowRoot?.childElementCount && each.checkVisibility()).length,
+    } };
 }

@@ -19,16 +19,15 @@
   const TooLarge = class extends Error {
     constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
   };
-  // A form's `children` or `style` is its field of that name.
-  const { get: childrenOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'children');
-  const { get: styleOf } = Object.getOwnPropertyDescriptor(HTMLElement.prototype, 'style');
-  const { get: parentElementOf } = Object.getOwnPropertyDescriptor(Node.prototype, 'parentElement');
-  const { get: slotOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'assignedSlot');
-  const { matches: matchesOf } = Element.prototype;
+  // A form's `children` or `style` is its field of that name: what it has itself, or does, by one.
+  const ask = api.ask = (element, name, ...args) => {
+    const own = element instanceof HTMLFormElement ? Reflect.get(HTMLFormElement.prototype, name, element) : element[name];
+    return typeof own === 'function' ? own.apply(element, args) : own;
+  };
   // What has a field named as what is asked of every element stays without an id: nothing acts on a form.
   const ASKED = ('getAttribute setAttribute hasAttribute removeAttribute matches tagName textContent innerText inert ' +
-    'ariaHidden checkVisibility contains getBoundingClientRect querySelectorAll').split(' ');
-  const isShadowed = (element) => element.localName === 'form' && ASKED.some((name) => Object.hasOwn(element, name));
+    'ariaHidden checkVisibility contains getBoundingClientRect querySelector querySelectorAll').split(' ');
+  const isShadowed = (element) => element instanceof HTMLFormElement && ASKED.some((name) => Object.hasOwn(element, name));
   let counter = 0;
   let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
@@ -64,8 +63,8 @@
     `video, ${ROLES.split(' ').map((role) => `[role=${role}]`).join(', ')}`;
   // Parents as they are drawn: a slot has what it is given.
   const parentOf = api.parentOf = (element) =>
-    slotOf.call(element) ?? parentElementOf.call(element) ?? element.getRootNode().host ?? null;
-  const isActive = (element) => matchesOf.call(element, ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+    ask(element, 'assignedSlot') ?? ask(element, 'parentElement') ?? element.getRootNode().host ?? null;
+  const isActive = (element) => ask(element, 'matches', ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
   const isInActive = (element) => {
     let above = parentOf(element);
@@ -122,39 +121,50 @@
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
   const STATE = /(?:^|\s)(?:is-|ui-state-)?(active|selected|current|checked|disabled)(?=\s|$)/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
+  // And what a field offers once it is clicked.
+  const MAX_OFFERS = 20;
   const stateOf = (element) => {
+    const offers = element.list && Array.from(element.list.options ?? [], (option) => option.value.slice(0, MAX_HINT));
+    if (offers?.length) return `offers=${JSON.stringify(offers.slice(0, MAX_OFFERS)).replace(/\s+/g, ' ')}`;
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
     return isActive(element) || api.uses.has(element) ? state : '';
   };
 
-  // What a person sees of an SVG shape or text that can be clicked or that no text names: its kind, color, size and center
-  // in pixels of the window.
+  // What a person sees of an SVG shape or text that can be clicked or that no text names, and of a canvas, of which no more
+  // is known: its kind, color, size and center in pixels of the window.
   const COLORS = { '0,0,0': 'black', '255,255,255': 'white', '255,0,0': 'red', '0,128,0': 'green', '0,0,255': 'blue',
     '255,255,0': 'yellow', '0,255,255': 'cyan', '255,0,255': 'magenta', '128,128,128': 'gray', '255,165,0': 'orange' };
   const colorOf = (paint) => {
     const parts = /^rgba?\((\d+), (\d+), (\d+)/.exec(paint)?.slice(1, 4);
     return !parts ? '' : COLORS[parts] ?? `#${parts.map((part) => Number(part).toString(16).padStart(2, '0')).join('')}`;
   };
+  const MIN_DRAWING_PX = 64;
+  const isDrawing = api.isDrawing = (element) => {
+    if (element.localName !== 'canvas' || element.textContent.trim() || element.matches('[aria-label], [title]')) return false;
+    const { width, height } = element.getBoundingClientRect();
+    return Math.min(width, height) >= MIN_DRAWING_PX && element.checkVisibility({ checkVisibilityCSS: true });
+  };
   const shapeOf = (element) => {
     const isText = element instanceof SVGTextElement;
-    if (!isText && !isShape(element)) return '';
+    const isCanvas = isDrawing(element);
+    if (!isText && !isShape(element) && !isCanvas) return '';
     const box = element.getBoundingClientRect();
     const style = getComputedStyle(element);
     const corners = element.points?.numberOfItems;
-    const kind = corners === 3 ? 'triangle' : { rect: box.width === box.height ? 'square' : 'rectangle' }[element.localName]
+    const kind = corners === 3 ? 'triangle' : { rect: box.width === box.height ? 'square' : 'rectangle', canvas: 'drawing' }[element.localName]
       ?? element.localName;
     const size = isText ? style.fontSize : `${Math.round(box.width)}x${Math.round(box.height)}`;
     const place = `${Math.round(box.left + box.width / 2)},${Math.round(box.top + box.height / 2)}`;
-    return [kind, colorOf(style.fill) || colorOf(style.stroke), size, `at ${place}`].filter(Boolean).join(' ');
+    return [kind, isCanvas ? '' : colorOf(style.fill) || colorOf(style.stroke), size, `at ${place}`].filter(Boolean).join(' ');
   };
 
   // What a person counts: small boxes that are all there is in an element, by their color and size.
   const MAX_BOX_PX = 64;
   const boxesOf = (element) => {
     if (!element.firstElementChild || element.firstElementChild.firstChild) return '';
-    const parts = [...childrenOf.call(element)];
+    const parts = [...ask(element, 'children')];
     if (parts.some((part) => part.firstChild || isShape(part) || isActive(part) || api.uses.has(part))) return '';
     if (element.textContent.trim() || isActive(element) || isInActive(element) || !parts.every(isDrawn)) return '';
     const counts = {};
@@ -212,7 +222,7 @@
   // may forbid that.)
   const restyle = (elements, name, value) => {
     const before = elements.map((element) => {
-      const style = element instanceof HTMLElement ? styleOf.call(element) : element.style;
+      const style = ask(element, 'style');
       return { style, own: [name, style.getPropertyValue(name), style.getPropertyPriority(name)], had: element.hasAttribute('style') };
     });
     for (const { style } of before) style.setProperty(name, value, 'important');
@@ -276,7 +286,7 @@
   // What a page hides from readers (`aria-hidden`) though a person sees and uses or reads it is shown: the attribute was
   // left behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
   // drawn, but off the window or behind something, and parts that are `inert`.
-  const TEXTS = 'h1, h2, h3, h4, h5, h6, p, td';
+  const TEXTS = 'canvas, h1, h2, h3, h4, h5, h6, p, td';
   let revealed = [];
   // What is drawn only once it is scrolled to has no tree before (`content-visibility`).
   let undraw = () => {};

@@ -16,7 +16,6 @@
   };
   const [Map, Set, WeakMap, WeakSet] = [keep(window.Map), keep(window.Set), keep(window.WeakMap), keep(window.WeakSet)];
   const { addEventListener: addListener, dispatchEvent } = EventTarget.prototype;
-  const { closest } = Element.prototype;
   const listen = (target, type, handler, options) => apply(addListener, target, [type, handler, options]);
   const api = {};
   Object.defineProperty(window, '__webrl', { value: api, enumerable: false, configurable: true });
@@ -323,30 +322,16 @@
     return found;
   };
 
-  // Tabs that the page has asked for: the browser reports them a little later.
   const MAX_OPENED = 20; // by one document; what gets around this is closed again (env.py)
-  let popups = 0;
   let opened = 0;
   const open = window.open;
-  window.open = function (...args) {
-    if (++opened > MAX_OPENED) return null;
-    popups += 1;
-    return open.apply(window, args);
-  };
-  const opensTab = (event) => {
-    const link = event.target instanceof Element ? apply(closest, event.target, ['a[href], area[href]']) : null;
-    if (!link || event.defaultPrevented) return;
-    const target = link.target?.baseVal ?? link.target; // a drawing's link has its own kind
-    const elsewhere = target && !['_self', '_top', '_parent'].includes(target);
-    if (elsewhere || event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) popups += 1;
-  };
+  window.open = (...args) => (++opened > MAX_OPENED ? null : apply(open, window, args));
   let pointer = null; // where the mouse was last seen; over a frame, where it went in
   const point = (event) => {
     if (event.isTrusted) pointer = [event.clientX, event.clientY];
   };
   // What `document.open` takes away is put back.
   api.listen = () => {
-    for (const type of ['click', 'auxclick']) listen(window, type, opensTab);
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
     api.listenToCopies?.();
@@ -357,11 +342,6 @@
         // of another origin
       }
     }
-  };
-  api.takePopups = () => {
-    const count = popups;
-    popups = 0;
-    return count;
   };
 
   // A page in the middle of a finite CSS transition or animation is not quiet yet; endless ones never are.
@@ -470,7 +450,7 @@
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
     for (const tracked of [timeouts, intervals, frames, requests]) tracked.clear();
-    popups = opened = 0;
+    opened = 0;
     for (const key of Reflect.ownKeys(window)) {
       if (!builtIn.has(key) && !delete window[key]) window[key] = undefined;
     }
@@ -500,7 +480,7 @@
   // Questions of world.js, which come over a node that this world hears of by an event.
   api.state = () => null; // what a page says of its task
   const answers = {
-    facts, moving: api.moving, isIdle: api.isIdle, takePopups: api.takePopups,
+    facts, moving: api.moving, isIdle: api.isIdle,
     pointer: () => pointer,
     takeCopied: () => api.takeCopied?.() ?? null,
     giveCopied: (types) => { api.giveCopied?.(types); return null; },

@@ -40,14 +40,8 @@
     const error = await end;
     if (error) throw new Error(error);
   };
-  api.hear = () => ask('hear');
-  api.moving = () => ask('moving');
-  api.isIdle = (ms) => ask('isIdle', ms);
-  api.takePopups = () => ask('takePopups');
-  api.state = () => ask('state');
-  api.pointer = () => ask('pointer');
-  api.takeCopied = () => ask('takeCopied');
-  api.giveCopied = (types) => ask('giveCopied', types);
+  const QUESTIONS = ['giveCopied', 'hear', 'isIdle', 'moving', 'pointer', 'state', 'takeCopied'];
+  for (const what of QUESTIONS) api[what] = (...given) => ask(what, ...given);
 
   // What only the page's own world knows of its elements, all of which are given in document order.
   let told = new WeakMap();

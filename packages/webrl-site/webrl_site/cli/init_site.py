@@ -78,7 +78,7 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
     async with Browser(max_page_mb=config.rollout.max_page_mb) as browser:
         await _write_site(browser, args, out, name)
         try:
-            trial = await try_site(browser, load_config(out))
+            trial, held = await try_site(browser, load_config(out))
         except BrowserError as error:
             text = f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`"
             raise BrowserError(text) from None
@@ -91,9 +91,10 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
         print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
     verdict = "no reward: the instruction has no checks, the outcome model judges"
     if trial.env_reward is not None:
-        mistake = "reward 1: these checks already hold at the start: fix them"
-        verdict = mistake if trial.env_reward else "reward 0, as it should"
+        verdict = "reward 1" if trial.env_reward else "reward 0, as it should"
     print(f"an agent that does nothing gets {verdict}")
+    if held:
+        print(visible(f"the checks of {', '.join(held)} already hold at the start: fix them"))
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
 

@@ -28,7 +28,7 @@ from webrl.runs.machine import visible_gpus  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")
-ROWS = ("webrl", "compiled", "bf16 weights", "bf16 weights compiled", "trl")
+ROWS = ("webrl", "compiled", "plain layers", "liger layers", "bf16 weights", "bf16 weights compiled", "trl")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import itertools
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from training_shapes import shrink
 from webrl.config import ActorConfig
 from webrl.errors import WebRLError
 from webrl.training.architectures import attention_of, build, cast_weights, route_of
+from webrl.training.layers.fused import MLPS, NORMS
 from webrl.training.models import PackedActor
 from webrl.training.trainer import train
 from webrl.training.update import actor_job, prepare
@@ -104,6 +106,8 @@ SHAPES = {
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "webrl": {"precision": "bf16"},
+    "plain layers": {"precision": "bf16"},
+    "liger layers": {"precision": "bf16"},
     "compiled": {"precision": "bf16", "compile": True},
     "bf16 weights": {"precision": "fp32"},
     "bf16 weights compiled": {"precision": "fp32", "compile": True},
@@ -190,6 +194,14 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
          "max_success_drop": None, "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
+    if variant in ("plain layers", "liger layers"):
+        restore_layers(model)
+    modeling = vars(sys.modules[type(model.lm).__module__])
+    own = dict(modeling)
+    if variant == "liger layers":
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model.lm, cross_entropy=False, fused_linear_cross_entropy=False)
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)
@@ -199,7 +211,10 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
         metrics = Path(folder) / "metrics.jsonl"
-        train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
+        try:
+            train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
+        finally:
+            modeling.update(own)  # Liger's classes would be the next rows' too
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     found = summary(lines, steps.warm_up)
     if peak := peak_flops():
@@ -234,6 +249,16 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
     with torch.device(device):
         lm = build(AutoModelForCausalLM, config, dtype, attention_of(route))
     return PackedActor(lm, route)
+
+
+def restore_layers(model: PackedActor) -> None:
+    """Transformers' own norms, rotary embeddings and MLPs again."""
+    for module in model.modules():
+        if type(module).__name__ in (*NORMS, *MLPS):
+            vars(module).pop("forward", None)
+        modeling = sys.modules[type(module).__module__]
+        rotary = getattr(modeling, "apply_rotary_pos_emb", None)
+        modeling.apply_rotary_pos_emb = getattr(rotary, "webrl_own", rotary)  # type: ignore[attr-defined]
 
 
 def make_records(count: int, vocab: int) -> list[StepRecord]:

@@ -27,6 +27,7 @@ from webrl.llm.loading import (
 )
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
+from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import logit_scale, take_targets, trim_last_layer
 from webrl.training.packing import Pack
 from webrl.training.ranks import is_main
@@ -51,6 +52,7 @@ class _Packed(nn.Module):
         self.packs = route == "packed"
         """True if a row may hold several sequences."""
         if self.packs:
+            fuse(lm)
             trim_last_layer(decoder_of(lm))
 
     def train(self, mode: bool = True) -> Self:

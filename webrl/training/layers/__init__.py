@@ -1,1 +1,1 @@
-"""Layers that compute a packed row: attention and the output head."""
+"""Layers that compute a packed row: attention, norms, kernels and the output head."""

@@ -93,6 +93,8 @@ def test_chosen_sites_replace_the_default_ones() -> None:
     sites = ("miniwob.click-button", "miniwob.enter-text")
     tasks = SUITE.training_tasks(run(train_sites=sites, num_seed_tasks=5))
     assert [t.site for t in tasks] == [*sites, *sites, sites[0]]
+    twice = SUITE.training_tasks(run(train_sites=(sites[0], *sites), num_seed_tasks=6))
+    assert [t.site for t in twice] == [sites[0], *sites, sites[0], *sites]
 
 
 @pytest.mark.companion("webarena")

@@ -52,6 +52,7 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
             f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
             + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
         )
+    del shown, train, heldout  # their pages would fill the memory of every process
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(
         examples,

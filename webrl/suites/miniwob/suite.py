@@ -75,7 +75,7 @@ def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: int | str, 
             raise UsageError(
                 f"{count} tasks of {site!r} requested; there are not that many different ones; request fewer"
             )
-    rows = zip(*(by_page.values() for by_page in drawn.values()), strict=True)
+    rows = zip(*(drawn[site].values() for site in sites), strict=True)  # a site may be named twice
     chosen = [pair for row in rows for pair in zip(sites, row, strict=True)][:num_tasks]
     return [Task(f"{site}.{seed}", site, seed, split=split) for site, seed in chosen]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     filled = case.filled_in(here=str(tmp_path / "run"), address="http://127.0.0.1:9", port="9")
     assert judge(filled, outcome) == [], outcome.stderr
     assert len(outcome.error) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
+    assert outcome.stderr.startswith(("usage: ", outcome.error[0])), "nothing else is said"
+    gone = [name for name in case.files if not os.path.lexists(tmp_path / "run" / name)]
+    assert not gone, "what was there is kept"
     if case.code == 2 and "--rules" not in case.command:  # those are read once the folder of the output is there
         there = {"data", "hostile", *(name.partition("/")[0] for name in case.files)}
         assert {path.name for path in (tmp_path / "run").iterdir()} == there, "it has written something"

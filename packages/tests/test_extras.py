@@ -111,6 +111,7 @@ def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
             assert f"{package}{versions}" in wanted
 
 
+@pytest.mark.grpo
 def test_both_packages_of_the_module_openenv_are_named_with_the_fix_wherever_openenv_is_spoken(
     tmp_path: Path, monkeypatch, caplog, capsys
 ) -> None:

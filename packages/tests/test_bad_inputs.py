@@ -31,7 +31,8 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     outcome = attempt(case, tmp_path / "run", "http://127.0.0.1:9", own_process=False)
     filled = case.filled_in(here=str(tmp_path / "run"), address="http://127.0.0.1:9", port="9")
     assert judge(filled, outcome) == [], outcome.stderr
-    assert len(outcome.error) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
+    lines = [line for line in outcome.error if not line.startswith("another version of webrl may have written it: ")]
+    assert len(lines) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
     if case.code == 2 and "--rules" not in case.command:  # those are read once the folder of the output is there
         there = {"data", "hostile", *(name.partition("/")[0] for name in case.files)}
         assert {path.name for path in (tmp_path / "run").iterdir()} == there, "it has written something"

@@ -19,11 +19,11 @@ QUICK = [
 
 
 def parameter(case):
-    """The row; WebArena's and the arena's need their packages."""
+    """The row; WebArena's and the arena's need their packages. Settings and run folders are `make test`'s too."""
     extras = {"=webarena": pytest.mark.webarena, "webrl arena": pytest.mark.arena}
-    return pytest.param(
-        case, id=case.command[:80], marks=[mark for part, mark in extras.items() if part in case.command]
-    )
+    marks = [mark for part, mark in extras.items() if part in case.command]
+    of_the_core = [pytest.mark.quick] if case in (*CONFIGS, *FOLDERS) and not marks else []
+    return pytest.param(case, id=case.command[:80], marks=marks + of_the_core)
 
 
 @pytest.mark.parametrize("case", [parameter(case) for case in QUICK])

@@ -78,6 +78,7 @@ ARGUMENTS = (
     BadInput("webrl push runs/r agent", 2, "'agent'", "repository", "OWNER/NAME", files=a_run("rollout")),
     BadInput("webrl push runs/r ann/agent --phase 7", 2, "7", "--phase", "phases 0 to 0", files=a_run("rollout")),
     BadInput("webrl push runs/r ann/agent", 2, "(phase 0)", "'runs/r'", "has not finished", files=a_run("rollout")),
+    BadInput("webrl study nosuch --dry-run", 2, "'nosuch'", "config", "shipped ones: study_ablations, study_demo"),
     BadInput("webrl study study_demo --seeds 1 1 --dry-run", 2, "[1, 1]", "seeds", "each once"),
     BadInput("webrl study study_demo --methods nope --dry-run", 2, "'nope'", "study_demo.yaml", "it has: default"),
     BadInput("webrl study study_demo --seeds 0-2", 2, "'0-2'", "--seeds", "separate several by spaces: --seeds 0 1 2"),

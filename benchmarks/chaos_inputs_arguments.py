@@ -233,6 +233,7 @@ CONFIGS = (
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.clik-button]", 2, "'miniwob.clik-button'", "tasks.train_sites", "click-button"),
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.click-link] tasks.heldout_sites=[miniwob.click-link]", 2, "'miniwob.click-link'", "tasks.heldout_sites", "leave it in one"),
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.click-dialog]", 2, "'miniwob.click-dialog'", "tasks.train_sites", "heldout_sites"),
+    BadInput(f"{_RUN} tasks.shares=learnability", 2, "shares=learnability", "the command line: tasks", "needs source=fresh"),
     BadInput(f"{_RUN} tasks.suite=[miniwob,arena]", 2, "['miniwob', 'arena']", "tasks.suite", "name of one suite"),
     BadInput(f"{_RUN} trackers=[mlflow]", 2, "'mlflow'", "trackers", "'wandb'"),
     BadInput(f"{_RUN} rollout.webarena.sites.moon=http://h", 2, "'moon'", "rollout.webarena.sites", "'shopping'"),

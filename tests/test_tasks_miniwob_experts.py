@@ -126,6 +126,21 @@ def test_checkboxes_are_ticked_one_by_one_unticked_if_wrong_and_submitted() -> N
     assert expert.plan("Select AU, but do not click Submit.", boxes("true", "false"), ["click('18')"]) == DONE
 
 
+def test_checkbox_outcome_compares_the_state_at_submit() -> None:
+    expert, none, first = experts()["miniwob.click-checkboxes"], boxes("false", "false"), boxes("true", "false")
+    wanted = "Select AU and click Submit."
+    assert judged(expert, wanted, ["click('18')", "click('24')"], [none, first], first)
+    assert not judged(
+        expert, wanted, ["click('21')", "click('24')"], [none, boxes("false", "true")], boxes("false", "true")
+    )
+    assert not judged(expert, wanted, ["click('24')", "click('18')"], [none, none], first), "ticked after submitting"
+    assert not judged(expert, wanted, ["click('18')", DONE], [none, first], first), "never submitted"
+    assert judged(expert, wanted, ["click('18')", "click('24')", "click('24')"], [none, first, first], first), "retry"
+    only = "Select AU, but do not click Submit."
+    assert judged(expert, only, ["click('18')", DONE], [none, first], first)
+    assert not judged(expert, only, ["click('18')", "click('24')"], [none, first], first)
+
+
 def test_a_masked_password_is_believed_only_if_it_was_the_text_filled_in() -> None:
     expert = experts()["miniwob.login-user"]
     wanted = 'Enter the username "ann" and the password "x1Y" into the text fields and press login.'

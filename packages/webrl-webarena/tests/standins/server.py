@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import jinja2
 import werkzeug
@@ -133,7 +132,7 @@ class Site:
                 if method == request.method and match:
                     if login and not request.user:
                         return redirect(self.base_path + self.login_path)
-                    result = function(request, *map(unquote, match.groups()))
+                    result = function(request, *match.groups())
                     return Response(self.page(request, result)) if isinstance(result, str) else result
         return Response(self.page(request, "<h1>404 Not Found</h1>"), 404)
 

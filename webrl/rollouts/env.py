@@ -515,8 +515,9 @@ class BrowserEnv:
             every = self._config.every_element
             every = self.every_element if every is None else every
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
-            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
-            self.page.on("crash", self._end_crashed)
+            page = self.page  # another may become the active one meanwhile
+            tab = self._tabs[page] = await Tab.open(page, self._browser.port, script)
+            page.on("crash", self._end_crashed)
             if self.imports and not self._site.reusable:
                 await tab.watch_imports()
         tab.first_id = self._first_id

@@ -495,6 +495,17 @@ def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):
     assert in_browser(play) == (True, [True] * 3)
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        env.tab.outward, env.tab.opens_tab, env._clean = ["mailto:x"], True, is_clean
+        async with asyncio.timeout(30):
+            return await env.reset(miniwob("click-button"))
+
+    assert "leads out" not in in_browser(play, settle_cap_s=60).text
+
+
 def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
     async def play(env):
         pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}

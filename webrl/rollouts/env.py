@@ -337,7 +337,7 @@ class BrowserEnv:
         ):
             return None
         tab = await self._use_tab()
-        tab.outward.clear()
+        tab.forget_asked()
         if tab.pointer:
             # So that the next episode does not begin with a hovered element.
             await tab.leave_page()
@@ -357,7 +357,7 @@ class BrowserEnv:
             await self._new_profile(site)
         self._site = site
         self._first_page = self.page = self.context.pages[0]
-        await self._use_tab()
+        (await self._use_tab()).forget_asked()
         try:
             await open_page(self, self._config.step_timeout_s * 1000, "goto", site.url)
         except Error as error:

@@ -261,9 +261,9 @@ class BrowserEnv:
         """End the episode; close the profile and its pages."""
         self._task, self._clean = None, False
         context, self.context = self.context, None  # type: ignore[assignment]
-        for tab in self._tabs.values():
+        tabs, self._tabs = self._tabs, {}
+        for tab in tabs.values():
             await tab.close()
-        self._tabs.clear()
         if context is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(context.close(), 5)
@@ -319,7 +319,7 @@ class BrowserEnv:
 
     def _end_crashed(self, page: Page) -> None:
         """End the wait for a page that has crashed: it would never answer."""
-        if page is self.page:
+        if page is self.page and page in self._tabs:  # else its profile is being closed
             self._has_crashed = True
             with contextlib.suppress(RuntimeError):  # nobody waits
                 self._timeout.reschedule(0)

@@ -516,6 +516,9 @@ def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_to
     ]
     assert texts[-1].startswith("the element does not take the focus: keys go to what has it\n")
     assert """offers=["Alpha","Beta"]""" in texts[0]
+    named = on_page("<form aria-label=f><select name=list><option>a</select></form>")[0][0]
+    assert "form 'f'" in named
+    assert "offers" not in named
     shown = "<dialog id=over><input aria-label=top></dialog><script>d.showModal(); over.showModal()</script>"
     texts, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{top}', 'y')")
     assert ["behind a dialog" in error for error in errors] == [True, False]

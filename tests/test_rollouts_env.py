@@ -10,6 +10,7 @@ from browsers import shared_browser
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page, reply, serve
 
 from webrl.errors import BrowserError
+from webrl.rollouts.devtools import Tab
 from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
@@ -474,6 +475,35 @@ def test_a_tab_is_waited_for_whatever_asks_for_it():
     texts, results, _ = on_page({"/": page, "/2": "<title>second</title>"}, *opened, settle_cap_s=60)
     assert [result.error for result in results] == [""] * 3
     assert ["'second'" in text for text in texts] == [False, True, False, True]
+
+
+def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):
+    open_line = Tab.open
+
+    async def open_between(page, *rest):
+        if len(page.context.pages) == 2:
+            await page.context.new_page()
+        return await open_line(page, *rest)
+
+    async def play(env):
+        async with serve({"/": "<title>first</title>"}) as url:
+            await env.reset(at(url + "/"))
+            monkeypatch.setattr(Tab, "open", open_between)
+            await env.step("new_tab()")
+            return env.tab.page is env.page, [tab.page is page for page, tab in env._tabs.items()]
+
+    assert in_browser(play) == (True, [True] * 3)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        env.tab.outward, env.tab.opens_tab, env._clean = ["mailto:x"], True, is_clean
+        async with asyncio.timeout(30):
+            return await env.reset(miniwob("click-button"))
+
+    assert "leads out" not in in_browser(play, settle_cap_s=60).text
 
 
 def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():

@@ -337,6 +337,11 @@ class Tab:
         """How long its network, if that is followed (`watch_imports`), has said nothing."""
         return time.monotonic() - self._heard_at
 
+    def forget_asked(self) -> None:
+        """What it has asked for, outside the browser or in a new tab, belongs to an earlier episode."""
+        self.outward.clear()
+        self.opens_tab = False
+
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""
         self._imports.clear()

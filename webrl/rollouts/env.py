@@ -261,9 +261,9 @@ class BrowserEnv:
         """End the episode; close the profile and its pages."""
         self._task, self._clean = None, False
         context, self.context = self.context, None  # type: ignore[assignment]
-        for tab in self._tabs.values():
+        tabs, self._tabs = self._tabs, {}
+        for tab in tabs.values():
             await tab.close()
-        self._tabs.clear()
         if context is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(context.close(), 5)
@@ -319,7 +319,7 @@ class BrowserEnv:
 
     def _end_crashed(self, page: Page) -> None:
         """End the wait for a page that has crashed: it would never answer."""
-        if page is self.page:
+        if page is self.page and page in self._tabs:  # else its profile is being closed
             self._has_crashed = True
             with contextlib.suppress(RuntimeError):  # nobody waits
                 self._timeout.reschedule(0)
@@ -337,7 +337,7 @@ class BrowserEnv:
         ):
             return None
         tab = await self._use_tab()
-        tab.outward.clear()
+        tab.forget_asked()
         if tab.pointer:
             # So that the next episode does not begin with a hovered element.
             await tab.leave_page()
@@ -357,7 +357,7 @@ class BrowserEnv:
             await self._new_profile(site)
         self._site = site
         self._first_page = self.page = self.context.pages[0]
-        await self._use_tab()
+        (await self._use_tab()).forget_asked()
         try:
             await open_page(self, self._config.step_timeout_s * 1000, "goto", site.url)
         except Error as error:
@@ -515,8 +515,9 @@ class BrowserEnv:
             every = self._config.every_element
             every = self.every_element if every is None else every
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
-            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
-            self.page.on("crash", self._end_crashed)
+            page = self.page  # another may become the active one meanwhile
+            tab = self._tabs[page] = await Tab.open(page, self._browser.port, script)
+            page.on("crash", self._end_crashed)
             if self.imports and not self._site.reusable:
                 await tab.watch_imports()
         tab.first_id = self._first_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -142,6 +143,28 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
     assert found[1]["picture"] == "second"
     assert back.error == "Error: there is no earlier page in this tab"
     assert len(set(contexts)) == len(contexts)  # after a way back, a key that is down, a second tab: a new one each
+
+
+def test_a_page_in_a_profile_that_was_handed_on_ends_the_action_when_it_crashes(config):
+    template = next(template for template in all_templates() if template.name == "deactivate")
+    task = as_task(*draw(template, "eval", 1), "eval")
+
+    async def work():
+        async with shared_browser() as browser:
+            giver, env = ArenaEnv(browser, config.rollout), ArenaEnv(browser, config.rollout)
+            await giver.reset(task)
+            context, giver.tab.outward = giver.context, ["mailto:x"]
+            await giver.close()
+            text = (await env.reset(task)).text
+            assert env.context is context
+            assert "leads out" not in text
+            acting = asyncio.ensure_future(env.step("noop(9000)"))
+            await asyncio.sleep(0.5)
+            env.page._impl_obj.emit("crash", env.page._impl_obj)
+            with pytest.raises(BrowserError, match=": the page has crashed"):
+                await acting
+
+    run(work())
 
 
 @pytest.mark.slow

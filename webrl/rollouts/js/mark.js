@@ -124,7 +124,8 @@
   // And what a field offers once it is clicked.
   const MAX_OFFERS = 20;
   const stateOf = (element) => {
-    const offers = element.list && Array.from(element.list.options ?? [], (option) => option.value.slice(0, MAX_HINT));
+    const list = ask(element, 'list');
+    const offers = list && Array.from(list.options ?? [], (option) => option.value.slice(0, MAX_HINT));
     if (offers?.length) return `offers=${JSON.stringify(offers.slice(0, MAX_OFFERS)).replace(/\s+/g, ' ')}`;
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];

@@ -37,6 +37,7 @@ from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.ranks import gather
 from webrl.training.scoring import row_budget
+from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
 
@@ -119,17 +120,18 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
         engine = open_engine(job.model, config, device)
     checkpoints = Checkpoints(out, run_digest(config, seed, job.items))
     batches = [] if is_idle else plan_batches(job, config, seed)
-    loop = _Loop(job, config, engine, device, len(batches), out)
-    if job.trust:
-        job.trust.num_steps = len(batches)
-        loop.before = loop.score(job.trust.items)
-        job.trust.keep(engine.full_state(), 0)
-    first = checkpoints.restore(engine)
-    if first and job.trust:  # a state is written after a check that was passed
-        job.trust.keep(engine.full_state(), first)
-    log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
-    with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
-        _run(loop, batches, first, checkpoints, log, bar)
+    with row_threads(engine.num_threads) as over:
+        loop = _Loop(job, config, engine, device, len(batches), out, over)
+        if job.trust:
+            job.trust.num_steps = len(batches)
+            loop.before = loop.score(job.trust.items)
+            job.trust.keep(engine.full_state(), 0)
+        first = checkpoints.restore(engine)
+        if first and job.trust:  # a state is written after a check that was passed
+            job.trust.keep(engine.full_state(), first)
+        log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
+        with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
+            _run(loop, batches, first, checkpoints, log, bar)
     if job.trust and job.trust.retries:
         engine.close()
         if engine.is_main:
@@ -241,8 +243,11 @@ def _run(
 class _Loop:
     """The state that the steps of one run share."""
 
-    def __init__(self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path) -> None:
+    def __init__(
+        self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path, over: Map
+    ) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
+        self.over = over
         self.before: dict[int, Tensor] = {}
         """Log-probabilities of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
@@ -257,19 +262,7 @@ class _Loop:
             NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
         """
         started = time.perf_counter()
-        active = [i for i in batch.samples if self.job.active[i]]
-        lengths = [len(self.job.items[i].ids) for i in active]
-        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
-        own_rows = shares[self.engine.rank]
-        # a rank without a row of its own passes the shortest sample at weight zero: all take part in every exchange
-        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
-        results: Results = []
-        for number, row in enumerate(own_rows):
-            indices = [active[i] for i in row]
-            with self.engine.micro_batch(is_last=number == len(own_rows) - 1), memory_errors(self.config):
-                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
-                self.engine.backward(loss)
-            results.append((indices, values))
+        results = self._side_by_side(batch) if self.engine.num_threads > 1 else self._rows(batch)
         # what is logged is on its way before the update, so that neither waits for the other
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
@@ -320,7 +313,7 @@ class _Loop:
         assert trust is not None
         with spent_on("trust region"):
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
-            for i, after in sorted(self.score(trust.items).items()):
+            for i, after in sorted(self.score(trust.items).items()):  # in one order, whichever thread was first
                 ratio = after - self.before[i]
                 sums["kl"] += ratio.exp() - 1 - ratio
                 sums["drop"] -= ratio * trust.is_success[i]
@@ -331,18 +324,72 @@ class _Loop:
 
     def score(self, items: Sequence[Item]) -> dict[int, Tensor]:
         """Return the log-probability of each item's targets, of the items that this rank computes."""
-        lengths = [len(item.ids) for item in items]
-        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
+        lengths, threads = [len(item.ids) for item in items], self.engine.num_threads
+        shares = plan_rows(lengths, self.budget, max(self.engine.num_ranks, threads), packs=self.job.model.packs)
         scored: dict[int, Tensor] = {}
+
+        def work(rows: list[list[int]]) -> None:
+            with torch.no_grad():
+                for row in rows:
+                    packed = pack([items[i] for i in row or [0]], self.device)
+                    logprobs = self.engine.model(row=packed)
+                    sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
+                    scored.update(zip(row, sums.double(), strict=False))
+
         self.engine.model.eval()
-        with torch.no_grad():
-            for row in shares[self.engine.rank]:
-                packed = pack([items[i] for i in row or [0]], self.device)
-                logprobs = self.engine.model(row=packed)
-                sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
-                scored.update(zip(row, sums.double(), strict=False))
+        if threads > 1:
+            self.over(work, [list(filter(None, rows)) for rows in shares])
+        else:
+            work(shares[self.engine.rank])
         self.engine.model.train()
         return scored
+
+    def _rows(self, batch: Batch) -> Results:
+        """Accumulate the gradient of this rank's rows, one after the other.
+
+        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
+        exchange.
+        """
+        active, shares = self._plan(batch, self.engine.num_ranks, self.budget)
+        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
+        rows = shares[self.engine.rank]
+        results: Results = []
+        for number, row in enumerate(rows):
+            indices = [active[i] for i in row]
+            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
+                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
+                self.engine.backward(loss)
+            results.append((indices, values))
+        return results
+
+    def _side_by_side(self, batch: Batch) -> Results:
+        """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
+        active, shares = self._plan(batch, self.engine.num_threads, min(self.budget, ROW_TOKENS))
+        if not active:
+            return self._rows(batch)
+
+        def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
+            results: Results = []
+            total = None
+            for row in filter(None, rows):
+                indices = [active[i] for i in row]
+                with memory_errors(self.config):
+                    loss, values = self._forward(indices, batch, counts=True)
+                    total = add_gradients(total, self.engine.gradients(loss))
+                results.append((indices, values))
+            return results, total
+
+        parts = self.over(work, shares)
+        for _, gradients in parts:
+            if gradients:
+                self.engine.take(gradients)
+        return [result for results, _ in parts for result in results]
+
+    def _plan(self, batch: Batch, num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
+        """(samples with a loss, [share][row][position among them])."""
+        active = [i for i in batch.samples if self.job.active[i]]
+        lengths = [len(self.job.items[i].ids) for i in active]
+        return active, plan_rows(lengths, budget, num_shares, packs=self.job.model.packs)
 
     def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's loss, and its samples' metrics."""

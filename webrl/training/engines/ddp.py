@@ -22,6 +22,7 @@ from webrl.config import OptimConfig
 from webrl.config.resources import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
+from webrl.training.threads import Gradients, add_gradients, num_row_threads
 
 
 class Engine:
@@ -88,6 +89,25 @@ class Engine:
         Engines average gradients over ranks, and a batch's loss is a sum over ranks: hence the factor.
         """
         self.accelerator.backward(loss * self.num_ranks)
+
+    @property
+    def num_threads(self) -> int:
+        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
+        is_plain = type(self) is Engine and self.num_ranks == 1
+        return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """Return what `backward` would add; callable from any thread."""
+        return list(
+            torch.autograd.grad(loss, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
+        )
+
+    def take(self, gradients: Gradients) -> None:
+        """Add to the accumulated gradient."""
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        sums = add_gradients([p.grad for p in trained], gradients)
+        for parameter, total in zip(trained, sums, strict=True):
+            parameter.grad = total
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:
         """Clip, update, clear; return the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or

@@ -286,7 +286,8 @@ class _Loop:
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         seconds = time.perf_counter() - started
-        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
+        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
+        speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
         parts = gather(own_values) if own_values else []
         logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}

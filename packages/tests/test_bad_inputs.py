@@ -34,7 +34,6 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     assert judge(filled, outcome) == [], outcome.stderr
     lines = [line for line in outcome.error if not line.startswith("another version of webrl may have written it: ")]
     assert len(lines) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
-    assert outcome.stderr.startswith(("usage: ", outcome.error[0])), "nothing else is said"
     gone = [name for name in case.files if not os.path.lexists(tmp_path / "run" / name)]
     assert not gone, "what was there is kept"
     if case.code == 2 and "--rules" not in case.command:  # those are read once the folder of the output is there

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -109,6 +110,8 @@ class Tab:
         """Whether it has asked for a new tab, of which the browser tells a little later."""
         self.num_documents = 0
         """Documents that have come since this was opened."""
+        self.on_crash: Callable[[Page], None] | None = None
+        """Called with its page when that crashes."""
         self.first_id = 0
         """Number of the first element of each of its documents."""
         self.main_frame = ""
@@ -300,6 +303,8 @@ class Tab:
         """Follow what the page does by itself: crash, and leave for another document."""
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
+            if self.on_crash:
+                self.on_crash(self.page)
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
             self.outward = [*self.outward[:9], params["url"]]
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):

@@ -517,10 +517,9 @@ class BrowserEnv:
             script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
             page = self.page  # another may become the active one meanwhile
             tab = self._tabs[page] = await Tab.open(page, self._browser.port, script)
-            page.on("crash", self._end_crashed)
             if self.imports and not self._site.reusable:
                 await tab.watch_imports()
-        tab.first_id = self._first_id
+        tab.first_id, tab.on_crash = self._first_id, self._end_crashed
         self.tab = tab
         return tab
 

@@ -160,7 +160,7 @@ def test_a_page_in_a_profile_that_was_handed_on_ends_the_action_when_it_crashes(
             assert "leads out" not in text
             acting = asyncio.ensure_future(env.step("noop(9000)"))
             await asyncio.sleep(0.5)
-            env.page._impl_obj.emit("crash", env.page._impl_obj)
+            env.tab._note("Inspector.targetCrashed", {})
             with pytest.raises(BrowserError, match=": the page has crashed"):
                 await acting
 

@@ -164,7 +164,6 @@ class ArenaEnv(BrowserEnv):
             return
         self.context, self._guard, self._tabs = profile.context, profile.guard, {profile.tab.page: profile.tab}
         self.context.on("page", self._activate)
-        profile.tab.page.on("crash", self._end_crashed)
         await self.context.add_cookies(self._profile_options["storage_state"]["cookies"])
         await profile.clear_next_document()
 
@@ -182,7 +181,6 @@ class ArenaEnv(BrowserEnv):
             return
         self.context = None  # type: ignore[assignment]
         context.remove_listener("page", self._activate)
-        page.remove_listener("crash", self._end_crashed)
         parts = urlsplit(self._site.url)
         origin, timeout_s = f"{parts.scheme}://{parts.netloc}", self._config.step_timeout_s / 2
         profile = Profile(context, self._tabs.pop(page), self._guard, origin, timeout_s)

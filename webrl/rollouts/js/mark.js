@@ -124,9 +124,11 @@
   // And what a field offers once it is clicked.
   const MAX_OFFERS = 20;
   const stateOf = (element) => {
-    const list = ask(element, 'list');
-    const offers = list && Array.from(list.options ?? [], (option) => option.value.slice(0, MAX_HINT));
-    if (offers?.length) return `offers=${JSON.stringify(offers.slice(0, MAX_OFFERS)).replace(/\s+/g, ' ')}`;
+    const options = ask(element, 'list')?.options;
+    if (options?.length) {
+      const offers = Array.from(options).slice(0, MAX_OFFERS).map((option) => option.value.slice(0, MAX_HINT));
+      return `offers=${JSON.stringify(offers).replace(/\s+/g, ' ')}`;
+    }
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';

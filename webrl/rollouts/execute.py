@@ -260,9 +260,9 @@ async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str)
             return  # Playwright waits for what leads out of the browser
     await opening
     loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
-    await asyncio.wait([loading], timeout=1)
-    while not loading.done() and tab.silence_s < PAGE_TIMEOUT_MS / 1000:
-        await asyncio.wait([loading], timeout=1)
+    while not (await asyncio.wait([loading], timeout=1))[0]:
+        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000:
+            return
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:

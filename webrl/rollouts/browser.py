@@ -69,7 +69,7 @@ NO_WINDOW = (
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report as asyncio does, but no call of Playwright's that was left alone as its step ended."""
+    """Report as asyncio does, except for errors of Playwright calls that were abandoned when their step ended."""
     if not type(context.get("exception")).__module__.startswith("playwright."):
         loop.default_exception_handler(context)
 

@@ -49,7 +49,7 @@ async def collect(
     max_failed: float | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> Counter[str]:
-    """Play all tasks; every one ends as exactly one line of `out`; returns how many there have which status.
+    """Play all tasks; every one ends as exactly one line of `out`. Returns the number of episodes by status.
 
     Args:
         policy: of all tasks, or of each task's site.

@@ -105,11 +105,11 @@ class Tab:
         self.unseen_in_frames = 0
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []
-        """Addresses that lead out of the browser, and that the page has asked for since this was last emptied."""
+        """Addresses outside the browser (`mailto:`) that the page has asked for since the last observation."""
         self.opens_tab = False
-        """Whether it has asked for a new tab, of which the browser tells a little later."""
+        """Whether it has asked for a new tab, which the browser reports a little later."""
         self.num_documents = 0
-        """Documents that have come since this was opened."""
+        """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
         """Called with its page when that crashes."""
         self.first_id = 0
@@ -339,11 +339,11 @@ class Tab:
 
     @property
     def silence_s(self) -> float:
-        """How long its network, if that is followed (`watch_imports`), has said nothing."""
+        """Seconds since its last network event; below 0 where none was heard (`watch_imports` turns them on)."""
         return time.monotonic() - self._heard_at
 
     def forget_asked(self) -> None:
-        """What it has asked for, outside the browser or in a new tab, belongs to an earlier episode."""
+        """Drop what it asked for outside the browser or in a new tab: that belongs to an earlier episode."""
         self.outward.clear()
         self.opens_tab = False
 

@@ -78,7 +78,7 @@ _PAUSES_S = (0, 0.1, 0.2, 0.3)
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
 MAX_DOCUMENTS = 6
-"""A page that has become another one so often before it was there is stopped."""
+"""A page that is replaced more often than this before it has loaded is stopped."""
 KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""

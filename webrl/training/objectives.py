@@ -342,11 +342,11 @@ def clipped_loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """
     advantage = batch.advantage[batch.sample]  # [N]
     ratio = (batch.logprobs - batch.old_logprobs).exp()
-    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    surrogate = torch.minimum(ratio * advantage, clipped * advantage)
-    binds = (clipped * advantage < ratio * advantage).to(ratio.dtype).detach()
-    fraction = batch.sum_tokens(binds) / batch.num_tokens().clamp(min=1)
-    return LossOutput(loss=-batch.sum_tokens(surrogate) / config.length_norm, metrics={"clip_fraction": fraction})
+    unclipped = ratio * advantage
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * advantage
+    fraction = batch.sum_tokens((clipped < unclipped).to(ratio.dtype)) / batch.num_tokens().clamp(min=1)
+    loss = -batch.sum_tokens(torch.minimum(unclipped, clipped)) / config.length_norm
+    return LossOutput(loss=loss, metrics={"clip_fraction": fraction})
 
 
 OBJECTIVES = {

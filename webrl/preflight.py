@@ -154,7 +154,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def _wanted_by_suite(config: RunConfig, stages: Collection[str]) -> list[tuple[str, str]]:
-    """As `wanted_extras`, what the suite needs where one of these stages plays it."""
+    """Return what the suite needs if one of these stages plays it, as `wanted_extras` does."""
     suite = find_suite(config.tasks.suite)
     plays = not PLAYS.isdisjoint(stages)
     return [(suite.extra, f"tasks.suite={suite.name}")] if suite.extra and plays else []

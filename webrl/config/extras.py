@@ -81,7 +81,7 @@ def openenv_conflict() -> str | None:
 
 @cache
 def warn_of_openenv_conflict() -> None:
-    """Log `openenv_conflict`, once in a process, where OpenEnv is spoken."""
+    """Log `openenv_conflict` once per process; for code that uses OpenEnv."""
     if conflict := openenv_conflict():
         logger.warning("%s", conflict)
 

@@ -198,24 +198,24 @@ def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny:
         restore_layers(model)
     modeling = vars(sys.modules[type(model.lm).__module__])
     own = dict(modeling)
-    if variant == "liger layers":
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    try:
+        if variant == "liger layers":
+            from liger_kernel.transformers import _apply_liger_kernel_to_instance
 
-        _apply_liger_kernel_to_instance(model.lm, cross_entropy=False, fused_linear_cross_entropy=False)
-    prepare(model, config, seed=0)
-    if variant.startswith("bf16 weights"):
-        cast_weights(model)
-    records = make_records(batch * steps.total, model.lm.config.get_text_config().vocab_size)
-    job = actor_job(model, records, config, save=lambda _, folder: folder.mkdir())
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "metrics.jsonl"
-        try:
+            _apply_liger_kernel_to_instance(model.lm, cross_entropy=False, fused_linear_cross_entropy=False)
+        prepare(model, config, seed=0)
+        if variant.startswith("bf16 weights"):
+            cast_weights(model)
+        records = make_records(batch * steps.total, model.lm.config.get_text_config().vocab_size)
+        job = actor_job(model, records, config, save=lambda _, folder: folder.mkdir())
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with tempfile.TemporaryDirectory() as folder:
+            metrics = Path(folder) / "metrics.jsonl"
             train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
-        finally:
-            modeling.update(own)  # Liger's classes would be the next rows' too
-        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    finally:
+        modeling.update(own)  # Liger's classes would be the next rows' too
     found = summary(lines, steps.warm_up)
     if peak := peak_flops():
         lm, lengths = job.model.lm, [len(item.ids) for item in job.items]

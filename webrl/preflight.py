@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from webrl.config import RunConfig, TrainingConfig
-from webrl.config.extras import require, wanted_extras
+from webrl.config.extras import PLAYS, require, wanted_extras
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
@@ -119,7 +119,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_rollouts(config, due)
     for name, wanted_by in _wanted_by_suite(config, due):
         require(name, wanted_by)
-    if due & {"rollout", "accept", "eval"} and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
+    if due & PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
         find_suite(config.tasks.suite).heldout_tasks(config)
@@ -154,9 +154,9 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def _wanted_by_suite(config: RunConfig, stages: Collection[str]) -> list[tuple[str, str]]:
-    """As `wanted_extras`, what the suite needs where one of these stages plays it."""
+    """Return what the suite needs if one of these stages plays it, as `wanted_extras` does."""
     suite = find_suite(config.tasks.suite)
-    plays = not {"rollout", "accept", "eval"}.isdisjoint(stages)
+    plays = not PLAYS.isdisjoint(stages)
     return [(suite.extra, f"tasks.suite={suite.name}")] if suite.extra and plays else []
 
 
@@ -192,7 +192,7 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl"))
     for name, _ in texts:
         model_folder(name)  # what is not there is said before torch is imported
-    acting = due & {"rollout", "replay", "train", "accept", "eval"}
+    acting = due & (PLAYS | {"replay", "train"})
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
     if acting and not has_started:
         check_sight(config, config.models.actor)

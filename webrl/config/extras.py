@@ -18,7 +18,7 @@ from webrl.errors import ExtraMissing
 
 logger = logging.getLogger(__name__)
 
-_PLAYS = ("rollout", "accept", "eval")
+PLAYS = frozenset({"rollout", "accept", "eval"})
 """Stages in which an agent acts."""
 _BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -81,7 +81,7 @@ def openenv_conflict() -> str | None:
 
 @cache
 def warn_of_openenv_conflict() -> None:
-    """Log `openenv_conflict`, once in a process, where OpenEnv is spoken."""
+    """Log `openenv_conflict` once per process; for code that uses OpenEnv."""
     if conflict := openenv_conflict():
         logger.warning("%s", conflict)
 
@@ -94,18 +94,18 @@ def check_extras(config: RunConfig, stages: Collection[str]) -> None:
     """
     for name, wanted_by in wanted_extras(config, stages):
         require(name, wanted_by)
-    if config.rollout.env != "browser" and not frozenset(stages).isdisjoint(_PLAYS):
+    if config.rollout.env != "browser" and not PLAYS.isdisjoint(stages):
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
 
 
 def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[str, str]]:
     """(extra, `option=value` that wants it) of some stages."""
     due = frozenset(stages)
-    if config.rollout.backend == "ray" and not due.isdisjoint(_PLAYS):
+    if config.rollout.backend == "ray" and not due.isdisjoint(PLAYS):
         yield "ray", "rollout.backend=ray"
     engines = {
         "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
-        "rollout": (config.rollout.engine, _PLAYS),
+        "rollout": (config.rollout.engine, PLAYS),
         "label": (config.label.engine, ("label", "accept")),
     }
     for section, (engine, users) in engines.items():

@@ -157,7 +157,7 @@ def hidden_states(lm: Any, row: Pack) -> Tensor:
         input_ids=row.input_ids, position_ids=row.position_ids, layout=row.layout, use_cache=False
     ).last_hidden_state[0]
     keep = row.layout.keep
-    return hidden if len(hidden) == len(keep) else hidden[keep]  # a trimmed last layer gives these alone
+    return hidden if len(hidden) == len(keep) else hidden[keep]  # a trimmed last layer returns only these
 
 
 @spent_on("model files")

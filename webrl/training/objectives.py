@@ -1,5 +1,5 @@
-"""Actor losses: what an objective takes, needs and gives, then each with its equation and source; `OBJECTIVES` has them
-by name.
+"""Actor losses: what an objective takes, needs and returns, then each with its equation and source. `OBJECTIVES` holds
+them by name.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def scaled_loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """`webrl_loss` that moves likely and unlikely actions alike, with no pull back past the target.
 
         L(π) = E_ν[ m · (β r − A)² / (F + ε) ],  r = log(π(a|s,I) / π_ref(a|s,I)),  A as in `webrl`
-        F = Σ_i (1 − π(a_i | s, a_<i))² over the action's tokens; m = 0 where A (β r − A) > 0, else 1; no gradient by
-        either
+        F = Σ_i (1 − π(a_i | s, a_<i))² over the action's tokens; m = 0 where A (β r − A) > 0, else 1; no gradient
+        through either
 
     Why F: the gradient of log π(a|s) by the logits has a squared norm between F and 2F, so that one step of `webrl`
     moves an unlikely action by nats and a likely one by nothing. Dividing by it is the normalised least-mean-squares
@@ -342,11 +342,11 @@ def clipped_loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """
     advantage = batch.advantage[batch.sample]  # [N]
     ratio = (batch.logprobs - batch.old_logprobs).exp()
-    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    surrogate = torch.minimum(ratio * advantage, clipped * advantage)
-    binds = (clipped * advantage < ratio * advantage).to(ratio.dtype).detach()
-    fraction = batch.sum_tokens(binds) / batch.num_tokens().clamp(min=1)
-    return LossOutput(loss=-batch.sum_tokens(surrogate) / config.length_norm, metrics={"clip_fraction": fraction})
+    unclipped = ratio * advantage
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * advantage
+    fraction = batch.sum_tokens((clipped < unclipped).to(ratio.dtype)) / batch.num_tokens().clamp(min=1)
+    loss = -batch.sum_tokens(torch.minimum(unclipped, clipped)) / config.length_norm
+    return LossOutput(loss=loss, metrics={"clip_fraction": fraction})
 
 
 OBJECTIVES = {

@@ -107,6 +107,8 @@ class Tab:
         """Addresses that lead out of the browser, and that the page has asked for since this was last emptied."""
         self.opens_tab = False
         """Whether it has asked for a new tab, of which the browser tells a little later."""
+        self.opens_outward = False
+        """Whether the last tab that it asked for was for such an address: from Chromium 153 an empty one comes."""
         self.num_documents = 0
         """Documents that have come since this was opened."""
         self.first_id = 0
@@ -302,8 +304,9 @@ class Tab:
             self._fail("the page has crashed")
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
             self.outward = [*self.outward[:9], params["url"]]
+            self.opens_outward |= method == "Page.windowOpen"
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
-            self.opens_tab = True
+            self.opens_tab, self.opens_outward = True, False
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)
@@ -340,7 +343,7 @@ class Tab:
     def forget_asked(self) -> None:
         """What it has asked for, outside the browser or in a new tab, belongs to an earlier episode."""
         self.outward.clear()
-        self.opens_tab = False
+        self.opens_tab = self.opens_outward = False
 
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""

@@ -108,6 +108,8 @@ class Tab:
         """Addresses outside the browser (`mailto:`) that the page has asked for since the last observation."""
         self.opens_tab = False
         """Whether it has asked for a new tab, which the browser reports a little later."""
+        self.opens_outward = False
+        """Whether the last tab that it asked for was for such an address: Chromium 153 opens an empty one for it."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -307,8 +309,9 @@ class Tab:
                 self.on_crash(self.page)
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
             self.outward = [*self.outward[:9], params["url"]]
+            self.opens_outward |= method == "Page.windowOpen"
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
-            self.opens_tab = True
+            self.opens_tab, self.opens_outward = True, False
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)
@@ -345,7 +348,7 @@ class Tab:
     def forget_asked(self) -> None:
         """Drop what it asked for outside the browser or in a new tab: that belongs to an earlier episode."""
         self.outward.clear()
-        self.opens_tab = False
+        self.opens_tab = self.opens_outward = False
 
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""

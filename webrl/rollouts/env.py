@@ -496,8 +496,12 @@ class BrowserEnv:
         """A new tab becomes the active one, as in BrowserGym."""
         if self.context is None:
             return  # the profile is being closed
+        is_outward = page.url in ("", "about:blank") and any(tab.opens_outward for tab in self._tabs.values())
         for tab in self._tabs.values():
-            tab.opens_tab = False
+            tab.opens_tab = tab.opens_outward = False
+        if is_outward:  # the agent was told that nothing was opened
+            self._notices.finish(page.close())
+            return
         if len(self.context.pages) > MAX_TABS:
             self._notices.tell(f"a new tab was closed: {MAX_TABS} are open")
             self._notices.finish(page.close())

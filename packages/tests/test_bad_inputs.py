@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from chaos_inputs import ARGUMENTS, CONFIGS, FILES, FOLDERS, attempt, judge
+from chaos_inputs import ALL, ARGUMENTS, CONFIGS, FILES, FOLDERS, attempt, judge
 
 # What needs neither a model nor an endpoint.
 QUICK = [
@@ -39,3 +39,8 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     if case.code == 2 and "--rules" not in case.command:  # those are read once the folder of the output is there
         there = {"data", "hostile", *(name.partition("/")[0] for name in case.files)}
         assert {path.name for path in (tmp_path / "run").iterdir()} == there, "it has written something"
+
+
+def test_the_table_says_value_place_and_fix_of_every_usage_error():
+    assert len(ALL) >= 150
+    assert [case.command for case in ALL if not case.value or (case.code == 2 and not (case.place and case.fix))] == []

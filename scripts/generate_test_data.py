@@ -20,10 +20,7 @@ SAMPLE = Path("data/samples/instructions.jsonl")
 
 def build_parser() -> argparse.ArgumentParser:
     """Options with their defaults."""
-    parser = Parser(
-        description="Write WebArena-Lite task files for generated instructions.",
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser(description="Write WebArena-Lite task files for generated instructions.")
     add = parser.add_argument
     add("--input", type=Path, metavar="FILE", help="JSONL of instructions or tasks (default: the newest run's tasks,\n"
         "or data/samples/instructions.jsonl)")  # fmt: skip

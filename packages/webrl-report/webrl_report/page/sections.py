@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
-from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.runs.clock import duration
@@ -284,8 +283,8 @@ def resources(run: RunFacts) -> Section:
     section = Section("time", "Time and memory")
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for phase in run.phases:
-        for name in (name for name in STAGES if name in phase.stages):
-            found[name].append(phase.stages[name])
+        for name, marker in phase.stages.items():
+            found[name].append(marker)
     if not found:
         section.lacks = "No stage has finished."
         return section

@@ -47,7 +47,7 @@ PATIENCE_S = 30.0
 _OPEN_TIMEOUT_S = 10.0
 _MAX_MESSAGE_BYTES = 1 << 30
 _SETTINGS = ("screenshots", "viewport", "observation", "dialect", "settle_cap_s", "step_timeout_s")
-"""Of the config, under the same name in a reset."""
+"""Config fields that a reset sends under the same name."""
 
 
 class RemoteEnv:

@@ -107,8 +107,8 @@ class Hub:
         if split not in SPLITS:
             raise DataError(f"split {split!r:.100}: expected one of {', '.join(SPLITS)}")
         if split not in self._splits:
-            asked = find_suite(self.run.tasks.suite).eval_tasks
-            self._splits[split] = seed_tasks(self.run) if split == "train" else asked(self.run)
+            suite = find_suite(self.run.tasks.suite)
+            self._splits[split] = seed_tasks(self.run) if split == "train" else suite.eval_tasks(self.run)
         return self._splits[split]
 
     def task_at(self, split: str, index: int) -> Task:

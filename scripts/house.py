@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 26_130,
+    "core: lines": 26_141,
     "core: files": 146,
-    "lines": 43_999,
+    "lines": 44_007,
     "files": 265,
     "names per 1000 lines": 63.0,
     "options": 173,

@@ -17,6 +17,7 @@ from grpo_builders import with_server
 from openenv_builders import client
 from PIL import Image
 from rollouts_builders import bid_of, in_browser, miniwob
+from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from webrl.cli import main
@@ -194,7 +195,7 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         schemas = caller.get("/schema").json()
         assert set(schemas) == {"action", "observation", "reset_observation", "state"}
         assert caller.get("/redoc").text == page.text
-        assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
+        assert caller.get("/nowhere").json()["detail"].startswith("sessions are WebSockets at /ws")
 
 
 def test_the_task_api_lists_what_a_reset_plays(shared):
@@ -304,6 +305,66 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
             assert env.reset().observation["goal"] == "Click the button."
 
 
+@pytest.mark.parametrize("path", ["/reset", "/mcp", "/browsergym_env/tasks"])
+def test_a_client_that_hangs_up_in_the_midst_of_a_body_is_no_error(shared, path, caplog):
+    with socket.create_connection(("127.0.0.1", httpx.URL(shared).port)) as caller:
+        caller.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{{".encode())
+        time.sleep(0.2)  # it is read until the connection ends
+    assert httpx.get(f"{shared}/health").status_code == 200
+    assert caplog.text == ""
+
+
+def shake_hands(url, path="/ws", more=""):
+    """A connection that has asked for a WebSocket, and the first line of the answer."""
+    caller = socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=20)
+    asked = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    key = f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
+    caller.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{asked}{key}{more}\r\n".encode())
+    return caller, caller.recv(4096).decode()
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"), [(b"\x81\x82\0\0\0\0\xff\xff", 1007), (b"\x81\x02{}", 1002), (b"\x83\x80\0\0\0\0", 1002)]
+)
+def test_a_broken_websocket_frame_closes_its_session_with_a_code_and_is_no_error(shared, frame, code, caplog):
+    caller, head = shake_hands(shared)
+    with caller:
+        assert head.startswith("HTTP/1.1 101")
+        caller.sendall(frame)
+        said = caller.recv(4096)
+    assert (said[0], int.from_bytes(said[2:4])) == (0x88, code)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status", "says"),
+    [
+        ("/", "", 404, "sessions are WebSockets at /ws"),
+        ("/ws", "Origin: http://away.test\r\n", 403, "web pages may not connect"),
+    ],
+)
+def test_a_refused_websocket_is_told_why_and_is_no_error(shared, path, more, status, says, caplog):
+    caller, answer = shake_hands(shared, path, more)
+    caller.close()
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert says in answer
+    assert httpx.get(f"{shared}/health").status_code == 200
+    assert caplog.text == ""
+
+
+def test_a_response_that_a_client_does_not_accept_is_named_and_a_clients_own_large_message_is_not(shared, caplog):
+    with pytest.raises(ConnectionClosedError), connect(f"ws{shared[4:]}/ws", compression=None) as large:
+        large.send("x" * 2_000_000)
+        large.recv(20)
+    assert large.close_code == 1009
+    assert caplog.text == ""
+    with pytest.raises(ConnectionClosedError), connect(f"ws{shared[4:]}/ws", max_size=1 << 20) as small:
+        small.send(json.dumps({"type": "reset", "data": {"viewport": [1280, 720], "screenshots": "list"}}))
+        small.recv(60)
+    assert httpx.get(f"{shared}/health").status_code == 200
+    assert re.search(r"our response of \d{8} bytes is larger than it accepts", caplog.text)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
@@ -313,6 +374,8 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
         ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
         ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),
+        ("POST", "/reset", b'{"benchmark": "arena"}', 400, "benchmark 'arena' without task_name; name one"),
+        ("POST", "/reset", b'{"start_url": "http://away.test/"}', 400, "not among the server's rollout.allowed_hosts"),
         ("POST", "/reset", b'{"split": "test"}', 400, "name a task and its seed; split alone names none"),
         ("POST", "/reset", b'{"split": "test", "index": 1, "seed": 3}', 400, "its seed; leave out seed"),
         ("POST", "/reset", b'{"split": "test", "index": 9999}', 400, "index 9999: the split test has"),
@@ -322,8 +385,9 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
         ("POST", "/browsergym_env/task", b'{"split": "train"}', 400, "index is missing"),
         ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),
         ("GET", "/reset", b"", 405, "/reset takes POST only"),
-        ("GET", "/web", b"", 404, "sessions are at /ws"),
-        ("PUT", "/ws", b"", 404, "sessions are at /ws"),
+        ("GET", "/web", b"", 404, "sessions are WebSockets at /ws"),
+        ("GET", "/ws", b"", 404, "sessions are WebSockets at /ws"),
+        ("PUT", "/ws", b"", 404, "sessions are WebSockets at /ws"),
     ],
 )
 def test_a_bad_http_request_has_one_clear_answer(shared, method, path, body, status, says):

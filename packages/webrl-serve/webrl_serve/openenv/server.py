@@ -40,6 +40,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError, WebRLError
 from webrl.net import (
     ENV_TOKEN,
+    MAX_BODY_BYTES,
     Access,
     BodyError,
     ClientGone,
@@ -81,7 +82,7 @@ MESSAGES_PER_S = 100
 _MAX_WAITING = 4
 """Messages of a client that are read ahead; further ones wait in its own send buffer."""
 _TOO_BIG = 1009
-"""Close code of a client that does not accept messages of this size."""
+"""Close code of whoever gets a larger message than it accepts: the client, or this server."""
 _NAME = "browsergym_env"
 """As OpenEnv's own server of BrowserGym calls it; the task API's paths begin with it."""
 _LISTINGS = ("tasks", "num_tasks", "task", "task_range")
@@ -96,6 +97,7 @@ _REMEMBERED = 4
 _STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
 """HTTP status of an error code."""
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
+_PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
@@ -218,14 +220,14 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         if isinstance(error, HTTPException) and known in paths:
             return RedirectResponse(known, 307)
         if isinstance(error, HTTPException):
-            text = "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
-            return JSONResponse({"detail": text}, error.status_code)
+            return JSONResponse({"detail": _PATHS}, error.status_code)
         problem = explain(error, known.strip("/"))["data"]
         status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
         return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
     kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
     routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
+    routes.append(WebSocketRoute("/{path:path}", _point_to_sessions))
     routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
@@ -242,13 +244,16 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
     hub.enter(session)
     waiting: asyncio.Queue[str | bytes] = asyncio.Queue(_MAX_WAITING)
 
+    size = 0  # bytes of the last response
+
     async def read_all() -> int:
-        """Returns the code that the client closes its connection with."""
+        """Returns the code that the connection is closed with."""
         while (message := await websocket.receive())["type"] != "websocket.disconnect":
             await waiting.put(message.get("text") or message.get("bytes") or "")
         return int(message.get("code") or 0)
 
     async def answer_all() -> None:
+        nonlocal size
         loop = asyncio.get_running_loop()
         while True:
             raw = await waiting.get()
@@ -256,17 +261,19 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
             answer = await _answer(session, raw)
             if answer is None:
                 return
-            await websocket.send_text((await as_json(answer)).decode())
+            text = await as_json(answer)
+            size = len(text)
+            await websocket.send_text(text.decode())
             await asyncio.sleep(begun + 1 / MESSAGES_PER_S - loop.time())
 
     reading, answering = asyncio.create_task(read_all()), asyncio.create_task(answer_all())
     try:
         await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
-        if reading.done() and reading.result() == _TOO_BIG:
+        if reading.done() and reading.result() == _TOO_BIG and size > MAX_BODY_BYTES:
             logger.warning(
-                "a client has hung up because our response is larger than it accepts (openenv-core up to 0.2.1: 1 MB): "
-                "it needs a smaller --viewport, --screenshots none, or a newer openenv-core"
-            )
+                "a client has hung up because our response of %d bytes is larger than it accepts (openenv-core up to "
+                "0.2.1: 1 MB): it needs a smaller --viewport, --screenshots none, or a newer openenv-core", size,
+            )  # fmt: skip
         if answering.done():
             with contextlib.suppress(WebSocketDisconnect):
                 answering.result()
@@ -303,6 +310,10 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
+
+
+async def _point_to_sessions(websocket: WebSocket) -> None:
+    await websocket.send_denial_response(JSONResponse({"detail": _PATHS}, 404))
 
 
 async def _refuse_tools(request: Request) -> Response:

@@ -189,10 +189,13 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
             raise DataError(f"reset: split and index name a task and its seed; {wrong}")
         task = hub.task_at(**listed)
     else:
-        benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
+        own = hub.options.default_site.partition(".")[0]
+        benchmark = options.benchmark or ("web" if options.start_url and not options.task_name else own)
         site = benchmark if options.start_url else hub.options.default_site
         if options.task_name:
             site = site_name(options.task_name, benchmark)
+        elif not options.start_url and benchmark != own:
+            raise DataError(f"reset: benchmark {benchmark!r} without task_name; name one of its tasks")
         seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
         task = task_of(site, seed, options, hub)
 

@@ -19,7 +19,6 @@ import binascii
 import contextlib
 import hmac
 import ipaddress
-import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -48,8 +47,6 @@ _KEEP_ALIVE_S = 60
 """An HTTP connection without a request for this long is closed."""
 _SHUTDOWN_S = 2
 """How long requests may still run after Ctrl-C."""
-_CLIENTS_FAULTS = ("Invalid UTF-8", "ASGI callable returned without completing handshake")
-"""How errors begin that uvicorn logs of a WebSocket's client: one with a broken message, one that was refused."""
 _KERNEL_TIMEOUTS = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 20,
@@ -185,9 +182,7 @@ class Access:
 
 
 async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Returns a request's body. Raises BodyError; ClientGone where the client hangs up in its midst."""
-    from starlette.requests import ClientDisconnect
-
+    """Returns a request's body. Raises BodyError."""
     body = bytearray()
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -197,8 +192,6 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
                     raise BodyError(413, f"a body has at most {max_bytes} bytes")
     except TimeoutError:
         raise BodyError(408, f"the body did not arrive within {REQUEST_TIMEOUT_S:g} s") from None
-    except ClientDisconnect:
-        raise ClientGone from None
     return bytes(body)
 
 
@@ -257,7 +250,6 @@ async def run_app(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -71,6 +71,19 @@ def test_a_chat_is_answered_through_the_models_template(client, model):
     assert in_parts.choices[0].message.content == expected.text
 
 
+def test_a_client_that_hangs_up_in_the_midst_of_its_request_is_no_error(model):
+    sent = []
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def ask():
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
+        app = make_app(Service(model, "actor", CONFIG, None))
+        await app(scope, lambda: asyncio.sleep(0, parts.pop(0)), lambda message: asyncio.sleep(0, sent.append(message)))
+
+    asyncio.run(ask())
+    assert [message.get("status") for message in sent] == [499, None]
+
+
 def test_a_seed_repeats_an_answer(client):
     ask = {**ASK, "temperature": 1.0}
     first, again = (client.chat.completions.create(**ask, seed=5).choices[0].message.content for _ in range(2))

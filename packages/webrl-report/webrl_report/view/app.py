@@ -26,7 +26,7 @@ from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     FileResponse,
     HTMLResponse,
@@ -41,7 +41,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.errors import DataError, UsageError
-from webrl.net import BodyError, ClientGone, address_of, listen, read_body, run_app, stop_on_signals
+from webrl.net import BodyError, address_of, listen, read_body, run_app, stop_on_signals
 from webrl.reward.data import JudgedExample, judged
 from webrl.runs.disk import atomic_path
 from webrl.runs.progress import progress
@@ -268,7 +268,7 @@ class _Pages:
         try:
             body = await read_body(request, _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
-        except (BodyError, ClientGone, ValueError) as error:
+        except (BodyError, ClientDisconnect, ValueError) as error:
             raise UsageError(f"not a form: {error}") from None
         address = Selection.from_query(dict(parse_qsl(form.get("selection", "")))).address()
         success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)

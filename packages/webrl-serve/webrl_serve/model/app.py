@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -246,8 +246,8 @@ def make_app(service: Service) -> Starlette:
     paths = ", ".join(route.path for route in routes)
 
     async def failed(request: Request, error: Exception) -> Response:
-        if isinstance(error, ClientGone):
-            return Response(status_code=499)  # the client has gone
+        if isinstance(error, ClientGone | ClientDisconnect):
+            return Response(status_code=499)
         if isinstance(error, HTTPException) and error.status_code == 404:
             error = RequestError(f"no {request.url.path!r:.100} here; {paths}", status=404)
         elif isinstance(error, HTTPException):
@@ -258,7 +258,7 @@ def make_app(service: Service) -> Starlette:
             logger.error("%s", error)
         return error_response(error if isinstance(error, RequestError) else RequestError(str(error), status=500))
 
-    kinds = (HTTPException, RequestError, BodyError, ClientGone, ModelError, PolicyError)
+    kinds = (HTTPException, RequestError, BodyError, ClientGone, ClientDisconnect, ModelError, PolicyError)
     return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
 
 

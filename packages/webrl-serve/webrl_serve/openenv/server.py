@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
@@ -97,6 +97,8 @@ _REMEMBERED = 4
 _STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
 """HTTP status of an error code."""
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
+_CLIENTS_FAULTS = ("Invalid UTF-8", "ASGI callable returned without completing handshake")
+"""How errors begin that uvicorn logs of a WebSocket's client: one with a broken message, one that was refused."""
 _PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
 
 
@@ -159,6 +161,7 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     """
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
     try:
         await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
@@ -210,8 +213,8 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
 
     async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
-        if isinstance(error, ClientGone):
-            return Response(status_code=499)  # the client has gone
+        if isinstance(error, ClientGone | ClientDisconnect):
+            return Response(status_code=499)
         if isinstance(error, BodyError):
             return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
         if isinstance(error, HTTPException) and error.status_code == 405:
@@ -225,7 +228,7 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
         return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
-    kinds = (HTTPException, BodyError, ClientGone, ValidationError, WebRLError, Exception)
+    kinds = (HTTPException, BodyError, ClientGone, ClientDisconnect, ValidationError, WebRLError, Exception)
     routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
     routes.append(WebSocketRoute("/{path:path}", _point_to_sessions))
     routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]

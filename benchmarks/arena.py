@@ -6,10 +6,7 @@ Starts an arena of its own in a temporary folder. Players are null policies (a s
 element, episodes of at most ten steps), half of them customers, half the staff. Ours begins every episode with a new
 session and drops it afterwards; stock BrowserGym, which cannot, plays on in one session a process. The shop's server
 runs on the same cores as the browsers, for both. Beside steps per second stands the CPU time that a step takes in all
-processes together, which says more on a machine that does other things as well; of ours also by the kind of process.
-
-At last the scripted expert of every template plays one task, which is also scored before its first action: the shares
-of the templates that experts solve, and that idling solves.
+processes together, which says more on a machine that does other things as well.
 
 The last line of the output is one JSON object.
 """
@@ -29,16 +26,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from arena_proof import prove  # noqa: E402
 from rollout import EPISODE_STEPS, CpuMeter, Rate, pss_mb, run_together  # noqa: E402
 from stock_browsergym import scripted_action  # noqa: E402
 
 from webrl.config import RolloutConfig  # noqa: E402
-from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.types import Task  # noqa: E402
 from webrl_arena.settings import ArenaConfig  # noqa: E402
-from webrl_arena.templates import all_templates  # noqa: E402
 from webrl_arena.world import running  # noqa: E402
 from webrl_arena.world.client import Arena  # noqa: E402
 from webrl_arena.world.content import catalogue  # noqa: E402
@@ -50,20 +44,14 @@ USERS = ("staff", f"customer:{catalogue().customers[0].email}")
 
 
 def measure_resets(arena: Arena) -> dict[str, float]:
-    """Milliseconds until a session with a log-in is there, and until it has gone."""
-    made, dropped = [], []
+    """Milliseconds until a session with a log-in is there."""
+    made = []
     for number in range(NUM_RESETS):
         begun = time.perf_counter()
         session = arena.open(USERS[number % 2])
         made.append(1000 * (time.perf_counter() - begun))
-        begun = time.perf_counter()
         arena.drop(session)
-        dropped.append(1000 * (time.perf_counter() - begun))
-    return {
-        "reset_ms": statistics.median(made),
-        "reset_p95_ms": statistics.quantiles(made, n=20)[-1],
-        "drop_ms": statistics.median(dropped),
-    }
+    return {"reset_ms": statistics.median(made), "reset_p95_ms": statistics.quantiles(made, n=20)[-1]}
 
 
 async def measure_ours(arena: Arena, seconds: float, meter: CpuMeter) -> dict[str, float]:
@@ -96,11 +84,9 @@ async def measure_ours(arena: Arena, seconds: float, meter: CpuMeter) -> dict[st
             return num_steps
 
         await asyncio.gather(*(player(number) for number in range(NUM_ROLLOUTS)))
-        spent, cpu = time.perf_counter() - begun[0], meter.by_kind()
+        spent, cpu_s = time.perf_counter() - begun[0], meter.seconds
         memory = pss_mb([*pool.worker_pids, arena.state.pid])
-    parts = {kind: 1000 * seconds / steps for kind, seconds in cpu.items()}
-    print("ours, CPU-ms a step:", ", ".join(f"{kind} {ms:.1f}" for kind, ms in parts.items() if ms >= 0.05))
-    figures = {"steps_per_s": steps / spent, "cpu_ms": sum(parts.values())}
+    figures = {"steps_per_s": steps / spent, "cpu_ms": 1000 * cpu_s / steps}
     return {**figures, "parallel_rollouts": NUM_ROLLOUTS, "memory_gib": memory / 1024}
 
 
@@ -118,20 +104,6 @@ def measure_stock(arena: Arena, seconds: float, num_processes: int) -> Rate:
     return run_together(
         [[sys.executable, script, "loop", "--pages", s.enter_url, "--seconds", str(seconds)] for s in sessions]
     )
-
-
-async def measure_experts(folder: Path) -> dict[str, float]:
-    """Shares of the templates that their experts solve, and those that do nothing."""
-    config = RolloutConfig(arena=ArenaConfig(folder=folder), step_timeout_s=120)
-    async with Browser() as browser:
-        proofs = await prove(all_templates(), browser, config)
-    for key, proof in proofs.items():
-        if not proof.holds:
-            print(f"{key}: {proof}")
-    return {
-        "solved_by_experts": sum(proof.expert == 1 for proof in proofs.values()) / len(all_templates()),
-        "solved_by_idle": sum(proof.idle == 1 for proof in proofs.values()) / len(all_templates()),
-    }
 
 
 def main() -> None:
@@ -156,7 +128,6 @@ def main() -> None:
             figures |= {"stock_steps_per_s": best.steps_per_s, "stock_cpu_ms": best.cpu_ms}
             with CpuMeter() as meter:
                 figures |= asyncio.run(measure_ours(arena, options.seconds, meter))
-            figures |= asyncio.run(measure_experts(folder))
         finally:
             running.stop(folder)
     figures["ratio_vs_stock"] = figures["steps_per_s"] / figures["stock_steps_per_s"]

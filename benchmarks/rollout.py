@@ -7,19 +7,16 @@ All parts play the same MiniWoB pages, episodes of at most ten steps, with a nul
 random element (the direct loop, which reads nothing, clicks anywhere). Beside steps per second stands the CPU time a
 step takes in all processes together, which says more on a machine that does other things as well.
 
-The last line of the output is one JSON object; parts left out are null in it. Two parts are modules beside this file:
-`rollout_openenv.py` and `rollout_agent.py` (`measure(seconds) -> dict[str, float]`, merged into the JSON).
+The last line of the output is one JSON object; parts left out are null in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -97,7 +94,6 @@ class CpuMeter:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], float] = {}
         self._before: dict[tuple[int, float], float] = {}
-        self._kinds: dict[tuple[int, float], str] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -118,15 +114,7 @@ class CpuMeter:
     @property
     def seconds(self) -> float:
         """So far."""
-        return sum(self.by_kind().values())
-
-    def by_kind(self) -> dict[str, float]:
-        """So far, by the kind of process, the most first."""
-        found: dict[str, float] = {}
-        for key, spent in list(self._seen.items()):
-            kind = self._kinds[key]
-            found[kind] = found.get(kind, 0.0) + spent - self._before.get(key, 0.0)
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        return sum(spent - self._before.get(key, 0.0) for key, spent in list(self._seen.items()))
 
     def _run(self) -> None:
         while not self._over.wait(0.3):
@@ -139,25 +127,9 @@ class CpuMeter:
             try:
                 key = process.pid, process.create_time()
                 times = process.cpu_times()
-                if self._kinds.get(key, "zygote") == "zygote":  # what pages' processes begin as
-                    self._kinds[key] = kind_of(process.cmdline()) if process.pid != me.pid else "benchmark"
                 self._seen[key] = times.user + times.system
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-
-
-def kind_of(command: Sequence[str]) -> str:
-    """What a process of ours is, by its command line; Chromium's own say it themselves."""
-    line = " ".join(command)
-    if found := re.search(r"--type=([a-z-]+)", line):
-        return found.group(1)
-    programs = {
-        "shop.serve": "sites",
-        "rollouts.worker": "worker",
-        "run-driver": "driver",
-        "--user-data-dir": "browser",
-    }
-    return next((kind for word, kind in programs.items() if word in line), "other")
 
 
 @dataclass(frozen=True)
@@ -333,18 +305,12 @@ def measure_memory(num_episodes: int) -> tuple[float, list[tuple[int, float]]]:
     return next(mb for episodes, mb in curve if episodes >= min(100, num_episodes)), curve
 
 
-def join_in(name: str, seconds: float) -> dict[str, float]:
-    """Figures of a module beside this one."""
-    figures: dict[str, float] = importlib.import_module(name).measure(seconds)
-    return figures
-
-
 def main() -> None:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
     parser.add_argument("--episodes", type=int, default=2000, help="length of the memory curve")
-    parser.add_argument("--only", default="stock,limit,ours,memory,openenv,agent", help="parts to run")
+    parser.add_argument("--only", default="stock,limit,ours,memory", help="parts to run")
     parser.add_argument("--short", action="store_true", help="ours and the direct loop in turn, and nothing else")
     parser.add_argument("--rounds", type=int, default=4, help="turns of --short")
     parser.add_argument("--direct", choices=["axtree", "html"], help=argparse.SUPPRESS)
@@ -363,8 +329,8 @@ def main() -> None:
 def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any]:
     """All figures; prints as it goes."""
     cores = _cores()
-    keys = "stock_steps_per_s steps_per_s ratio_vs_stock limit_steps_per_s pss_mb_per_env openenv_overhead_ms"
-    figures: dict[str, Any] = dict.fromkeys(f"{keys} agent_steps_per_s".split())
+    keys = ("stock_steps_per_s", "steps_per_s", "ratio_vs_stock", "limit_steps_per_s", "pss_mb_per_env")
+    figures: dict[str, Any] = dict.fromkeys(keys)
     figures["cores"] = cores
     if "stock" in parts:
         rates = {n: measure_stock(seconds, n) for n in (1, 2, 4, 8)}
@@ -388,9 +354,6 @@ def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any
         print("memory, eight environments:")
         figures["pss_mb_per_env"], curve = measure_memory(num_episodes)
         figures["pss_curve"] = curve
-    for part in ("openenv", "agent"):
-        if part in parts:
-            figures |= join_in(f"rollout_{part}", seconds)
     return _rounded(figures)
 
 

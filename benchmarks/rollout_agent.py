@@ -1,9 +1,7 @@
-"""Whole episodes with the tiny actor in process: agent steps per second, and where the time goes.
+"""Whole episodes with the tiny actor in process: agent steps and episodes per second.
 
-`python benchmarks/rollout_agent.py [--seconds 20]`, or as part `agent` of `rollout.py`. Plays the demo's seed tasks
-with the demo's settings, about as many as fit into the time. Printed are the shares of an episode's time spent in the
-browser, in the model (waiting for a place in its batch included) and elsewhere (resets, waiting for a page), and the
-shares of the machine's CPU time that this process (the model) and the browsers took.
+`python benchmarks/rollout_agent.py [--seconds 20]`. Plays the demo's seed tasks
+with the demo's settings, about as many as fit into the time.
 """
 
 from __future__ import annotations
@@ -11,12 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
-
-from rollout import CpuMeter
 
 from webrl.config import RunConfig, load_config
 from webrl.llm import open_model
@@ -32,7 +27,7 @@ EPISODES_PER_S = 8
 
 
 def measure(seconds: float) -> dict[str, float]:
-    """`agent_steps_per_s` and the shares of time."""
+    """`agent_steps_per_s` and `agent_episodes_per_s`."""
     num_tasks = max(16, round(EPISODES_PER_S * seconds))
     config = load_config(
         ROOT / "configs" / "demo.yaml", [f"tasks.num_seed_tasks={num_tasks}", f"models.actor={ROOT}/data/tiny/actor"]
@@ -49,22 +44,12 @@ async def _play(config: RunConfig, folder: Path) -> dict[str, float]:
         policy = ModelPolicy(model, config, training=True)
         await collect(tasks[:8], config, policy, folder / "warm.jsonl", phase=0, prefix="w")
         wall = time.perf_counter()
-        with CpuMeter() as meter:
-            await collect(tasks, config, policy, folder / "t.jsonl", phase=0, prefix="p")
-        wall, own = time.perf_counter() - wall, meter.by_kind()["benchmark"]
+        await collect(tasks, config, policy, folder / "t.jsonl", phase=0, prefix="p")
+        wall = time.perf_counter() - wall
     played = list(read_records(folder / "t.jsonl", Trajectory))
-    steps = [step for t in played for step in t.steps]
-    total = sum(t.seconds for t in played)
-    in_model, in_browser = (sum(step.seconds[part] for step in steps) / total for part in ("policy", "browser"))
-    cores = os.cpu_count() or 1
     return {
-        "agent_steps_per_s": len(steps) / wall,
+        "agent_steps_per_s": sum(len(t.steps) for t in played) / wall,
         "agent_episodes_per_s": len(played) / wall,
-        "agent_time_in_model": in_model,
-        "agent_time_in_browser": in_browser,
-        "agent_time_elsewhere": 1 - in_model - in_browser,
-        "agent_cpu_of_model": own / wall / cores,
-        "agent_cpu_of_browsers": (meter.seconds - own) / wall / cores,
     }
 
 

@@ -1,11 +1,10 @@
 """What OpenEnv adds: CPU time a step over in-process at eight sessions, and latency against the number of sessions.
 
-`python benchmarks/rollout_openenv.py [--seconds 10]`, or as part `openenv` of `rollout.py`. Both sides play the same
+`python benchmarks/rollout_openenv.py [--seconds 10]`. Both sides play the same
 pages with the same null policy and observe text. In-process: environments on one browser in this process. OpenEnv: a
 server as `webrl serve-env` starts it, with one worker, and our client in this process. CPU time is that of all
 processes together (client, server, worker, Playwright's driver, Chromium). At eight sessions the sides take turns,
-`ROUNDS` times, so that what else the machine does falls on both. `openenv_overhead_ms` is the whole difference;
-`openenv_overhead_own_ms` leaves out Chromium, which does the same on both sides and varies most.
+`ROUNDS` times, so that what else the machine does falls on both. `openenv_overhead_ms` is the difference.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import psutil
@@ -33,7 +31,6 @@ from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Env, Observation, StepResult
-from webrl.rollouts.pool import EnvPool
 from webrl.types import Task
 from webrl_serve.openenv.client import RemotePool
 
@@ -47,8 +44,6 @@ class Figures:
 
     cpu_s: float
     """CPU seconds of all processes, resets included."""
-    chromium_s: float
-    """Chromium's part of them."""
     seconds: float
     """How long it took."""
     times: list[float]
@@ -58,11 +53,6 @@ class Figures:
     def cpu_ms(self) -> float:
         """CPU milliseconds a step."""
         return 1000 * self.cpu_s / len(self.times)
-
-    @property
-    def own_ms(self) -> float:
-        """CPU milliseconds a step, without Chromium's."""
-        return 1000 * (self.cpu_s - self.chromium_s) / len(self.times)
 
     @property
     def latency_ms(self) -> float:
@@ -75,25 +65,18 @@ class Figures:
         return len(self.times) / self.seconds
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(
-            self.cpu_s + other.cpu_s,
-            self.chromium_s + other.chromium_s,
-            self.seconds + other.seconds,
-            self.times + other.times,
-        )
+        return Figures(self.cpu_s + other.cpu_s, self.seconds + other.seconds, self.times + other.times)
 
 
-def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds so far of this process and all below it, and Chromium's part."""
-    total = chromium = 0.0
+def cpu_seconds() -> float:
+    """CPU seconds so far of this process and all below it."""
+    total = 0.0
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             times = process.cpu_times()
             total += times.user + times.system
-            if "--type=" in " ".join(process.cmdline()) or "chrom" in process.name():
-                chromium += times.user + times.system
-    return total, chromium
+    return total
 
 
 class Timed:
@@ -133,7 +116,7 @@ async def play(envs: Sequence[Env], seconds: float) -> Figures:
     before, start = cpu_seconds(), time.perf_counter()
     await asyncio.gather(*(player(number) for number in range(len(envs))))
     spent, after = time.perf_counter() - start, cpu_seconds()
-    return Figures(after[0] - before[0], after[1] - before[1], spent, times)
+    return Figures(after - before, spent, times)
 
 
 async def in_process(num_sessions: int, seconds: float) -> Figures:
@@ -145,21 +128,11 @@ async def in_process(num_sessions: int, seconds: float) -> Figures:
         return figures
 
 
-async def in_worker(num_sessions: int, seconds: float) -> Figures:
-    """Environments of a local pool with one worker process."""
-    return await _play_pool(EnvPool(RolloutConfig(num_workers=1, envs_per_worker=num_sessions)), num_sessions, seconds)
-
-
 async def over_openenv(url: str, num_sessions: int, seconds: float) -> Figures:
     """Sessions on a server."""
     config = RolloutConfig(env="openenv", urls=(url,), num_workers=1, envs_per_worker=num_sessions)
-    return await _play_pool(RemotePool(config), num_sessions, seconds)
-
-
-async def _play_pool(opening: EnvPool | RemotePool, num_sessions: int, seconds: float) -> Figures:
-    async with opening as pool, contextlib.AsyncExitStack() as stack:
-        lent: list[AbstractAsyncContextManager[Env]] = [pool.env() for _ in range(num_sessions)]
-        return await play([await stack.enter_async_context(one) for one in lent], seconds)
+    async with RemotePool(config) as pool, contextlib.AsyncExitStack() as stack:
+        return await play([await stack.enter_async_context(pool.env()) for _ in range(num_sessions)], seconds)
 
 
 @contextlib.contextmanager
@@ -195,20 +168,16 @@ def measure(seconds: float) -> dict[str, float]:
             local, remote = (functools.reduce(operator.add, side) for side in zip(*pairs, strict=True))
             print(
                 f"{num_sessions} sessions: latency {local.latency_ms:.1f} ms in process, {remote.latency_ms:.1f} over"
-                f" OpenEnv; CPU {local.cpu_ms:.1f} and {remote.cpu_ms:.1f} ms a step, without Chromium"
-                f" {local.own_ms:.1f} and {remote.own_ms:.1f}; {local.steps_per_s:.0f} and {remote.steps_per_s:.0f}"
-                " steps/s",
+                f" OpenEnv; CPU {local.cpu_ms:.1f} and {remote.cpu_ms:.1f} ms a step;"
+                f" {local.steps_per_s:.0f} and {remote.steps_per_s:.0f} steps/s",
                 flush=True,
             )
             figures[f"in_process_latency_ms_{num_sessions}"] = local.latency_ms
             figures[f"openenv_latency_ms_{num_sessions}"] = remote.latency_ms
-    worker = asyncio.run(in_worker(most, seconds))
-    print(f"{most} environments of a local worker process: CPU {worker.cpu_ms:.1f} ms a step, {worker.own_ms:.1f} own")
     figures |= {
         "in_process_cpu_ms": local.cpu_ms,
         "openenv_cpu_ms": remote.cpu_ms,
         "openenv_overhead_ms": remote.cpu_ms - local.cpu_ms,
-        "openenv_overhead_own_ms": remote.own_ms - local.own_ms,
     }
     return {name: round(value, 2) for name, value in figures.items()}
 

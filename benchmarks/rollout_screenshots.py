@@ -4,9 +4,7 @@
 with `noop(1)` over OpenEnv's WebSocket protocol and parses every answer's JSON, on `webrl serve-env --screenshots png`,
 then `list`. With `--public`, a folder with the package `browsergym_env` of OpenEnv's repository (`envs/`; not part of
 webrl), its own server plays the same in the same run, in this environment's BrowserGym; `ratio_png` and `ratio_list`
-are how many times as many steps a second webrl's server does; `…_parse_s` is what the client's `json.loads` alone takes
-of a step, below which no server comes. `blind_share`: share of the answers that came without the image that was asked
-for. The last line is JSON.
+are how many times as many steps a second webrl's server does. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -45,16 +43,8 @@ class Count:
 
     steps: int = 0
     seconds: float = 0.0
-    parse_s: float = 0.0
-    """The part of them that the client took to parse answers."""
     num_bytes: int = 0
     """Of all answers to steps."""
-    answers: int = 0
-    """Those of resets included."""
-    blind: int = 0
-    """Answers without an image."""
-    shape: str = ""
-    """What an image was."""
 
     @property
     def steps_per_s(self) -> float:
@@ -67,31 +57,26 @@ def ask(connection: ClientConnection, count: Count, kind: str, **data: Any) -> d
     start = time.perf_counter()
     connection.send(json.dumps({"type": kind, "data": data}))
     raw = connection.recv(timeout=ANSWER_S)
-    arrived = time.perf_counter()
     answer: dict[str, Any] = json.loads(raw)
     end = time.perf_counter()
     if answer["type"] == "error":
         raise RuntimeError(answer["data"]["message"])
-    image = answer["data"]["observation"].get("screenshot")
-    count.answers += 1
-    count.blind += not image
-    if image:
-        count.shape = "base64 PNG" if isinstance(image, str) else f"{len(image)}x{len(image[0])}x{len(image[0][0])}"
+    if not answer["data"]["observation"].get("screenshot"):
+        raise RuntimeError("an answer came without the image that was asked for")
     if kind == "step":
         count.steps += 1
         count.seconds += end - start
-        count.parse_s += end - arrived
         count.num_bytes += len(raw.encode()) if isinstance(raw, str) else len(raw)
     return answer
 
 
 def begin(url: str, count: Count, stack: contextlib.ExitStack) -> ClientConnection:
-    """A session in its episode; of the reset and the first step after it only the images are counted."""
+    """A session in its episode; the reset and the first step after it are not counted."""
     address = f"{url.replace('http', 'ws')}/ws"
     connection = stack.enter_context(connect(address, max_size=None, open_timeout=60, ping_interval=None))
     ask(connection, count, "reset", seed=0)
     ask(connection, count, "step", action_str="noop(1)")
-    count.steps, count.seconds, count.parse_s, count.num_bytes = 0, 0.0, 0.0, 0
+    count.steps, count.seconds, count.num_bytes = 0, 0.0, 0
     return connection
 
 
@@ -153,18 +138,15 @@ def measure(seconds: float, folder: Path | None) -> dict[str, Any]:
         for _ in range(ROUNDS):
             for name, connection in connections.items():
                 play(connection, counts[name], seconds / ROUNDS)
-    blind = sum(counts[way].blind for way in ("png", "list"))
-    answers = sum(counts[way].answers for way in ("png", "list"))
-    figures: dict[str, Any] = {"blind_share": blind / answers}
+    figures: dict[str, Any] = {}
     for name, count in counts.items():
         print(
-            f"{name}: {count.steps_per_s:.3g} steps/s, {count.num_bytes / count.steps / 1000:.0f} kB a step"
-            f" ({count.shape}), {count.steps} steps, {count.blind} of {count.answers} answers without image",
+            f"{name}: {count.steps_per_s:.3g} steps/s, {count.num_bytes / count.steps / 1000:.0f} kB a step,"
+            f" {count.steps} steps",
             flush=True,
         )
         figures[f"{name}_steps_per_s"] = round(count.steps_per_s, 4)
         figures[f"{name}_bytes_per_step"] = round(count.num_bytes / count.steps)
-        figures[f"{name}_parse_s"] = round(count.parse_s / count.steps, 4)
     if "public" in counts:
         for way in ("png", "list"):
             figures[f"ratio_{way}"] = round(counts[way].steps_per_s / counts["public"].steps_per_s, 1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from arena_proof import prove, prove_template
 from arena_server import patient, serving
 from browsers import run, shared_browser
 
@@ -24,10 +23,6 @@ from webrl_arena.tasks import as_task, draw
 from webrl_arena.templates import all_templates
 from webrl_arena.world import running
 from webrl_arena.world.client import Arena
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
-
-from arena_proof import prove, prove_template
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 

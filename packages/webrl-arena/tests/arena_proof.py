@@ -1,6 +1,6 @@
 """What a template's task scores for its expert, and for one who does nothing, half of it, or another task.
 
-API: `await prove(templates, browser, config) -> {key: Proof}`; the tests and `benchmarks/arena.py` call it.
+API: `await prove(templates, browser, config) -> {key: Proof}`.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ def test_a_response_that_a_client_does_not_accept_is_named_and_a_clients_own_lar
     ("method", "path", "body", "status", "says"),
     [
         ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
-        ("POST", "/step", b"{}", 422, "step: action_str"),
+        ("POST", "/step", b"{}", 422, "step: action_str is missing"),
         ("POST", "/reset", b"{", 422, "the body of /reset is not JSON"),
         ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
@@ -380,7 +380,7 @@ def test_a_response_that_a_client_does_not_accept_is_named_and_a_clients_own_lar
         ("POST", "/reset", b'{"split": "test"}', 400, "name a task and its seed; split alone names none"),
         ("POST", "/reset", b'{"split": "test", "index": 1, "seed": 3}', 400, "its seed; leave out seed"),
         ("POST", "/reset", b'{"split": "test", "index": 9999}', 400, "index 9999: the split test has"),
-        ("POST", "/browsergym_env/tasks", b"{}", 422, "split"),
+        ("POST", "/browsergym_env/tasks", b"{}", 422, "browsergym_env/tasks: split is missing"),
         ("POST", "/browsergym_env/task_range", b'{"split": "test", "strat": 1}', 422, "strat = 1"),
         ("POST", "/browsergym_env/num_tasks", b'{"split": "dev"}', 400, "split 'dev': expected one of train, test"),
         ("POST", "/browsergym_env/task", b'{"split": "train"}', 400, "index is missing"),

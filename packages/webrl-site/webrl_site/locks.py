@@ -107,7 +107,7 @@ async def lease_sites(
     *,
     writing: bool,
     folder: Path | None = None,
-    timeout_s: float = 3600.0,
+    timeout_s: float = LEASE_TIMEOUT_S,
 ) -> Lease:
     """Wait for one replica of each site: shared for reading, alone for writing.
 

@@ -27,7 +27,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.sites import Site
 from webrl.types import Task
-from webrl_site.locks import LEASE_TIMEOUT_S, Lease, lease_sites
+from webrl_site.locks import Lease, lease_sites
 from webrl_site.sites import resolve
 from webrl_webarena.evaluator import Evaluator, capture
 from webrl_webarena.login import LoginStore
@@ -101,13 +101,8 @@ class WebArenaEnv(BrowserEnv):
             access = _ACCESS[self._browser] = SiteAccess(self._config.webarena)
         self._access = access
         access.sites.require(sites_of(task))
-        lease = await lease_sites(
-            access.sites.urls,
-            sites_of(task),
-            writing=writes(task),
-            folder=access.config.lock_dir,
-            timeout_s=LEASE_TIMEOUT_S,
-        )
+        folder = access.config.lock_dir
+        lease = await lease_sites(access.sites.urls, sites_of(task), writing=writes(task), folder=folder)
         try:
             if number != self._resets:
                 raise BrowserError(f"task {task.task_id!r} was given up while it waited for its sites")

@@ -45,9 +45,8 @@ def summarize(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
-    """Write one JSON file per task (instruction, actions, answer and score); returns the number of files."""
-    count = 0
+def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> None:
+    """Write one JSON file per task (instruction, actions, answer and score)."""
     for trajectory in trajectories:
         config = config_of(trajectory.task)
         entry = {
@@ -68,8 +67,6 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
             ],
         }
         write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", entry)
-        count += 1
-    return count
 
 
 def format_table(summary: dict[str, Any]) -> str:

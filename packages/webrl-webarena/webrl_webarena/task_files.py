@@ -21,7 +21,8 @@ from webrl.types import Task
 from webrl_site.sites import placeholders
 from webrl_webarena.sites import SITES
 
-_WITHOUT_LOGIN = frozenset(("map", "wikipedia"))
+READ_ONLY = frozenset(("map", "wikipedia"))
+"""Sites that have no log-in, and nothing to write."""
 # The released generator's names for the sites.
 _OTHER_NAMES = {"cms": "shopping_admin", "oss": "shopping", "openstreetmap": "map", "onestopshop": "shopping"}
 
@@ -86,38 +87,38 @@ def is_exportable(task: Task) -> bool:
     return bool(task.instruction) and set(task.site.split("+")) <= set(SITES)
 
 
+def unscored_entry(task: Task) -> dict[str, Any]:
+    """An instruction in WebArena's format: nothing evaluates it, and its answer is "N/A" as in THUDM/WebRL's files."""
+    sites = task.site.split("+")
+    answers = {"exact_match": "N/A"}
+    return {
+        "sites": sites,
+        "task_id": task.task_id,
+        "require_login": True,
+        "storage_state": None,
+        "start_url": task.start_url or f"__{sites[0].upper()}__",
+        "geolocation": None,
+        "intent": task.instruction or "",
+        "require_reset": False,
+        "eval": {"eval_types": [], "reference_answers": answers, "reference_url": "", "program_html": []},
+    }
+
+
 def webarena_entry(task: Task, number: int) -> dict[str, Any]:
-    """One task in WebArena's format.
+    """One task in WebArena's format, with all keys that VAB's runner reads.
 
     Raises:
         DataError: a site that WebArena does not have, or no instruction.
     """
     if not is_exportable(task):
         raise DataError(f"task {task.task_id!r} on {task.site!r} has no instruction on {', '.join(SITES)}")
-    sites = task.site.split("+")
-    with_login = [site for site in sites if site not in _WITHOUT_LOGIN]
-    intent = task.instruction or ""
-    return {
-        "sites": sites,
-        "task_id": number,
-        "require_login": True,
-        "storage_state": f"./.auth/{'.'.join(sorted(with_login))}_state.json" if with_login else None,
-        "start_url": task.start_url or f"__{sites[0].upper()}__",
-        "geolocation": None,
-        "intent_template": intent,
-        "instantiation_dict": {},
-        "intent": intent,
-        "require_reset": False,
-        "eval": {
-            "eval_types": ["string_match"],
-            "reference_answers": {"exact_match": "N/A"},
-            "reference_url": "",
-            "program_html": [],
-            "string_note": "",
-            "reference_answer_raw_annotation": "",
-        },
-        "intent_template_id": number,
-    }
+    entry = unscored_entry(task)
+    if with_login := sorted(set(entry["sites"]) - READ_ONLY):
+        entry["storage_state"] = f"./.auth/{'.'.join(with_login)}_state.json"
+    entry["eval"] |= {"eval_types": ["string_match"], "string_note": "", "reference_answer_raw_annotation": ""}
+    return entry | {
+        "task_id": number, "intent_template_id": number, "intent_template": entry["intent"], "instantiation_dict": {},
+    }  # fmt: skip
 
 
 def write_task_file(path: Path, tasks: Sequence[Task], *, first_id: int = 0, split: bool = False) -> int:

@@ -24,7 +24,7 @@ from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import in_turn
 from webrl.types import Task
 from webrl_site.sites import placeholders
-from webrl_webarena.task_files import read_task_file, read_training_file
+from webrl_webarena.task_files import READ_ONLY, read_task_file, read_training_file, unscored_entry
 
 Suite = Literal["webarena", "webarena_lite"]
 
@@ -32,7 +32,6 @@ _FILES: dict[Suite, tuple[str, str, str]] = {
     "webarena": ("webarena", "test.raw.json", "webarena"),
     "webarena_lite": ("browsergym.webarenalite", "test_webarena_lite.raw.json", "webarenalite"),
 }
-_NOTHING_TO_WRITE = frozenset(("map", "wikipedia"))
 # First words of instructions that only look; what starts otherwise may change a site.
 _LOOKING = frozenset(
     """what what's which who whom whose when where how why is are was were does do did can could check checkout
@@ -83,22 +82,7 @@ def training_tasks(config: RunConfig) -> list[Task]:
 
 def config_of(task: Task) -> dict[str, Any]:
     """The task in WebArena's format, placeholders included; one without a reference where the task has none."""
-    given: dict[str, Any] = task.extra.get("webarena", {})
-    if given:
-        return given
-    sites = task.site.split("+")
-    answers = {"exact_match": "N/A"}  # how THUDM/WebRL's task files mark generated instructions
-    return {
-        "sites": sites,
-        "task_id": task.task_id,
-        "require_login": True,
-        "storage_state": None,
-        "start_url": task.start_url or f"__{sites[0].upper()}__",
-        "geolocation": None,
-        "intent": task.instruction or "",
-        "require_reset": False,
-        "eval": {"eval_types": [], "reference_answers": answers, "reference_url": "", "program_html": []},
-    }
+    return task.extra.get("webarena") or unscored_entry(task)
 
 
 def sites_of(task: Task) -> tuple[str, ...]:
@@ -125,7 +109,7 @@ def writes(task: Task) -> bool:
     Reading tasks are those on sites that cannot be changed, and those whose instruction starts as a question or a
     search, unless their evaluator looks into pages (then there is something to be changed).
     """
-    if _NOTHING_TO_WRITE.issuperset(sites_of(task)):
+    if READ_ONLY.issuperset(sites_of(task)):
         return False
     if "program_html" in config_of(task)["eval"]["eval_types"]:
         return True

@@ -102,11 +102,14 @@ class Arena:
 
     def drop(self, session: Session) -> None:
         """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
-        self._drop(session.id)
+        self.reset(session.id)
 
-    def reset(self) -> int:
-        """Drop all sessions of all users, and return how many there were. Raises ArenaError."""
-        return self._drop("")
+    def reset(self, name: str = "") -> int:
+        """Drop all sessions of all users, or the one of that id, and return how many there were. Raises ArenaError."""
+        answer = self._request("DELETE", f"/arena/sessions/{name}", {})
+        if answer.status_code != HTTPStatus.OK:
+            raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
+        return int(answer.json()["dropped"])
 
     @contextlib.asynccontextmanager
     async def new(self, user: str | None = None) -> AsyncIterator[Session]:
@@ -117,12 +120,6 @@ class Arena:
         finally:
             with contextlib.suppress(ArenaError, UsageError):  # it was not made, or has gone with the arena
                 await asyncio.to_thread(self.drop, await making)
-
-    def _drop(self, name: str) -> int:
-        answer = self._request("DELETE", f"/arena/sessions/{name}", {})
-        if answer.status_code != HTTPStatus.OK:
-            raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
-        return int(answer.json()["dropped"])
 
     def _request(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
         import httpx  # half of what a browser worker imports, which other suites do not need

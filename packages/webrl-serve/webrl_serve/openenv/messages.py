@@ -176,7 +176,9 @@ def error_answer(text: str, code: str, **more: int) -> Answer:
 def explain(error: Exception, request: str) -> Answer:
     """Return the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
     if isinstance(error, ValidationError):
-        return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
+        problem = error.errors()[0]
+        text = f"{problem['loc'][-1]} is missing" if problem["type"] == "missing" else problem_text(problem)
+        return error_answer(f"{request}: {text}", "VALIDATION_ERROR")
     if isinstance(error, AtCapacity):
         return error_answer(str(error), "CAPACITY_REACHED", active_sessions=error.num_active, max_sessions=error.size)
     if not isinstance(error, WebRLError):

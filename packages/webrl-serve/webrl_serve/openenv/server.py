@@ -103,19 +103,16 @@ _PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step an
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
-    """Serve sessions; pages are opened as they are needed.
+    """Serve sessions, with options that `check_options` has let pass; pages are opened as they are needed.
 
     Args:
         on_ready: called with the server's URL and number of sessions once a first page has been opened.
 
     Raises:
-        UsageError: no token although others can connect, an address that cannot be used, no such default task, or
-            a config that has no browsers of its own.
+        UsageError: an address that cannot be used, or no such default task.
         BrowserMissing, BrowserError: the first page does not open.
     """
-    check_options(config, options)
-    listener = listen(options.host, options.port)
-    with listener:
+    with listen(options.host, options.port) as listener:
         rollout = config.rollout
         if options.num_sessions is not None:
             per_worker = -(-options.num_sessions // rollout.num_workers)
@@ -136,7 +133,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
-    """Raises UsageError; see `serve`."""
+    """Raises UsageError: others can connect without a token, no browsers of our own, or a number out of its range."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
     suite = find_suite(config.tasks.suite)

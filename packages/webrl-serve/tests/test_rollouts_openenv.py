@@ -279,8 +279,8 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
         ),
         ('{"type": "reset", "data": {"upload_dir": "/"}}', "upload_dir = '/'"),
         ('{"type": "reset", "data": {"settle_cap_s": 0}}', "settle_cap_s = 0"),
-        ('{"type": "step"}', "action_str = "),
-        ('{"type": "step", "data": {"action": "noop()"}}', "action_str = "),
+        ('{"type": "step"}', "step: action_str is missing in {}"),
+        ('{"type": "step", "data": {"action": "noop()"}}', "action_str is missing in {'action': 'noop()'}"),
         ('{"type": "step", "data": {"action_str": "noop()"}}', "no episode: reset first"),
     ],
 )

@@ -177,7 +177,9 @@ def explain(error: Exception, request: str) -> Answer:
     """Return the response to an exception, which is logged if it is neither the client's fault nor the browser's."""
     if isinstance(error, ValidationError):
         problem = error.errors()[0]
-        text = f"{problem['loc'][-1]} is missing" if problem["type"] == "missing" else problem_text(problem)
+        text = problem_text(problem)
+        if problem["type"] == "missing":
+            text = f"{problem['loc'][-1]} is missing in {problem['input']!r:.200}"
         return error_answer(f"{request}: {text}", "VALIDATION_ERROR")
     if isinstance(error, AtCapacity):
         return error_answer(str(error), "CAPACITY_REACHED", active_sessions=error.num_active, max_sessions=error.size)

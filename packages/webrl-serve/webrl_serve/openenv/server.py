@@ -82,7 +82,7 @@ MESSAGES_PER_S = 100
 _MAX_WAITING = 4
 """Messages of a client that are read ahead; further ones wait in its own send buffer."""
 _TOO_BIG = 1009
-"""Close code of whoever gets a larger message than it accepts: the client, or this server."""
+"""Close code of a side that gets a larger message than it accepts: the client, or this server."""
 _NAME = "browsergym_env"
 """As OpenEnv's own server of BrowserGym calls it; the task API's paths begin with it."""
 _LISTINGS = ("tasks", "num_tasks", "task", "task_range")

@@ -18,8 +18,8 @@ import pytest
 from served import served
 
 from webrl.config import RolloutConfig
-from webrl.net import listen
 from webrl.rollouts.pool import EnvPool
+from webrl_serve.net import listen
 from webrl_serve.openenv.server import host
 from webrl_serve.openenv.session import Hub, ServerOptions
 

@@ -9,12 +9,13 @@ import torch
 import transformers
 from llm_builders import build_tokenizer, save_tiny_model, score
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicCache
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Sampling, open_model
 from webrl.llm.loading import tokenizer_fingerprint, weights_fingerprint
-from webrl.llm.local.runner import SlotRunner, draw_tokens
+from webrl.llm.local.runner import SlotCache, draw_tokens, padded_pass
 
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
 LLAMA3_ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
@@ -45,9 +46,8 @@ def prompts(count):
 @torch.inference_mode()
 def test_decoding_steps_equal_one_pass_over_the_whole_text_as_rows_leave(changes):
     model = llama(**changes)
-    runner, texts = SlotRunner(model), prompts(6)
-    logits, prefilled = runner.prefill(texts)
-    cache = runner.new_cache(8)
+    cache, prefilled, texts = SlotCache(model, 8), DynamicCache(), prompts(6)
+    logits = padded_pass(model, texts, past_key_values=prefilled, use_cache=True)
     for row, text in enumerate(texts):
         cache.admit(prefilled, row, len(text))
     for token in range(20):
@@ -59,7 +59,7 @@ def test_decoding_steps_equal_one_pass_over_the_whole_text_as_rows_leave(changes
             texts.pop()
         last = [(token * 7 + row) % 300 for row in range(len(texts))]
         texts = [[*text, new] for text, new in zip(texts, last, strict=True)]
-        logits = runner.decode(last, cache)
+        logits = cache.decode(last)
 
 
 OTHERS = {

@@ -10,10 +10,11 @@ import torch
 from training_builders import make_actor, make_items
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from webrl.llm.pictures import Example
 from webrl.training.layers.attention import Layout, packed_attention
 from webrl.training.layers.head import token_logprobs
 from webrl.training.models import load_actor
-from webrl.training.packing import HEADER_TOKENS, Item, cut_to, pack, plan_rows
+from webrl.training.packing import HEADER_TOKENS, Item, make_item, pack, plan_rows
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 ROUTES = {  # how the rows of families are computed
@@ -152,12 +153,12 @@ def test_pack_refuses_samples_without_context() -> None:
 
 def test_cutting_takes_the_end_of_the_page_and_keeps_header_and_action() -> None:
     prompt = tuple(range(100, 130))
-    ids = cut_to(prompt, (1, 2, 3), 20)
+    ids = make_item(Example(prompt, (1, 2, 3)), 20).ids
     assert len(ids) == 20
     assert ids == (*prompt[:9], *prompt[-HEADER_TOKENS:], 1, 2, 3)
-    assert cut_to(prompt, (1,), 31) == (*prompt, 1)
+    assert make_item(Example(prompt, (1,)), 31).ids == (*prompt, 1)
     with pytest.raises(ValueError, match="action of 15 tokens"):
-        cut_to(prompt, tuple(range(15)), 20)
+        make_item(Example(prompt, tuple(range(15))), 20)
 
 
 def test_rows_are_even_complete_and_within_the_budget() -> None:

@@ -79,8 +79,7 @@ def modules_of(companion: str) -> list[Path]:
 
 
 def test_every_imported_distribution_of_the_core_is_declared():
-    # torch brings triton along on CUDA; `webrl/net.py` serves companions, which bring the server.
-    declared = CORE | {"triton", "starlette", "uvicorn", "h11"}
+    declared = CORE | {"triton"}  # torch brings it along on CUDA
     for extra in ("deepspeed", "ray", "trackers", "vllm"):
         declared |= requirement_names(PROJECT["optional-dependencies"][extra])
     assert_declared(sorted((ROOT / "webrl").rglob("*.py")), declared, anywhere=True)

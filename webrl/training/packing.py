@@ -88,8 +88,8 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
     )
 
 
-def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> tuple[int, ...]:
-    """Prompt and action within `limit` tokens: what is too long is cut from the end of the page.
+def make_item(example: Example, limit: int) -> Item:
+    """A sample of at most `limit` tokens: what is too long is cut from the end of the page.
 
     The page is the last thing in a prompt; only the template's header (`HEADER_TOKENS`) follows it and stays. (With
     `models.prompt_format=chat_history_last` the newest history would go before it: keep `models.max_prompt_tokens` +
@@ -97,31 +97,22 @@ def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> 
 
     Raises:
         ValueError: the action and the header alone exceed the limit.
-    """
-    excess = len(prompt_ids) + len(action_ids) - limit
-    if excess <= 0:
-        return (*prompt_ids, *action_ids)
-    tail = min(HEADER_TOKENS, len(prompt_ids))
-    keep = len(prompt_ids) - tail - excess
-    if keep < 0:
-        raise ValueError(f"an action of {len(action_ids)} tokens does not fit the context of {limit} tokens")
-    return (*prompt_ids[:keep], *prompt_ids[-tail:], *action_ids)
-
-
-def make_item(example: Example, limit: int) -> Item:
-    """A sample of at most `limit` tokens (`cut_to`).
-
-    Raises:
-        ValueError: the action alone exceeds the limit.
-        TrainingError: a sample with a picture does: it is not cut.
+        TrainingError: a sample with a picture exceeds it: it is not cut.
     """
     prompt, action, picture = example
-    if picture and len(prompt) + len(action) > limit:
+    excess = len(prompt) + len(action) - limit
+    if excess <= 0:
+        return Item((*prompt, *action), len(action), picture)
+    if picture:
         raise TrainingError(
             f"{picture.path}: a prompt of {len(prompt)} tokens with a picture and an action of {len(action)} do not "
             f"fit the context of {limit} tokens; raise max_tokens, or lower models.max_prompt_tokens"
         )
-    return Item(cut_to(prompt, action, limit), len(action), picture)
+    tail = min(HEADER_TOKENS, len(prompt))
+    keep = len(prompt) - tail - excess
+    if keep < 0:
+        raise ValueError(f"an action of {len(action)} tokens does not fit the context of {limit} tokens")
+    return Item((*prompt[:keep], *prompt[-tail:], *action), len(action))
 
 
 def plan_rows(

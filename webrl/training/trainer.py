@@ -262,7 +262,7 @@ class _Loop:
             NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
         """
         started = time.perf_counter()
-        results = self._side_by_side(batch) if self.engine.num_threads > 1 else self._rows(batch)
+        results = self._rows(batch)
         # what is logged is on its way before the update, so that neither waits for the other
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
@@ -346,65 +346,50 @@ class _Loop:
         return scored
 
     def _rows(self, batch: Batch) -> Results:
-        """Accumulate the gradient of this rank's rows, one after the other.
+        """Accumulate the gradient of this rank's rows, one after the other, or side by side by threads.
 
         A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
-        exchange.
+        exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
-        active, shares = self._plan(batch, self.engine.num_ranks, self.budget)
-        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
-        rows = shares[self.engine.rank]
-        results: Results = []
-        for number, row in enumerate(rows):
-            indices = [active[i] for i in row]
-            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
-                self.engine.backward(loss)
-            results.append((indices, values))
-        return results
-
-    def _side_by_side(self, batch: Batch) -> Results:
-        """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
-        active, shares = self._plan(batch, self.engine.num_threads, min(self.budget, ROW_TOKENS))
-        if not active:
-            return self._rows(batch)
+        job, engine = self.job, self.engine
+        active = [i for i in batch.samples if job.active[i]]
+        in_threads = engine.num_threads > 1 and bool(active)
+        num_shares, budget = engine.num_ranks, self.budget
+        if in_threads:
+            num_shares, budget = engine.num_threads, min(budget, ROW_TOKENS)
+        shares = plan_rows([len(job.items[i].ids) for i in active], budget, num_shares, packs=job.model.packs)
+        filler = min(batch.samples, key=lambda i: len(job.items[i].ids))
 
         def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
             results: Results = []
             total = None
-            for row in filter(None, rows):
+            for number, row in enumerate(rows):
                 indices = [active[i] for i in row]
-                with memory_errors(self.config):
-                    loss, values = self._forward(indices, batch, counts=True)
-                    total = add_gradients(total, self.engine.gradients(loss))
-                results.append((indices, values))
+                with engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
+                    shown = indices or [filler]
+                    packed = pack([job.items[i] for i in shown], self.device)
+                    result = job.loss(engine.model(row=packed), packed, shown)
+                    losses, share = result.loss, float(bool(indices))
+                    if batch.beside:  # as if all were the batch's own
+                        factor = batch.beside_weight * len(batch.own) / len(batch.beside)
+                        weights = torch.tensor([factor if i in job.beside else 1.0 for i in shown])
+                        losses = losses * send(weights, self.device)
+                    values = {"loss": losses.detach(), **result.metrics}
+                    results.append((indices, {key: value * share for key, value in values.items()}))
+                    loss = losses.sum() * (share / len(batch.own))
+                    if in_threads:
+                        total = add_gradients(total, engine.gradients(loss))
+                    else:
+                        engine.backward(loss)
             return results, total
 
-        parts = self.over(work, shares)
+        if not in_threads:
+            return work(shares[engine.rank])[0]
+        parts = self.over(work, [list(filter(None, rows)) for rows in shares])
         for _, gradients in parts:
             if gradients:
-                self.engine.take(gradients)
+                engine.take(gradients)
         return [result for results, _ in parts for result in results]
-
-    def _plan(self, batch: Batch, num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
-        """(samples with a loss, [share][row][position among them])."""
-        active = [i for i in batch.samples if self.job.active[i]]
-        lengths = [len(self.job.items[i].ids) for i in active]
-        return active, plan_rows(lengths, budget, num_shares, packs=self.job.model.packs)
-
-    def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """A row's share of the batch's loss, and its samples' metrics."""
-        packed = pack([self.job.items[i] for i in indices], self.device)
-        output = self.engine.model(row=packed)
-        result = self.job.loss(output, packed, indices)
-        share = 1.0 if counts else 0.0
-        losses = result.loss
-        if batch.beside:  # as if all were the batch's own
-            factor = batch.beside_weight * len(batch.own) / len(batch.beside)
-            weights = torch.tensor([factor if i in self.job.beside else 1.0 for i in indices])
-            losses = losses * send(weights, self.device)
-        values = {"loss": losses.detach(), **result.metrics}
-        return losses.sum() * (share / len(batch.own)), {key: value * share for key, value in values.items()}
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the run."""

@@ -17,9 +17,9 @@ from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
-from webrl.net import Access
 from webrl.types import Step
 from webrl_serve.model.app import Service, describe_answer, make_app, refuse
+from webrl_serve.net import Access
 
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'

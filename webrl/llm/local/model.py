@@ -1,8 +1,8 @@
 """A transformers model in this process, which answers many prompts at once.
 
 Requests join and leave between decoding steps. Prompts are prefilled in groups, with logits at each prompt's last
-position only. Their rows then move into the runner's cache, with which one step advances every open answer by one
-token (`runner.py`); where there is no such cache, a group of answers is written to its end.
+position only. Their rows then move into a cache, with which one step advances every open answer by one token
+(`runner.py`); where there is no such cache, a group of answers is written to its end.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.cache_utils import DynamicCache
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.runner import SlotRunner, WholeRunner, draw_tokens
+from webrl.llm.local.runner import SlotCache, WholeRunner, draw_tokens, padded_pass, similar
 from webrl.llm.products import use_products
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
@@ -82,16 +84,15 @@ class LocalModel:
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
-        runner: SlotRunner | WholeRunner
+        whole = None
         if (other_layers := _other_layers(self._model)) or eyes:
-            runner, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
-        else:
-            runner = SlotRunner(self._model)
+            whole, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
         num_threads = 1 if is_small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
-        self._batchers = [Batcher(runner, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)]
+        batcher = partial(Batcher, self._model, whole, self.end_ids, engine.max_batch, num_threads)
+        self._batchers = [batcher() for _ in range(num_batchers)]
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
@@ -208,18 +209,21 @@ class Batcher:
 
     `num_threads` (0: torch's own) is set for that thread, but MKL's part of it for the whole process: the owner of the
     batcher resets it after `close`.
+
+    Args:
+        whole: writes the model's answers where a `SlotCache` cannot hold them; else None.
     """
 
     def __init__(
-        self, runner: SlotRunner | WholeRunner, end_ids: Sequence[int], max_batch: int, num_threads: int
+        self, model: Any, whole: WholeRunner | None, end_ids: Sequence[int], max_batch: int, num_threads: int
     ) -> None:
-        self._runner = runner
+        self._model, self._whole = model, whole
         self._end_ids = frozenset(end_ids)
         self._max_batch = max_batch
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
-        self._cache: Any = runner.new_cache(max_batch) if isinstance(runner, SlotRunner) else None
+        self._cache: Any = None if whole else SlotCache(model, max_batch)
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
@@ -252,12 +256,12 @@ class Batcher:
             torch.set_num_threads(self._num_threads)
         try:
             # a module that answers whole may be a trainer's, and keep tensors of this pass for its next
-            with torch.no_grad() if self._cache is None else torch.inference_mode():
+            with torch.no_grad() if self._whole else torch.inference_mode():
                 while True:
                     with self._wake:
                         while not (self._closing or self._active or self._waiting):
                             self._wake.wait()
-                    if self._cache is None:
+                    if self._whole:
                         time.sleep(_GATHER_S)
                     with self._wake:
                         if self._closing:
@@ -285,7 +289,8 @@ class Batcher:
         requests.sort(key=lambda r: len(r.prompt_ids))
         for scored in (True, False):
             alike = [r for r in requests if (r.choices is not None) == scored]
-            for group in self._runner.group([len(r.prompt_ids) for r in alike], scored=scored):
+            lengths = [len(r.prompt_ids) for r in alike]
+            for group in self._whole.group(lengths, scored=scored) if self._whole else similar(lengths):
                 size = max(1, _MAX_PREFILL_TOKENS // len(alike[group[-1]].prompt_ids))
                 for start in range(0, len(group), size):
                     self._prefill([alike[i] for i in group[start : start + size]], scored=scored)
@@ -295,20 +300,21 @@ class Batcher:
         prompts = [r.prompt_ids for r in group]
         try:
             if scored:
-                log_probs = torch.log_softmax(self._runner.score(prompts).float(), dim=-1)
+                log_probs = torch.log_softmax(padded_pass(self._model, prompts, use_cache=False).float(), dim=-1)
                 for request, row in zip(group, log_probs, strict=True):
                     request.future.set_result(([], row[request.choices].tolist()))
                 return
-            if isinstance(self._runner, WholeRunner):
+            if self._whole:
                 if self._closing or all(request.abandoned for request in group):
                     for request in group:
                         request.future.set_exception(PolicyError(_CLOSED))
                     return
-                answers = self._runner.write(prompts, [r.sampling for r in group], [r.image for r in group])
+                answers = self._whole.write(prompts, [r.sampling for r in group], [r.image for r in group])
                 for request, answer in zip(group, answers, strict=True):
                     request.future.set_result(answer)
                 return
-            logits, prefilled = self._runner.prefill(prompts)
+            prefilled = DynamicCache()
+            logits = padded_pass(self._model, prompts, past_key_values=prefilled, use_cache=True)
             for row, (request, is_done) in enumerate(zip(group, self._take_tokens(group, logits), strict=True)):
                 if is_done:
                     request.future.set_result((request.ids, request.logprobs))
@@ -326,9 +332,9 @@ class Batcher:
         for row in reversed(range(len(self._active))):
             if self._active[row].abandoned:
                 self._release(row)
-        if not self._active or isinstance(self._runner, WholeRunner):
+        if not self._active:
             return
-        logits = self._runner.decode([r.ids[-1] for r in self._active], self._cache)
+        logits = self._cache.decode([r.ids[-1] for r in self._active])
         finished = self._take_tokens(self._active, logits)
         for row in reversed(range(len(finished))):
             if finished[row]:
@@ -357,7 +363,7 @@ class Batcher:
         for request in self._active:
             request.future.set_exception(error)
         self._active.clear()
-        self._cache = self._runner.new_cache(self._max_batch) if isinstance(self._runner, SlotRunner) else None
+        self._cache = None if self._whole else SlotCache(self._model, self._max_batch)
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

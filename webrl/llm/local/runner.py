@@ -70,20 +70,20 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """Rows 0 … n-1 are in use; `release` moves the last row into the gap.
+    """The open answers of a model with full attention, which `decode` continues through transformers' own forward.
 
-    Use: `admit` prefilled rows, then for each decoding step `begin_step`, one forward pass, repeat.
+    Rows 0 … n-1 are in use, at most `capacity`; `release` moves the last row into the gap. In inference mode.
     """
 
-    def __init__(self, num_layers: int, capacity: int, device: torch.device | str) -> None:
-        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+    def __init__(self, model: Any, capacity: int) -> None:
+        super().__init__(layers=[SlotLayer(self) for _ in range(model.config.get_text_config().num_hidden_layers)])
+        self._model = model
         self._slots: list[Any] = self.layers
         self._capacity = capacity
         self._rows = self._room = 0
         self.lengths: list[int] = []
         self.width = 0
-        self.row_index = self.write_at = torch.empty(0, dtype=torch.long, device=device)
-        self._device = device
+        self.row_index = self.write_at = torch.empty(0, dtype=torch.long, device=model.device)
 
     def admit(self, prefilled: DynamicCache, row: int, length: int) -> None:
         """Append a row of a prefill pass; what lies beyond `length` is padding."""
@@ -95,18 +95,27 @@ class SlotCache(Cache):
             own.values[new, :, :length] = layer.values[row, :, :length]
         self.lengths.append(length)
 
-    def begin_step(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Make room for one token a row; returns its positions [B] and the additive mask [B, width]."""
+    def decode(self, last: Sequence[int]) -> Tensor:
+        """Append one token to every row; returns the logits after it, [B, V]."""
+        device, dtype = self._model.device, self._model.dtype
         self.width = max(self.lengths) + 1
         self._reserve(len(self.lengths), self.width, [layer.keys for layer in self._slots])
-        self.write_at = torch.tensor(self.lengths, device=self._device)  # [B]
-        self.row_index = torch.arange(len(self.lengths), device=self._device)  # [B]
-        columns = torch.arange(self.width, device=self._device)
+        self.write_at = torch.tensor(self.lengths, device=device)  # [B]
+        self.row_index = torch.arange(len(self.lengths), device=device)  # [B]
+        columns = torch.arange(self.width, device=device)
         hidden = columns[None, :] > self.write_at[:, None]  # [B, width]
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=self._device)
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
         mask.masked_fill_(hidden, torch.finfo(dtype).min)
         self.lengths = [length + 1 for length in self.lengths]
-        return self.write_at, mask
+        output = self._model(
+            input_ids=torch.tensor(last, device=device)[:, None],
+            position_ids=self.write_at[:, None],
+            attention_mask=mask[:, None, None, :],
+            past_key_values=self,
+            use_cache=True,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
     def release(self, row: int) -> None:
         """Free a row; the last row takes its place (the caller moves its own bookkeeping alike)."""
@@ -145,58 +154,25 @@ def similar(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) -> Tensor:
-    """Logits at each prompt's last position, [B, V]; the head runs at the positions where some prompt ends.
+    """Logits at each prompt's last position, [B, V]; the head runs at the positions where some prompt ends, if it can.
 
     Padded on the right, where no causal layer looks: attention with or without windows, convolution, recurrence.
     """
     lengths = [len(p) for p in prompts]
     width = max(lengths)
     padded = [[*p, *[0] * (width - len(p))] for p in prompts]
-    ends = sorted(set(lengths))
-    output = model(
-        input_ids=torch.tensor(padded, device=model.device),  # [B, T]
-        logits_to_keep=torch.tensor(ends, device=model.device) - 1,
-        **options,
-    )
+    ends = list(range(1, width + 1))
+    if takes_positions(model):
+        ends = sorted(set(lengths))
+        options["logits_to_keep"] = torch.tensor(ends, device=model.device) - 1
+    output = model(input_ids=torch.tensor(padded, device=model.device), **options)  # [B, T]
     logits: Tensor = output.logits[list(range(len(prompts))), [ends.index(n) for n in lengths]]
     return logits
 
 
-class SlotRunner:
-    """Runs the passes of a model with full attention, through transformers' own forward, in inference mode."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def new_cache(self, capacity: int) -> SlotCache:
-        """Make an empty cache for at most so many rows."""
-        return SlotCache(self._model.config.get_text_config().num_hidden_layers, capacity, self._model.device)
-
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
-        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
-        return similar(lengths)
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
-        return padded_pass(self._model, prompts, use_cache=False)
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, DynamicCache]:
-        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and the cache."""
-        cache = DynamicCache()
-        return padded_pass(self._model, prompts, past_key_values=cache, use_cache=True), cache
-
-    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
-        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
-        positions, mask = cache.begin_step(self._model.dtype)
-        output = self._model(
-            input_ids=torch.tensor(last, device=self._model.device)[:, None],
-            position_ids=positions[:, None],
-            attention_mask=mask[:, None, None, :],
-            past_key_values=cache,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+def takes_positions(model: Any) -> bool:
+    """Whether the model can return the logits of some positions alone."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 class WholeRunner:
@@ -215,7 +191,6 @@ class WholeRunner:
         self._pad_id = int(ends[0] if pad_id is None else pad_id)
         self._ends = sorted({*ends, *(eyes.picture_ids if eyes else ())})
         self._eyes = eyes
-        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._warning = (
             f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
             "transformers' own cache; engine.kind=vllm is faster"
@@ -225,15 +200,8 @@ class WholeRunner:
         """All together where they have an image, similar lengths where they are only scored; else each by itself."""
         if self._eyes and lengths:
             return [list(range(len(lengths)))]
-        return similar(lengths) if scored and self._shares else [[index] for index in range(len(lengths))]
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Logits at each prompt's last position, [B, V]; where the forward pass has no `logits_to_keep`, B is 1."""
-        if self._shares:
-            return padded_pass(self._model, prompts, use_cache=False)
-        ids = torch.tensor([list(prompt) for prompt in prompts], device=self._model.device)
-        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[:, -1]
-        return logits
+        together = scored and takes_positions(self._model)  # else a pass has logits of all positions
+        return similar(lengths) if together else [[index] for index in range(len(lengths))]
 
     def write(
         self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling], pngs: Sequence[bytes | None]

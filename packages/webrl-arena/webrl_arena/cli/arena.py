@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Carry out the action; returns the exit code, 1 if `status` finds no arena running."""
-    from webrl.net import check_port
     from webrl_arena.world import running
     from webrl_arena.world.sites import addresses
+    from webrl_serve.net import check_port
 
     for name, action in _OF_ACTION.items():
         if getattr(args, name) is not None and args.action != action:

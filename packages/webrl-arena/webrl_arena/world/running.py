@@ -21,9 +21,9 @@ from filelock import FileLock, Timeout
 
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
-from webrl.net import listen
 from webrl.runs.machine import own_environment, own_python
 from webrl_arena.world.sites import CONTENT, keeper_of
+from webrl_serve.net import listen
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
 COOKIE = "arena_session"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from webrl.net import is_loopback
+from webrl_serve.net import is_loopback
 
 _PORT = 8765
 

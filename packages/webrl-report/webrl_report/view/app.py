@@ -41,7 +41,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.errors import DataError, UsageError
-from webrl.net import BodyError, address_of, listen, read_body, run_app, stop_on_signals
 from webrl.reward.data import JudgedExample, judged
 from webrl.runs.disk import atomic_path
 from webrl.runs.progress import progress
@@ -51,6 +50,7 @@ from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, TrajectoryNotFound, check_run, parse
 from webrl_report.view.query import CHOICES, ORDERS, PAGE_SIZE, Selection, options, same_task, select, totals
+from webrl_serve.net import BodyError, address_of, listen, read_body, run_app, stop_on_signals
 
 _CHUNK_CHARS = 1 << 16
 _MAX_FORM_BYTES = 16 << 10

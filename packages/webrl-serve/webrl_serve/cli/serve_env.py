@@ -13,9 +13,9 @@ import yaml
 from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.config.extras import warn_of_openenv_conflict
 from webrl.errors import UsageError
-from webrl.net import ENV_TOKEN
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite
+from webrl_serve.net import ENV_TOKEN
 from webrl_serve.openenv.messages import MAX_SIDE, MIN_SIDE
 from webrl_serve.openenv.server import check_options, serve
 from webrl_serve.openenv.session import ServerOptions

@@ -8,9 +8,9 @@ import dataclasses
 import os
 
 from webrl.cli.options import add_section_help, count, split_settings
-from webrl.net import MODEL_TOKEN, check_address
 from webrl_serve.model.app import serve
 from webrl_serve.model.checkpoint import check_context, find_checkpoint
+from webrl_serve.net import MODEL_TOKEN, check_address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

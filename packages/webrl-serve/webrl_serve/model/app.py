@@ -29,17 +29,6 @@ from webrl.llm.loading import prompt_of
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy, with_tokenizer
 from webrl.llm.tokens import encode_chat, render_chat
-from webrl.net import (
-    Access,
-    BodyError,
-    ClientGone,
-    address_of,
-    listen,
-    read_body,
-    run_app,
-    stop_on_signals,
-    unless_gone,
-)
 from webrl.rollouts.actions import ActionError, Dialect, read_answer
 from webrl_serve.model.checkpoint import Checkpoint
 from webrl_serve.model.requests import (
@@ -50,6 +39,17 @@ from webrl_serve.model.requests import (
     RequestError,
     read,
     read_picture,
+)
+from webrl_serve.net import (
+    Access,
+    BodyError,
+    ClientGone,
+    address_of,
+    listen,
+    read_body,
+    run_app,
+    stop_on_signals,
+    unless_gone,
 )
 
 logger = logging.getLogger(__name__)

@@ -31,12 +31,12 @@ from webrl.config import RolloutConfig
 from webrl.config.extras import warn_of_openenv_conflict
 from webrl.config.redaction import SecretUrl, redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
-from webrl.net import ENV_TOKEN, is_loopback
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.pool import GRACE_S, START_TIMEOUT_S
 from webrl.runs.text import dump_json, load_json
 from webrl.types import Task
+from webrl_serve.net import ENV_TOKEN, is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 import webrl
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError, WebRLError
-from webrl.net import (
+from webrl.rollouts.collect import open_pool
+from webrl.rollouts.suite import find_suite, suite_of
+from webrl_serve.net import (
     ENV_TOKEN,
     MAX_BODY_BYTES,
     Access,
@@ -52,8 +54,6 @@ from webrl.net import (
     stop_on_signals,
     unless_gone,
 )
-from webrl.rollouts.collect import open_pool
-from webrl.rollouts.suite import find_suite, suite_of
 from webrl_serve.openenv.messages import (
     Answer,
     BrowserGymAction,

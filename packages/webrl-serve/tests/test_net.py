@@ -11,9 +11,19 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from webrl import net
 from webrl.errors import UsageError
-from webrl.net import Access, BodyError, check_address, is_loopback, listen, names_loopback, read_body, refusal, run_app
+from webrl_serve import net
+from webrl_serve.net import (
+    Access,
+    BodyError,
+    check_address,
+    is_loopback,
+    listen,
+    names_loopback,
+    read_body,
+    refusal,
+    run_app,
+)
 
 HERE = {"host": "127.0.0.1:8000"}
 
@@ -113,7 +123,7 @@ WHOLE = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi"
     ],
 )
 def test_a_connection_without_its_whole_request_is_closed_after_a_while(monkeypatch, sent, answers):
-    monkeypatch.setattr("webrl.net.REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("webrl_serve.net.REQUEST_TIMEOUT_S", 0.3)
     with served(APP) as port:
         received = talk(port, sent)
     assert all(answer in received for answer in answers)

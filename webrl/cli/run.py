@@ -13,7 +13,6 @@ from rich.console import Console
 from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig, plugins
-from webrl.config.extras import check_extras
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import over_start_text, page_difference, success_rate
 from webrl.llm.loading import check_sight
@@ -60,7 +59,6 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
     """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
-    check_extras(config, (stage,))
     check_inputs(config, (stage,))
     other = None
     if against is not None:

@@ -138,7 +138,7 @@ def rollout(context: Context) -> Counts:
 
 def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Task]:
     """Further attempts at tasks that some attempts solve, as many groups as have ended alike so far (DAPO §3.2)."""
-    from webrl.reward.labels import read_labels
+    from webrl.reward.labels import read_outcomes
     from webrl.reward.stage import judge
     from webrl.rollouts.collect import name_episodes
 
@@ -147,7 +147,7 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
         return []
     labels = folder.path / "refill_labels.jsonl"
     judge(context.config, list(read_records(folder.trajectories, Trajectory)), labels)
-    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    rewards = read_outcomes(labels)
     groups: dict[str, set[int | None]] = {}
     for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
         groups.setdefault(task.task_id, set()).add(rewards.get(name))
@@ -296,14 +296,14 @@ def accept(context: Context) -> Counts:
 
 def _compare(context: Context, before: Path, after: Path) -> Counts:
     from webrl.evaluate import sign_test
-    from webrl.reward.labels import read_labels
+    from webrl.reward.labels import read_outcomes
     from webrl.reward.stage import judge
 
     config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
         judge(config, list(read_records(path, Trajectory)), labels)
-        known = {name: label.reward for name, label in read_labels(labels).items() if label.reward is not None}
+        known = {name: reward for name, reward in read_outcomes(labels).items() if reward is not None}
         played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
         solved.append({name: known[name] == 1 for name in played})
         unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})

@@ -93,11 +93,9 @@ def _run(args: argparse.Namespace) -> int:
         from webrl.cli.run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
-    from webrl.runs.lock import hold_output
     from webrl.tasks.from_file import generate_from_file
 
-    with hold_output(out):
-        counts, filtered = asyncio.run(generate_from_file(config, source, out))
+    counts, filtered = asyncio.run(generate_from_file(config, source, out))
     print(json.dumps(counts, indent=2, ensure_ascii=False))
     for stage in filtered.stages:
         print(f"{stage['name']:<12} {stage['num_in']:>6} -> {stage['num_kept']:<6} {stage['note']}")

@@ -24,7 +24,7 @@ from webrl.reward.data import (
     training_examples,
 )
 from webrl.reward.data import judged as as_judged
-from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
+from webrl.reward.labels import agreement, judge_report, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_records

@@ -110,8 +110,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text or a demonstration is not there, the actor would not be sampled at
-            temperature 1, the training takes no screenshots, or needs several processes.
+        UsageError: the judge's system text, a demonstration or the file of `filter.rules` is not there, the actor would
+            not be sampled at temperature 1, the training takes no screenshots, or needs several processes.
         ModelError: as of `check_models`.
         ExtraMissing: a package that the config needs in these stages is not installed.
         BrowserMissing: no Chromium, where this machine plays.
@@ -129,6 +129,10 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         find_suite(config.tasks.suite).heldout_tasks(config)
     if "filter-tasks" in due:
         seed_tasks(config)
+    if due & {"gen-tasks", "filter-tasks"}:
+        from webrl.tasks.filter import load_rules
+
+        load_rules(config.filter.rules)
     if due & {"label", "accept", "train-orm"}:
         configured_text(config.label)
     if "replay" in due:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.evaluate import add_over_start, named_rates, over_start_text
+from webrl.evaluate import add_over_start, difference_text, named_rates
 from webrl.rollouts.suite import find_suite, open_sites, suite_of
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
@@ -216,8 +216,7 @@ def train(context: Context) -> Counts:
         from webrl.demos.sft import encode
         from webrl.interop.problems import ProblemLog
         from webrl.llm.loading import load_tokenizer
-        from webrl.replay.demonstrations import read_demonstrations
-        from webrl.replay.records import open_encoder
+        from webrl.replay.demonstrations import open_encoder, read_demonstrations
 
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
@@ -339,7 +338,7 @@ def evaluate(context: Context) -> Counts:
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
             crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
-            text = f"{name}, {over_start_text(rate)}{crashed}"
+            text = f"{name}, {difference_text(rate['over_start'])}{crashed}"
             logger.warning("phase %d is worse than the supervised start: %s", context.phase, text)
     return counts
 

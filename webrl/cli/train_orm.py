@@ -9,7 +9,7 @@ from webrl.cli.options import add_training_arguments, resolve_config
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_output
-from webrl.reward.report import undecided_sites
+from webrl.reward.labels import undecided_sites
 from webrl.runs.folder import RunFolder
 from webrl.training.metrics import TrainingPaths
 

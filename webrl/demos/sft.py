@@ -14,8 +14,7 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
-from webrl.replay.demonstrations import read_demonstrations
-from webrl.replay.records import StepEncoder, open_encoder
+from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info

@@ -18,7 +18,7 @@ from webrl.config import OrmConfig
 from webrl.errors import DataError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Trajectory
 
@@ -71,8 +71,7 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedExample]:
     if path.is_dir():
         if not is_vab_folder(path):
             raise DataError(f"{path}: neither trajectories.jsonl nor a traces folder inside")
-        for trajectory in read_vab(path, problems):
-            label = score_label(trajectory)
+        for trajectory, label in read_vab(path, problems):
             if label.reward is not None:
                 yield judged(trajectory, label.reward)
         return

@@ -15,8 +15,8 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
+from webrl.reward.labels import count_sites, judge_report
 from webrl.reward.orm import answer_tokens, judge_prompt, yes_probability
-from webrl.reward.report import count_sites, judge_report
 from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths

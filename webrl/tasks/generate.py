@@ -26,9 +26,8 @@ from webrl.runs.progress import progress
 from webrl.tasks.answers import ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
-from webrl.tasks.feasibility import load_rules, rules_for
-from webrl.tasks.parsing import parse_instructions
-from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt
+from webrl.tasks.filter import load_rules, rules_for
+from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt, parse_instructions
 from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)

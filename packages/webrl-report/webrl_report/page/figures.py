@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webrl.evaluate import wilson_interval
-from webrl.reward.report import NUM_BINS, reliability_bins
+from webrl.reward.labels import NUM_BINS, reliability_bins
 from webrl.runs.disk import atomic_path
 
 COLOURS = ("#1a66a8", "#bf4a12", "#0c7a66", "#86489a", "#8f6400", "#5c6670")

@@ -10,7 +10,7 @@ from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
 from webrl.reports.run import rate_text
-from webrl.reward.report import judge_report, reliability_bins
+from webrl.reward.labels import judge_report, reliability_bins
 from webrl.runs.clock import duration
 from webrl_report.page.charts import Figure, Table, curve, interval_chart, percent, plain
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts

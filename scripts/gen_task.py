@@ -73,6 +73,8 @@ def _run(args: argparse.Namespace) -> int:
     out = args.output_path or (source.with_name("generated.jsonl") if is_file else DEFAULT_OUTPUT)
     if in_run and args.output_path:
         raise UsageError("--output_path goes with --failures; a run writes generated.jsonl into its phase folder")
+    if args.phase is not None and not in_run:
+        raise UsageError(f"--phase {args.phase} is of a run: name it with --run, or leave --phase out")
     if args.failures and not args.failures.exists():
         raise UsageError(f"--failures {str(args.failures)!r} does not exist")
     if out.is_dir():

@@ -24,7 +24,7 @@ from webrl.reward.data import (
     training_examples,
 )
 from webrl.reward.data import judged as as_judged
-from webrl.reward.labels import agreement, judge_report, reliability_bins, undecided_sites
+from webrl.reward.labels import agreement, judge_report, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_records
@@ -186,11 +186,6 @@ def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
     assert undecided_sites(report["by_site"]) == ["a"]
     write_records(tmp_path / "t.jsonl", [make_trajectory(0, None)])
     assert agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl") is None
-
-
-def test_reliability_bins():
-    truth, p = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
-    assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,6 @@ def failure_rates(tried: Mapping[str, int], failed: Mapping[str, float], sites: 
     return {site: (failed.get(site, 0.0) + prior) / (tried.get(site, 0) + PRIOR_TASKS) for site in sites}
 
 
-NUM_BINS = 10
-
-
 def judge_report(truth: Sequence[int], p_yes: Sequence[float], num_unjudged: int = 0) -> dict[str, Any]:
     """Compare judgements with the truth; an answer is positive if P(YES) exceeds 0.5.
 
@@ -148,14 +145,6 @@ def undecided_sites(by_site: dict[str, dict[str, int]]) -> list[str]:
         for site, n in by_site.items()
         if 0 < n["num_success"] < n["num"] and n["num_agree"] <= max(n["num_success"], n["num"] - n["num_success"])
     ]
-
-
-def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
-    """Return (mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
-    y, p = np.asarray(truth), np.asarray(p_yes, dtype=float)
-    index = np.minimum((p * NUM_BINS).astype(int), NUM_BINS - 1)
-    chosen = [index == b for b in range(NUM_BINS)]
-    return [(float(p[of].mean()), int(y[of].sum()), int(of.sum())) for of in chosen if of.any()]
 
 
 def _figure(value: float | None, ci95: tuple[float, ...], num: int) -> dict[str, Any]:

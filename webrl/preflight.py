@@ -260,7 +260,14 @@ def check_room(config: RunConfig) -> None:
 
 
 def check_output(config: TrainingConfig, init: str, out: Path) -> None:
-    """Raise StageError where there is no room for a model that is trained outside a run's phases."""
+    """Check where a model is trained to outside a run's phases.
+
+    Raises:
+        UsageError: it is a file.
+        StageError: there is no room.
+    """
+    if out.is_file():
+        raise UsageError(f"--out {str(out)!r} is a file; name a folder")
     if not out.is_dir() and (found := weights_of(init)) is not None:
         need = found[0] * _BYTES[config.export_dtype] + _state_bytes(found[0], config, [out])
         _require_room(out, need, "name an --out on a larger disk, or free some space")

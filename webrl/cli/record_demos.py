@@ -47,6 +47,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--per-type {per_type} is not a number from 1 up")
     if args.keep_all:
         raise UsageError("--keep-all needs --by-hand; all that experts play is kept")
+    if args.out and args.out.is_file():
+        raise UsageError(f"--out {str(args.out)!r} is a file; name a folder")
     tasks = expert_tasks(config, per_type)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
     print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)

@@ -44,7 +44,7 @@ class GenerationRequest:
     site: str
     """Site of seeds and target."""
     failures: tuple[Failure, ...]
-    """Seeds of `in_breadth`; none for `exploration`, from a page alone."""
+    """Seeds of `in_breadth`; none for `exploration`, which starts from the page."""
     target: Task | None = None
     """Its site, seed, start_url and extra become the new tasks'; None: not chosen yet."""
     page: str = ""

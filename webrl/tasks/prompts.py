@@ -1,4 +1,4 @@
-"""What a language model is asked for new tasks, as chat messages, and how its answers are read.
+"""Prompts of task generation and of the feasibility check, as chat messages, and the reader of the answers.
 
 The user message is compact and self-contained, because the demo's tiny generator is trained on exactly this
 text and its chat template ignores system messages; the system message holds what else a large model needs

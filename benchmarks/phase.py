@@ -33,8 +33,8 @@ from webrl import phase as phases  # noqa: E402
 from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.cli.options import find_config  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
-from webrl.config.extras import check_extras  # noqa: E402
 from webrl.config.plugins import PACKAGES  # noqa: E402
+from webrl.preflight import check_inputs  # noqa: E402
 from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
 
@@ -95,7 +95,7 @@ def main() -> None:
     out = args.out or Path(tempfile.mkdtemp(prefix="webrl-phase-"))
     overrides = [*args.overrides, f"runs_dir={out}", "num_phases=1"]
     config = load_config(find_config(args.config), overrides)
-    check_extras(config, phases.STAGES)
+    check_inputs(config, phases.STAGES)
     try:
         with GpuLoad() as gpu:
             figures = measure(config, gpu)

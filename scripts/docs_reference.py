@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
 import os
@@ -17,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from webrl.cli import build_parser, summaries
+from webrl.cli import command_parser, summaries
 from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
 from webrl_arena.templates import all_templates
@@ -84,8 +83,7 @@ def command_help(name: str) -> tuple[str, list[str]]:
     """A command's help, and the sections of the config that it takes."""
     columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _WIDTH  # argparse asks the terminal otherwise
     try:
-        actions = build_parser([name])._actions
-        parser: argparse.ArgumentParser = next(a for a in actions if a.dest == "command").choices[name]  # type: ignore[index]
+        parser = command_parser(name)
         text = parser.format_help()
     finally:
         os.environ.pop("COLUMNS")

@@ -73,6 +73,8 @@ def _run(args: argparse.Namespace) -> int:
     out = args.output_path or (source.with_name("generated.jsonl") if is_file else DEFAULT_OUTPUT)
     if in_run and args.output_path:
         raise UsageError("--output_path goes with --failures; a run writes generated.jsonl into its phase folder")
+    if args.phase is not None and not in_run:
+        raise UsageError(f"--phase {args.phase} is of a run: name it with --run, or leave --phase out")
     if args.failures and not args.failures.exists():
         raise UsageError(f"--failures {str(args.failures)!r} does not exist")
     if out.is_dir():
@@ -93,11 +95,9 @@ def _run(args: argparse.Namespace) -> int:
         from webrl.cli.run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
-    from webrl.runs.lock import hold_output
     from webrl.tasks.from_file import generate_from_file
 
-    with hold_output(out):
-        counts, filtered = asyncio.run(generate_from_file(config, source, out))
+    counts, filtered = asyncio.run(generate_from_file(config, source, out))
     print(json.dumps(counts, indent=2, ensure_ascii=False))
     for stage in filtered.stages:
         print(f"{stage['name']:<12} {stage['num_in']:>6} -> {stage['num_kept']:<6} {stage['note']}")

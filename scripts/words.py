@@ -164,14 +164,13 @@ def commands(markdown: str) -> Iterator[tuple[int, list[str]]]:
 
 def command_problem(arguments: list[str]) -> str:
     """Why webrl refuses a command, its options included; empty if it accepts it."""
-    from webrl.cli import build_parser
-    from webrl.cli.options import parse_around_options
+    from webrl.cli import parse
     from webrl.config import describe_options
 
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            args = parse_around_options(build_parser(arguments), arguments)
+            args = parse(arguments)
     except SystemExit as end:
         return said.getvalue().strip().splitlines()[-1] if end.code else ""
     if args.command in ("grpo", "arena"):  # options of their own

@@ -13,6 +13,8 @@ import yaml
 from webrl import cli
 from webrl.cli.options import COMMON
 from webrl.config import RunConfig, describe_options, plugins
+from webrl.errors import UsageError
+from webrl.preflight import check_output
 from webrl.runs.store import write_text
 
 ROOT = Path(__file__).parent.parent
@@ -187,3 +189,13 @@ def test_every_subcommand_has_help(name, capsys):
         cli.main([name, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: webrl {name}")
+
+
+def test_an_output_folder_that_is_a_file_is_refused_and_nothing_is_left(tmp_path, capsys):
+    file = tmp_path / "x"
+    file.write_text("")
+    assert cli.main(["record-demos", "demo", "--out", str(file)]) == 2
+    assert f"--out {str(file)!r} is a file; name a folder" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="x' is a file; name a folder"):
+        check_output(RunConfig().sft, "data/tiny/actor", file)
+    assert list(tmp_path.iterdir()) == [file]

@@ -16,7 +16,7 @@ from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_option
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import (
     add_over_start,
-    over_start_text,
+    difference_text,
     paired_difference,
     success_rate,
     summarize_evaluation,
@@ -178,7 +178,7 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
     assert [counts["over_start"]["difference"], *counts["over_start"]["ci95"]] == pytest.approx(
         paired_difference(14, 0, 16, 10)
     )
-    assert over_start_text(counts) == "-40.0 points [-53.5, -22.7], paired"
+    assert difference_text(counts["over_start"]) == "-40.0 points [-53.5, -22.7], paired"
     assert counts["heldout_types"]["over_start"]["difference"] == 0
     unlike = {
         "a task is missing": (start[1:], {"heldout_types"}),

@@ -114,7 +114,7 @@ def test_a_trace_folder_brings_in_nothing_from_outside_and_no_pipe_holds_it_up(t
     (folder / "traces" / "7.jsonl").symlink_to("0.jsonl")
     (folder / "traces" / "8.jsonl").mkdir()
     with ProblemLog(tmp_path / "problems.txt") as problems:
-        read = {t.trajectory_id: t.env_reward for t in read_vab(folder, problems)}
+        read = {t.trajectory_id: t.env_reward for t, _ in read_vab(folder, problems)}
     assert read == {"0": 1, "1": None, "2": None, "7": None}
     text = (tmp_path / "problems.txt").read_text()
     assert problems.counts == {"unreadable": 5, "bad_action_file": 2, "no_action_file": 1}

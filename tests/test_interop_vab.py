@@ -7,7 +7,7 @@ import pytest
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import read_vab, score_label
+from webrl.interop.vab import read_vab
 from webrl.types import Status
 
 HTML = '<button id="7">Search</button>'
@@ -42,10 +42,11 @@ def write_trace(folder, task_id="12", rows=None, score=1.0, lines=None):
 def read(folder):
     problems = ProblemLog(folder / "problems.txt")
     with problems:
-        trajectories = list(read_vab(folder, problems))
+        read = list(read_vab(folder, problems))
     listed = problems.path.read_text() if problems.path.exists() else ""
     assert listed.count("\n") == problems.counts.total()
-    return trajectories, dict(problems.counts), listed
+    rewards = {trajectory.trajectory_id: label.reward for trajectory, label in read}
+    return [trajectory for trajectory, _ in read], dict(problems.counts), listed, rewards
 
 
 @pytest.mark.parametrize(
@@ -59,36 +60,35 @@ def read(folder):
 )  # fmt: skip
 def test_an_action_keeps_the_lines_of_its_text(tmp_path, response, action):
     write_trace(tmp_path, rows=[make_rows(num_steps=1)[0] | {"response": response}])
-    (trajectory,), _, _ = read(tmp_path)
+    (trajectory,), _, _, _ = read(tmp_path)
     assert trajectory.steps[0].action == action
 
 
 def test_a_trace_becomes_a_trajectory_with_its_score(tmp_path):
     write_trace(tmp_path)
-    (trajectory,), problems, _ = read(tmp_path)
+    (trajectory,), problems, _, rewards = read(tmp_path)
     assert problems == {}
     assert trajectory.instruction == "Find the cheapest lamp"
     assert [s.observation for s in trajectory.steps] == [f"{HTML}<!-- 0 -->", f"{HTML}<!-- 1 -->"]
     assert trajectory.steps[0].action == "do(action='Click', element='7')"
     assert trajectory.final_observation == f"{HTML}<!-- 1 -->"
     assert trajectory.status is Status.AGENT_DONE
-    assert score_label(trajectory).reward == 1
+    assert rewards == {"12": 1}
 
 
 def test_traces_come_in_the_order_of_their_numbers_and_score_from_one_half_on_is_a_success(tmp_path):
     for task_id, score in (("10", 0.5), ("9", 0.49), ("100", 0.0), ("a2", 1), ("a10", 1)):
         write_trace(tmp_path, task_id, score=score)
-    found = {t.trajectory_id: score_label(t).reward for t in read(tmp_path)[0]}
-    assert list(found.items()) == [("9", 0), ("10", 1), ("100", 0), ("a2", 1), ("a10", 1)]
+    assert list(read(tmp_path)[3].items()) == [("9", 0), ("10", 1), ("100", 0), ("a2", 1), ("a10", 1)]
 
 
 def test_missing_action_file_and_negative_score_are_reported_and_never_scored(tmp_path):
     write_trace(tmp_path, "1", score=None)
     write_trace(tmp_path, "2", score=-1)
-    trajectories, problems, listed = read(tmp_path)
+    trajectories, problems, listed, rewards = read(tmp_path)
     assert problems == {"no_action_file": 1, "negative_score": 1}
     assert [t.status for t in trajectories] == [Status.ENV_ERROR] * 2
-    assert [score_label(t).reward for t in trajectories] == [None, None]
+    assert rewards == {"1": None, "2": None}
     assert f"{tmp_path / 'traces' / '1.jsonl'}: no action file 1.json; not scored" in listed
     assert f"{tmp_path / 'actions' / '2.json'}: score -1" in listed
 
@@ -99,7 +99,7 @@ def test_a_broken_line_leaves_its_trace_out_and_no_other(tmp_path):
     write_trace(tmp_path, "2", lines=[good[0], b"[]\n"])
     write_trace(tmp_path, "3", lines=[good[0].replace(b'"html"', b'"page"')])
     write_trace(tmp_path, "4")
-    trajectories, problems, listed = read(tmp_path)
+    trajectories, problems, listed, _ = read(tmp_path)
     assert [t.trajectory_id for t in trajectories] == ["4"]
     assert problems == {"broken_line": 3}
     assert "1.jsonl:2: malformed JSON" in listed
@@ -110,7 +110,7 @@ def test_a_broken_line_leaves_its_trace_out_and_no_other(tmp_path):
 def test_an_empty_trace_and_a_missing_step_are_reported(tmp_path):
     write_trace(tmp_path, "1", lines=[b"\n \n"])
     write_trace(tmp_path, "2", rows=[make_rows()[0], make_rows(num_steps=3)[2]])
-    trajectories, problems, listed = read(tmp_path)
+    trajectories, problems, listed, _ = read(tmp_path)
     assert trajectories == []
     assert problems == {"empty": 1, "missing_step": 1}
     assert "2.jsonl:2: index 2 after 1 steps" in listed
@@ -118,7 +118,7 @@ def test_an_empty_trace_and_a_missing_step_are_reported(tmp_path):
 
 def test_a_trace_that_starts_again_keeps_the_last_attempt(tmp_path):
     write_trace(tmp_path, rows=make_rows(target="old")[:1] + make_rows(target="new"))
-    (trajectory,), problems, listed = read(tmp_path)
+    (trajectory,), problems, listed, _ = read(tmp_path)
     assert trajectory.instruction == "new"
     assert len(trajectory.steps) == 2
     assert problems == {"duplicate_id": 1}
@@ -129,7 +129,7 @@ def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
     line = json.dumps(make_rows()[0]).encode()
     write_trace(tmp_path, "1", lines=[line.replace(b"lamp", b"lamp\xff")])
     write_trace(tmp_path, "2", lines=[line.replace(b"lamp", b"lamp\\ud83d")])
-    trajectories, problems, listed = read(tmp_path)
+    trajectories, problems, listed, _ = read(tmp_path)
     assert problems == {"non_utf8": 2}
     assert "1.jsonl:1: text is not valid UTF-8" in listed
     assert trajectories[0].instruction == "Find the cheapest lamp�"
@@ -151,8 +151,8 @@ def write_fixed(folder, score, task_id="12"):
 def test_the_released_codes_own_scores_are_read(tmp_path):
     write_trace(tmp_path, score=1.0)
     write_fixed(tmp_path, 0)  # its outcome model has said NO
-    (trajectory,), problems, listed = read(tmp_path)
-    assert score_label(trajectory).reward == 0
+    _, problems, listed, rewards = read(tmp_path)
+    assert rewards == {"12": 0}
     assert problems == {"other_score": 1}
     assert "fixed_traces/12.jsonl:2: score 0, its action file says 1" in listed
     write_fixed(tmp_path, 1)
@@ -160,8 +160,8 @@ def test_the_released_codes_own_scores_are_read(tmp_path):
     for name in ("traces", "actions"):
         shutil.rmtree(tmp_path / name)
     for folder in (tmp_path, tmp_path / "fixed_traces"):  # alone they are enough
-        (trajectory,), problems, _ = read(folder)
-        assert (score_label(trajectory).reward, problems) == (1, {})
+        _, problems, _, rewards = read(folder)
+        assert (rewards, problems) == ({"12": 1}, {})
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,6 @@ def test_a_bad_score_is_listed_and_a_fixed_trace_s_is_not_replaced_by_another(tm
     assert read(tmp_path)[1] == {kind.replace("fixed_trace", "action_file"): 1}
     write_trace(tmp_path, score=1.0)
     write_fixed(tmp_path, score)
-    (trajectory,), problems, _ = read(tmp_path)
+    (trajectory,), problems, _, _ = read(tmp_path)
     assert trajectory.status is Status.ENV_ERROR
     assert problems == {kind: 1}

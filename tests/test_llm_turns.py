@@ -32,7 +32,7 @@ from webrl.llm.tokens import (
     without_end,
     without_thinking,
 )
-from webrl.replay.records import encode_response
+from webrl.replay.demonstrations import encode_response
 
 GEMMA_TEMPLATE = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"

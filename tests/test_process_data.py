@@ -25,8 +25,8 @@ from webrl.interop.vab import read_vab
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
+from webrl.replay.demonstrations import open_encoder
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import open_encoder
 from webrl.replay.score import score_on_devices
 from webrl.replay.sources import Source, Tools, build_records, find_source, read_steps
 from webrl.replay.stage import add_history, mix_replay
@@ -258,7 +258,7 @@ def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
     records = list(read_records(plan.output_filter, StepRecord))
     (replayed,) = [r for r in records if r.source == "replay"]
     assert replayed.index == 1  # drawn by seed 0; its successor was not
-    (trace,) = read_vab(tmp_path / "vab", ProblemLog())
+    ((trace, _),) = read_vab(tmp_path / "vab", ProblemLog())
     following = open_encoder(load_tokenizer(str(actor)), str(actor), config)(trace, 2)
     assert replayed.next_prompt_ids == following.prompt_ids
     assert states_of(records, tmp_path)["12", 2].prompt_ids == following.prompt_ids
@@ -399,6 +399,17 @@ def test_path_lists_and_stages_may_be_separated_and_quoted_as_published():
             process_data.parse_stages(bad)
 
 
+def test_history_without_the_steps_that_it_is_added_to_is_refused_before_a_folder_is_made(tmp_path, script):
+    write_phase(tmp_path / "old", [make_trajectory("h")])
+    said = script(
+        "--stage", "2", "--rollout_path", "old", "--experience_paths", "old", "--actor_path", "none",
+        "--output_path", "new/train.jsonl",
+    )  # fmt: skip
+    assert said.returncode == 1
+    assert "new/train.jsonl: no such file; stage 2 adds history to the output of stage 1" in said.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
 def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, script):
     write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
     write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])
@@ -443,7 +454,7 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     result = run_script(*base, "--setting", "models.device=cpu", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "prompt            webrl, at most 3584 tokens\n" in result.stdout  # 4096 positions less 512
-    (trace,) = read_vab(tmp_path / "vab", ProblemLog())
+    ((trace, _),) = read_vab(tmp_path / "vab", ProblemLog())
     models = ModelsConfig(prompt_format="webrl", max_prompt_tokens=3584)
     released = open_encoder(
         load_tokenizer(str(actor)), str(actor), RunConfig(models=models, rollout={"dialect": "webrl"})

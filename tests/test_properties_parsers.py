@@ -13,8 +13,8 @@ from webrl.config.yaml_file import parse_yaml
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action, read_answer
 from webrl.rollouts.html import simplify
-from webrl.tasks.feasibility import read_verdict
-from webrl.tasks.parsing import malformed_reason, parse_instructions
+from webrl.tasks.filter import read_verdict
+from webrl.tasks.prompts import malformed_reason, parse_instructions
 
 few = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 

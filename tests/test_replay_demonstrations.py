@@ -21,9 +21,8 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.pictures import Picture, sha256
 from webrl.preflight import check_inputs
-from webrl.replay.demonstrations import read_demonstrations
+from webrl.replay.demonstrations import open_encoder, read_demonstrations
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import open_encoder
 from webrl.replay.sources import Source, Tools, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.runs.folder import RunFolder

@@ -15,12 +15,12 @@ from report_builders import build_run, evaluate, task, trajectory
 from rich.console import Console
 
 from webrl import cli, stages
+from webrl.cli.status import status
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.evaluate import rate_of, wilson_interval
 from webrl.phase import STAGES
 from webrl.reports.run import overview_table, phase_metrics, phase_rows, phase_table, rate_text, standing_text
-from webrl.reports.status import status
 from webrl.reports.trackers import Trackers, open_trackers
 from webrl.runs.folder import RunFolder, seconds_left
 from webrl.runs.lock import hold_run, who_works_in

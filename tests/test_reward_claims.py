@@ -13,7 +13,7 @@ from webrl.config import EngineConfig, LabelConfig, ModelsConfig, OrmConfig
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import llm_judge_messages
-from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, planted_claim, training_examples
+from webrl.reward.data import CLAIMS, JudgedExample, planted_claim, training_examples
 from webrl.reward.orm import UNREADABLE, canonical, judge_prompt, shown_actions
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
@@ -36,8 +36,10 @@ def with_claims(trajectory):
 def test_claims_in_comments_leave_the_judge_s_prompt_as_it_was():
     tokenizer = load_tokenizer(ORM)
     plain, claiming = FAILED, with_claims(FAILED)
-    assert judge_prompt(claiming, tokenizer, CONFIG) == judge_prompt(plain, tokenizer, CONFIG)
-    written = [step.response for step in plain.steps]
+    written, claimed = ([step.response for step in t.steps] for t in (plain, claiming))
+    goal, page = plain.instruction, plain.final_observation
+    prompts = [judge_prompt(goal, said, page, tokenizer, CONFIG) for said in (written, claimed)]
+    assert prompts[0] == prompts[1]
     assert shown_actions(written, CONFIG) == written, "what the tiny ORM knows"
 
 
@@ -93,8 +95,8 @@ def test_an_instructed_judge_s_data_cannot_end_their_block():
 
 def judged(i, success, message=False):
     responses = ("click('1')", "send_msg_to_user('no')") if message else ("click('1')",)
-    example = JudgedExample(f"Do {i}", responses, "page\nend", success, site="s")
-    return JudgedTrajectory(example, ("page",) * len(responses), message)
+    pages = ("page",) * len(responses)
+    return JudgedExample(f"Do {i}", responses, "page\nend", success, site="s", pages=pages, ends_by_message=message)
 
 
 def test_failures_that_claim_success_are_negatives():

@@ -17,7 +17,6 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.reward.data import (
     JudgedExample,
-    JudgedTrajectory,
     cut_short,
     other_instruction,
     read_judged,
@@ -25,7 +24,7 @@ from webrl.reward.data import (
     training_examples,
 )
 from webrl.reward.data import judged as as_judged
-from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
+from webrl.reward.labels import agreement, judge_report, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_records
@@ -50,23 +49,23 @@ def test_finished_trajectories_with_an_environment_reward_are_data(tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [*played, make_trajectory(3, 1, status=Status.ENV_ERROR)])
     first, second = read_judged(tmp_path, ProblemLog())
     responses = ("click('0')", "click('1')", "click('2')")
-    example = JudgedExample("do 0", responses, "x done", 1, "t0", "site")
-    assert first == JudgedTrajectory(example, ("page 0", "page 1", "page 2"), ends_by_message=False)
-    assert second.example.success == 0
+    pages = ("page 0", "page 1", "page 2")
+    assert first == JudgedExample("do 0", responses, "x done", 1, "t0", "site", pages=pages, ends_by_message=False)
+    assert second.success == 0
 
 
 def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_path):
     write_trace(tmp_path / "vab", "1", score=1)
     write_trace(tmp_path / "vab", "2", score=-1)
     items = list(read_judged(tmp_path / "vab", ProblemLog()))
-    assert [(i.example.trajectory_id, i.example.success) for i in items] == [("1", 1)]
+    assert [(i.trajectory_id, i.success) for i in items] == [("1", 1)]
     human = tmp_path / "human.jsonl"
     good = {"instruction": "x", "responses": ["a"], "final_page": "p", "success": 0}
     human.write_text("\n".join([json.dumps(good), json.dumps(good | {"success": 3}), '{"instruction": 1}', "{"]))
     problems = ProblemLog(tmp_path / "problems.txt")
     with problems:
         items = list(read_judged(human, problems))
-    assert [i.example.success for i in items] == [0]
+    assert [i.success for i in items] == [0]
     listed = problems.path.read_text()
     assert "human.jsonl:2: success must be 0 or 1, found 3" in listed
     assert "human.jsonl:3:" in listed
@@ -76,7 +75,7 @@ def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_pat
 def test_no_instruction_is_in_both_splits():
     items = [judged(i % 10, i % 2) for i in range(40)]
     train, heldout = split_heldout(items, 0.3, random.Random(0))
-    names = [{i.example.instruction for i in part} for part in (train, heldout)]
+    names = [{i.instruction for i in part} for part in (train, heldout)]
     assert len(names[1]) == 3
     assert not names[0] & names[1]
     assert len(train) + len(heldout) == 40
@@ -89,8 +88,8 @@ def test_a_site_with_one_instruction_is_in_both_splits():
     rare = [judged(0, 1, site="rare")]
     for seed in range(10):
         train, heldout = split_heldout([*many, *one, *rare], 0.2, random.Random(seed))
-        assert Counter(i.example.site for i in heldout) == {"many": 6, "one": 2}
-        assert Counter(i.example.site for i in train) == {"many": 24, "one": 8, "rare": 1}
+        assert Counter(i.site for i in heldout) == {"many": 6, "one": 2}
+        assert Counter(i.site for i in train) == {"many": 24, "one": 8, "rare": 1}
 
 
 @pytest.mark.parametrize(("per_site", "share", "wanted"), [(1, 0.2, 10), (2, 0.2, 20), (4, 0.1, 20), (5, 0.1, 25)])
@@ -146,7 +145,7 @@ def test_one_class_alone_is_one_clear_error():
 
 def test_an_example_is_the_judges_prompt_and_its_answer_with_an_end_token(tmp_path):
     tokenizer = load_tokenizer(str(save_tiny_model(tmp_path)))
-    example = replace(judged(0, 1).example, final_page="line\n" * 5000)
+    example = replace(judged(0, 1), final_page="line\n" * 5000)
     prompt, answer = encode_example(example, tokenizer, LabelConfig(max_prompt_tokens=600))
     assert len(prompt) <= 600
     assert tokenizer.decode(prompt).endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
@@ -187,11 +186,6 @@ def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
     assert undecided_sites(report["by_site"]) == ["a"]
     write_records(tmp_path / "t.jsonl", [make_trajectory(0, None)])
     assert agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl") is None
-
-
-def test_reliability_bins():
-    truth, p = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
-    assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]
 
 
 @pytest.fixture(scope="module")

@@ -124,7 +124,9 @@ def test_answers_that_begin_alike_are_refused():
 def test_the_judge_sees_intent_history_and_final_page_but_never_the_environments_reward():
     trajectory = make_trajectory(0, "FINAL PAGE", env_reward=0.123456)
     tokenizer = make_tokenizer("YES", "NO")
-    text = tokenizer.decode(judge_prompt(trajectory, tokenizer, LabelConfig()).ids)
+    responses = [step.response for step in trajectory.steps]
+    page = trajectory.final_observation
+    text = tokenizer.decode(judge_prompt(trajectory.instruction, responses, page, tokenizer, LabelConfig()).ids)
     assert "The User Intent:\npress ok\n\nAction History:\nclick('1')\n\nThe Current Screenshot:\nFINAL PAGE" in text
     assert text.endswith("<|start|>assistant\n")
     assert "0.123456" not in text
@@ -132,8 +134,7 @@ def test_the_judge_sees_intent_history_and_final_page_but_never_the_environments
 
 def test_a_long_page_is_cut_and_the_answer_header_stays():
     tokenizer = make_tokenizer("YES", "NO")
-    trajectory = make_trajectory(0, "x" * 100_000)
-    prompt = judge_prompt(trajectory, tokenizer, LabelConfig(max_prompt_tokens=800))
+    prompt = judge_prompt("Go.", ["click('1')"], "x" * 100_000, tokenizer, LabelConfig(max_prompt_tokens=800))
     assert len(prompt.ids) <= 800
     assert len(prompt.observation) < 100_000
     assert tokenizer.decode(prompt.ids).endswith("<|start|>assistant\n")

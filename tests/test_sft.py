@@ -17,8 +17,7 @@ from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer, prompt_of
-from webrl.replay.demonstrations import read_demonstrations
-from webrl.replay.records import open_encoder
+from webrl.replay.demonstrations import open_encoder, read_demonstrations
 from webrl.runs.store import read_records, write_records
 from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.types import Label, Status, Trajectory

@@ -8,8 +8,15 @@ import pytest
 from curriculum_builders import PAGE, ChatServer, build_task
 
 from webrl.config import EngineConfig, FilterConfig, GenerateConfig, RunConfig
-from webrl.tasks.feasibility import check_feasibility, load_rules, missing_from_page, read_verdict, rules_for
-from webrl.tasks.filter import filter_tasks, leaks
+from webrl.tasks.filter import (
+    check_feasibility,
+    filter_tasks,
+    leaks,
+    load_rules,
+    missing_from_page,
+    read_verdict,
+    rules_for,
+)
 from webrl.types import Task
 
 CONFIG = FilterConfig()

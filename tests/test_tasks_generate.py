@@ -14,7 +14,7 @@ from webrl.config import EngineConfig, GenerateConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
 from webrl.tasks.failures import Failure, FailureSet
-from webrl.tasks.feasibility import load_rules, rules_for
+from webrl.tasks.filter import load_rules, rules_for
 from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.tasks.prompts import in_breadth_prompt
 from webrl.types import Lineage

@@ -2,7 +2,7 @@
 
 import pytest
 
-from webrl.tasks.parsing import malformed_reason, parse_instructions
+from webrl.tasks.prompts import malformed_reason, parse_instructions
 
 TWO = ("Open the cart", "Sort the mice by price")
 

@@ -19,8 +19,8 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Turn
 from webrl.llm.pictures import Example, Picture, sha256, shrink
 from webrl.preflight import check_inputs, check_settings
+from webrl.replay.demonstrations import open_encoder
 from webrl.replay.process import make_plan, process
-from webrl.replay.records import open_encoder
 from webrl.training.critic import load_critic, load_value_lm, states_of
 from webrl.training.models import PackedActor, PackedCritic, load_actor
 from webrl.training.packing import Item, make_item, pack

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from webrl import phase as phases
 from webrl.config import RolloutConfig, RunConfig
-from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
 from webrl.llm import Policy, PolicyOutput, Turn, open_policy
@@ -44,7 +43,6 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         asyncio.get_running_loop()
         raise UsageError("an event loop runs here already, as in a notebook: `await asyncio.to_thread(run, config)`")
     check_settings(config, "run()")
-    check_extras(config, phases.STAGES)
     check_inputs(config, phases.STAGES)
     check_room(config)
     with hold_run(config.run_dir), open_trackers(config) as trackers:

@@ -183,9 +183,8 @@ def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return rates
 
 
-def over_start_text(rate: Mapping[str, Any]) -> str:
-    """Return `-11.1 points [-16.1, -6.0], paired`, or "" where it is not known."""
-    found = rate.get("over_start")
+def difference_text(found: Mapping[str, Any] | None) -> str:
+    """Return what `page_difference` found as `-11.1 points [-16.1, -6.0], paired`; "" where it is not known."""
     if not found:
         return ""
     difference, low, high = (100 * value for value in (found["difference"], *found["ci95"]))

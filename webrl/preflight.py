@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from webrl.config import RunConfig, TrainingConfig
-from webrl.config.extras import PLAYS, require, wanted_extras
+from webrl.config import OptimConfig, RunConfig, TrainingConfig, plugins
+from webrl.config.extras import require
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
@@ -19,6 +19,8 @@ from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import RunFolder
 
+_PLAYS = frozenset({"rollout", "accept", "eval"})
+"""Stages in which an agent acts."""
 _BYTES = {"fp32": 4, "bf16": 2}  # of a weight, by `export_dtype`
 
 
@@ -108,24 +110,30 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text or a demonstration is not there, the actor would not be sampled at
-            temperature 1, the training takes no screenshots, or needs several processes.
+        UsageError: the judge's system text, a demonstration or the file of `filter.rules` is not there, the actor would
+            not be sampled at temperature 1, the training takes no screenshots, or needs several processes.
         ModelError: as of `check_models`.
-        ExtraMissing: a package that the suite needs is not installed.
+        ExtraMissing: a package that the config needs in these stages is not installed.
         BrowserMissing: no Chromium, where this machine plays.
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
-    check_rollouts(config, due)
-    for name, wanted_by in _wanted_by_suite(config, due):
+    for name, wanted_by in _wanted_extras(config, due):
         require(name, wanted_by)
-    if due & PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
+    if config.rollout.env != "browser" and due & _PLAYS:
+        plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
+    check_rollouts(config, due)
+    if due & _PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"filter-tasks", "accept", "eval"}:
         find_suite(config.tasks.suite).heldout_tasks(config)
     if "filter-tasks" in due:
         seed_tasks(config)
-    if due & {"label", "accept"}:
+    if due & {"gen-tasks", "filter-tasks"}:
+        from webrl.tasks.filter import load_rules
+
+        load_rules(config.filter.rules)
+    if due & {"label", "accept", "train-orm"}:
         configured_text(config.label)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
@@ -153,17 +161,34 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_models(config, due)
 
 
-def _wanted_by_suite(config: RunConfig, stages: Collection[str]) -> list[tuple[str, str]]:
-    """Return what the suite needs if one of these stages plays it, as `wanted_extras` does."""
+def _wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(extra, `option=value` that wants it) of some stages."""
     suite = find_suite(config.tasks.suite)
-    plays = not PLAYS.isdisjoint(stages)
-    return [(suite.extra, f"tasks.suite={suite.name}")] if suite.extra and plays else []
+    plays = not _PLAYS.isdisjoint(due)
+    if plays and config.rollout.backend == "ray":
+        yield "ray", "rollout.backend=ray"
+    engines = {
+        "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
+        "rollout": (config.rollout.engine, _PLAYS),
+        "label": (config.label.engine, ("label", "accept", "train-orm")),
+    }
+    for section, (engine, users) in engines.items():
+        if engine.kind == "vllm" and engine.vllm_python is None and not set(users).isdisjoint(due):
+            yield "vllm", f"{section}.engine.kind=vllm"
+    updates = {"train": ("critic", "actor"), "sft": ("sft",), "train-orm": ("orm",)}
+    for section in (name for stage, names in updates.items() if stage in due for name in names):
+        training: OptimConfig = getattr(config, section)
+        if load_plan(training.engine).kind == "deepspeed":
+            yield "deepspeed", f"{section}.engine={training.engine}"
+    yield from ((name, f"trackers=[{name}]") for name in config.trackers)
+    if suite.extra and plays:
+        yield suite.extra, f"tasks.suite={suite.name}"
 
 
 def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
-    """Return what `check_extras` and `check_inputs` would say of each optional package that is not there."""
+    """Return what `check_inputs` would say of each optional package that is not there."""
     found = []
-    for name, wanted_by in (*wanted_extras(config, stages), *_wanted_by_suite(config, stages)):
+    for name, wanted_by in _wanted_extras(config, stages):
         try:
             require(name, wanted_by)
         except ExtraMissing as error:
@@ -192,7 +217,7 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl"))
     for name, _ in texts:
         model_folder(name)  # what is not there is said before torch is imported
-    acting = due & (PLAYS | {"replay", "train"})
+    acting = due & (_PLAYS | {"replay", "train"})
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
     if acting and not has_started:
         check_sight(config, config.models.actor)
@@ -235,7 +260,14 @@ def check_room(config: RunConfig) -> None:
 
 
 def check_output(config: TrainingConfig, init: str, out: Path) -> None:
-    """Raise StageError where there is no room for a model that is trained outside a run's phases."""
+    """Check where a model is trained to outside a run's phases.
+
+    Raises:
+        UsageError: it is a file.
+        StageError: there is no room.
+    """
+    if out.is_file():
+        raise UsageError(f"--out {str(out)!r} is a file; name a folder")
     if not out.is_dir() and (found := weights_of(init)) is not None:
         need = found[0] * _BYTES[config.export_dtype] + _state_bytes(found[0], config, [out])
         _require_room(out, need, "name an --out on a larger disk, or free some space")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.evaluate import add_over_start, named_rates, over_start_text
+from webrl.evaluate import add_over_start, difference_text, named_rates
 from webrl.rollouts.suite import find_suite, open_sites, suite_of
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
@@ -138,7 +138,7 @@ def rollout(context: Context) -> Counts:
 
 def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Task]:
     """Further attempts at tasks that some attempts solve, as many groups as have ended alike so far (DAPO §3.2)."""
-    from webrl.reward.labels import read_labels
+    from webrl.reward.labels import read_outcomes
     from webrl.reward.stage import judge
     from webrl.rollouts.collect import name_episodes
 
@@ -147,7 +147,7 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
         return []
     labels = folder.path / "refill_labels.jsonl"
     judge(context.config, list(read_records(folder.trajectories, Trajectory)), labels)
-    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    rewards = read_outcomes(labels)
     groups: dict[str, set[int | None]] = {}
     for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
         groups.setdefault(task.task_id, set()).add(rewards.get(name))
@@ -216,8 +216,7 @@ def train(context: Context) -> Counts:
         from webrl.demos.sft import encode
         from webrl.interop.problems import ProblemLog
         from webrl.llm.loading import load_tokenizer
-        from webrl.replay.demonstrations import read_demonstrations
-        from webrl.replay.records import open_encoder
+        from webrl.replay.demonstrations import open_encoder, read_demonstrations
 
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
@@ -296,14 +295,14 @@ def accept(context: Context) -> Counts:
 
 def _compare(context: Context, before: Path, after: Path) -> Counts:
     from webrl.evaluate import sign_test
-    from webrl.reward.labels import read_labels
+    from webrl.reward.labels import read_outcomes
     from webrl.reward.stage import judge
 
     config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
         judge(config, list(read_records(path, Trajectory)), labels)
-        known = {name: label.reward for name, label in read_labels(labels).items() if label.reward is not None}
+        known = {name: reward for name, reward in read_outcomes(labels).items() if reward is not None}
         played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
         solved.append({name: known[name] == 1 for name in played})
         unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})
@@ -339,7 +338,7 @@ def evaluate(context: Context) -> Counts:
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
             crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
-            text = f"{name}, {over_start_text(rate)}{crashed}"
+            text = f"{name}, {difference_text(rate['over_start'])}{crashed}"
             logger.warning("phase %d is worse than the supervised start: %s", context.phase, text)
     return counts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from webrl import cli
-from webrl.config import RolloutConfig, load_config
-from webrl.config.extras import EXTRAS, TESTED, check_extras, require, warn_of_openenv_conflict
+from webrl.config import load_config
+from webrl.config.extras import EXTRAS, TESTED, require
 from webrl.errors import ExtraMissing
-from webrl_serve.openenv.client import RemotePool
+from webrl.preflight import check_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))
@@ -71,12 +70,12 @@ def test_a_stage_asks_for_what_it_uses_only(monkeypatch) -> None:
     for name in EXTRAS:
         hide(name, monkeypatch)
     config = load_config(None, ["rollout.backend=ray", "actor.engine=zero3", "label.engine.kind=vllm"])
-    check_extras(config, ("replay",))
+    check_inputs(config, ("replay",))
     with pytest.raises(ExtraMissing, match=r"label\.engine\.kind=vllm"):
-        check_extras(config, ("label",))
-    check_extras(load_config(None, ["rollout.engine.kind=vllm"]), ("sft",))
+        check_inputs(config, ("label",))
+    check_inputs(load_config(None, ["rollout.engine.kind=vllm"]), ("sft",))
     elsewhere = ["rollout.engine.kind=vllm", "rollout.engine.vllm_python=/elsewhere/bin/python"]
-    check_extras(load_config(None, elsewhere), ("rollout",))
+    check_inputs(load_config(None, elsewhere), ("rollout",))
 
 
 def install_metadata(name: str, version: str, folder: Path, monkeypatch) -> None:
@@ -109,32 +108,3 @@ def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
         wanted = project["dependencies"] if own.is_file() else project["optional-dependencies"][name]
         for package, versions in packages.items():
             assert f"{package}{versions}" in wanted
-
-
-@pytest.mark.grpo
-def test_both_packages_of_the_module_openenv_are_named_with_the_fix_wherever_openenv_is_spoken(
-    tmp_path: Path, monkeypatch, caplog, capsys
-) -> None:
-    install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
-    install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
-    found = "openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv, which is now a mixture of the two"
-    fix = "pip uninstall -y openenv openenv-core, then pip install openenv"
-    for speak in (
-        lambda: cli.main(["serve-env", "--dry-run"]),
-        lambda: RemotePool(RolloutConfig(env="openenv", urls=("http://127.0.0.1:9",))),
-        lambda: cli.main(["grpo", "--model-id", "./nowhere"]),
-    ):
-        warn_of_openenv_conflict.cache_clear()
-        caplog.clear()
-        speak()
-        assert f"{found}: {fix}" in capsys.readouterr().err + caplog.text
-    assert cli.main(["doctor", "openenv"]) == 0
-    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [["warning", "openenv", found], ["fix:", *fix.split(maxsplit=1)]]
-
-
-def test_the_gymnasium_environments_ask_when_they_are_imported(monkeypatch) -> None:
-    hide("browsergym", monkeypatch)
-    monkeypatch.delitem(sys.modules, "webrl_serve.gym", raising=False)
-    with pytest.raises(ExtraMissing, match=r"webrl_serve.gym needs browsergym, which is not installed: pip install"):
-        importlib.import_module("webrl_serve.gym")

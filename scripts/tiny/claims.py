@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import corpus, synthetic
 from webrl.config import LabelConfig
-from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, cut_short, other_instruction
+from webrl.reward.data import CLAIMS, JudgedExample, cut_short, other_instruction
 from webrl.reward.orm import answer_tokens, shown_actions
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def group(example: JudgedExample, rng: random.Random) -> list[JudgedExample]:
 def train(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    judged: Sequence[JudgedTrajectory],
+    judged: Sequence[JudgedExample],
     further: Further,
 ) -> None:
     """In place, on the CPU; about ten minutes on one core."""
@@ -141,17 +141,16 @@ def train(
     model.eval()
 
 
-def pools_of(judged: Sequence[JudgedTrajectory], rng: random.Random) -> tuple[list[list[JudgedExample]], list[float]]:
+def pools_of(judged: Sequence[JudgedExample], rng: random.Random) -> tuple[list[list[JudgedExample]], list[float]]:
     """(episodes, weight) of successes, failures, successes cut short, and successes under another instruction."""
-    successes = [item for item in judged if item.example.success]
-    failures = [item.example for item in judged if not item.example.success]
+    successes, failures = ([example for example in judged if example.success == c] for c in (1, 0))
     made = [cut_short(successes, rng), other_instruction(successes, judged, rng)]
-    return [[item.example for item in successes], failures, *made], [0.48, 0.4, 0.07, 0.05]
+    return [successes, failures, *made], [0.48, 0.4, 0.07, 0.05]
 
 
-def lexicon_of(judged: Sequence[JudgedTrajectory]) -> list[str]:
+def lexicon_of(judged: Sequence[JudgedExample]) -> list[str]:
     """Words of the recorded instructions and pages."""
-    texts = (f"{item.example.instruction} {item.example.final_page}" for item in judged)
+    texts = (f"{example.instruction} {example.final_page}" for example in judged)
     return sorted({word for text in texts for word in text.split() if word.isalpha()})
 
 

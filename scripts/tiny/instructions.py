@@ -18,11 +18,11 @@ from typing import Any
 
 import yaml
 
+from webrl.rollouts.actions import Action, read_any
 from webrl.suites.miniwob.experts import (
     ATTRIBUTES,
     EVERYTHING,
     EXCEPT,
-    Action,
     Expert,
     Goal,
     Intent,
@@ -31,8 +31,6 @@ from webrl.suites.miniwob.experts import (
     detail_of,
     experts,
     holds,
-    read_action,
-    read_actions,
     read_letters,
     read_page,
     read_table,
@@ -136,25 +134,25 @@ def _reached(goal: Goal, pages: Sequence[Page], actions: Sequence[str], final: P
     """Return whether the actions did exactly what the goal requires; `pages[i]` is the page before `actions[i]`."""
     commits: list[int] = []
     for i, text in enumerate(actions):
-        action = read_action(text)
+        action = read_any(text)
         if not _counts(goal, pages[i], action):
             continue
-        if commits and action is not None and action == read_action(actions[commits[-1]]):
+        if commits and action is not None and action == read_any(actions[commits[-1]]):
             # The same click again, as after a time-out, is one; on a tab, which it may close, if nothing changed.
             before = pages[commits[-1]]
-            if before.by_bid[action.bid].role != "tab" or before == pages[i]:
+            if before.by_bid[action.arguments["bid"]].role != "tab" or before == pages[i]:
                 continue
         commits.append(i)
     if len(commits) != len(goal.clicks):
         return False
     for i, accepted in zip(commits, goal.clicks, strict=True):
-        action = read_action(actions[i])
-        if action is None or action.bid not in accepted:
+        action = read_any(actions[i])
+        if action is None or action.arguments["bid"] not in accepted:
             return False
     # The state must hold before the last click, which may end the episode.
     first = pages[0] if pages else final
     page = pages[commits[-1]] if commits else final
-    done = read_actions(actions[: commits[-1]] if commits else actions)
+    done = [a for text in (actions[: commits[-1]] if commits else actions) if (a := read_any(text))]
     if goal.fills:
         untouched = {e.bid: e.value for e in first.all(*_FIELDS) if e.bid not in goal.fills}
         if any(bid in page.by_bid and page.by_bid[bid].value != value for bid, value in untouched.items()):
@@ -167,13 +165,13 @@ def _reached(goal: Goal, pages: Sequence[Page], actions: Sequence[str], final: P
 
 
 def _counts(goal: Goal, page: Page, action: Action | None) -> bool:
-    if action is None or action.bid not in page.by_bid:
+    if action is None or action.arguments.get("bid") not in page.by_bid:
         return False
-    element = page.by_bid[action.bid]
+    element = page.by_bid[action.arguments["bid"]]
     if element.role not in goal.roles or element.disabled:
         return False
     if action.name == "press" and not goal.touch:
-        return bool(action.values) and action.values[0] in _CLICK_KEYS
+        return action.arguments["key_comb"] in _CLICK_KEYS
     return action.name in (_TOUCHES if goal.touch else _CLICKS)
 
 
@@ -181,8 +179,8 @@ def _reached_contact(slots: Slots, pages: Sequence[Page], actions: Sequence[str]
     """The first detail clicked is the wanted one of the wanted contact."""
     moved = 0
     for page, text in zip(pages, actions, strict=True):
-        action = read_action(text)
-        element = page.by_bid.get(action.bid) if action and action.name in ("click", "dblclick") else None
+        action = read_any(text)
+        element = page.by_bid.get(action.arguments["bid"]) if action and action.name in ("click", "dblclick") else None
         if element is None or element.role != "link":
             continue
         if element.name in ("<", ">"):

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         from webrl.training.cpu_variables import use_cpu_settings
 
-        args = _parse(arguments)
+        args = parse(arguments)
         handler = _AboveBars()
         style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
         handler.setFormatter(logging.Formatter(style, "%X"))
@@ -121,57 +121,58 @@ def find_command(name: str) -> Command:
     return command
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    first = next(iter(arguments), "-")
-    if not first.startswith("-") and first not in command_names():
-        if plugins.companion_of(plugins.COMMANDS, first):
-            plugins.find(plugins.COMMANDS, first)  # raises with what installs it
-        near = difflib.get_close_matches(first, command_names(), n=1, cutoff=0.5)
-        hint = f"did you mean `webrl {near[0]}`? " if near else ""
-        build_parser(()).error(f"no command {first!r:.200}; {hint}`webrl --help` lists them")
-    parser = build_parser(arguments)
-    args = parse_around_options(parser, arguments)
-    if args.command is None:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, with its name as `command`; ends the program for `--help` and what is not known."""
+    name = next(iter(arguments), "-")
+    if name.startswith("-"):
+        parser = _overview()
+        parser.parse_args(arguments)
         parser.error("which command? `webrl --help` lists them")
+    if name not in command_names():
+        if plugins.companion_of(plugins.COMMANDS, name):
+            plugins.find(plugins.COMMANDS, name)  # raises with what installs it
+        near = difflib.get_close_matches(name, command_names(), n=1, cutoff=0.5)
+        hint = f"did you mean `webrl {near[0]}`? " if near else ""
+        _overview().error(f"no command {name!r:.200}; {hint}`webrl --help` lists them")
+    args = parse_around_options(command_parser(name), arguments[1:])
+    args.command = name
     return args
 
 
-def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; a subcommand's own module is imported only if `arguments` select it."""
-    wanted = next((a for a in arguments if not a.startswith("-")), None)
-    epilog = None
-    if arguments[:1] != [wanted]:
-        rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
-        lines = []
-        for group in GROUPS:
-            if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
-                lines += [f"{group}:", *shown, ""]
-        epilog = "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
+def _overview() -> Parser:
+    """The parser where no command is named, whose help lists them."""
+    rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
+    lines = []
+    for group in GROUPS:
+        if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
+            lines += [f"{group}:", *shown, ""]
     parser = Parser(
         prog="webrl",
         usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
-        epilog=epilog,
+        epilog="\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."]),
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
-    subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
-    if wanted is None or wanted not in command_names():
+    return parser
+
+
+def command_parser(name: str) -> Parser:
+    """The parser of a command, whose own module is imported for it."""
+    found = None if name in STAGES else find_command(name)
+    text, sections = STAGES[name] if found is None else (found.help, ())
+    parser = Parser(prog=f"webrl {name}", description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every detail")
+    if found is not None:
+        importlib.import_module(found.module).add_arguments(parser)
         return parser
-    found = None if wanted in STAGES else find_command(wanted)
-    text, sections = STAGES[wanted] if found is None else (found.help, ())
-    sub = subparsers.add_parser(wanted, description=f"{text[0].upper()}{text[1:]}.")
-    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
-    if found is None:
-        add_config_arguments(sub, prefer_newest=wanted != "run", phased=wanted != "run", sections=sections)
-        if wanted == "eval":
-            sub.add_argument(
-                "--against",
-                metavar="OTHER",
-                help="compare page by page with another model (evaluated on the same pages, as\n"
-                "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
-            )
-    else:
-        importlib.import_module(found.module).add_arguments(sub)
+    add_config_arguments(parser, prefer_newest=name != "run", phased=name != "run", sections=sections)
+    if name == "eval":
+        parser.add_argument(
+            "--against",
+            metavar="OTHER",
+            help="compare page by page with another model (evaluated on the same pages, as\n"
+            "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
+        )
     return parser
 
 

@@ -67,8 +67,7 @@ def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[st
     """Call `parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
     args, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(args, "settings"):
-        command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
-        parser.error(f"unrecognized arguments: {' '.join(rest)}; `{command} --help` lists the known ones")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; `{parser.prog} --help` lists the known ones")
     if rest:
         args.settings += rest
     return args

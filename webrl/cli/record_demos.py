@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Record (an interrupted recording is continued), print a table; gives the exit code."""
     from webrl.demos.record import expert_tasks, record
-    from webrl.evaluate import is_success
+    from webrl.evaluate import is_success, rates_by
     from webrl.runs.store import read_records
     from webrl.types import Status, Trajectory
 
@@ -47,6 +47,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--per-type {per_type} is not a number from 1 up")
     if args.keep_all:
         raise UsageError("--keep-all needs --by-hand; all that experts play is kept")
+    if args.out and args.out.is_file():
+        raise UsageError(f"--out {str(args.out)!r} is a file; name a folder")
     tasks = expert_tasks(config, per_type)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
     print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)
@@ -56,16 +58,12 @@ def main(args: argparse.Namespace) -> int:
 
     with hold_output(out.parent):
         asyncio.run(record(tasks, config, out))
-    played: Counter[str] = Counter()
-    solved: Counter[str] = Counter()
-    cut: Counter[str] = Counter()
-    for trajectory in read_records(out, Trajectory):
-        played[trajectory.task.site] += 1
-        success = is_success(trajectory)
-        solved[trajectory.task.site] += success
-        cut[trajectory.task.site] += trajectory.status is Status.STEP_LIMIT and not success
-    for site in sorted(played):
+    rates = rates_by(read_records(out, Trajectory))
+    lost = (t for t in read_records(out, Trajectory) if t.status is Status.STEP_LIMIT and not is_success(t))
+    cut = Counter(trajectory.task.site for trajectory in lost)
+    for site, rate in rates.items():
         limit = f", {cut[site]} cut off by rollout.max_steps={config.rollout.max_steps}" if cut[site] else ""
-        print(f"  {site:<36} {solved[site]}/{played[site]} solved{limit}")
-    print(f"{solved.total()}/{played.total()} solved; failed ones are kept, but not imitated")
+        print(f"  {site:<36} {rate['successes']}/{rate['episodes']} solved{limit}")
+    solved, played = (sum(rate[name] for rate in rates.values()) for name in ("successes", "episodes"))
+    print(f"{solved}/{played} solved; failed ones are kept, but not imitated")
     return 0

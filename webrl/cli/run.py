@@ -13,9 +13,8 @@ from rich.console import Console
 from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig, plugins
-from webrl.config.extras import check_extras
 from webrl.errors import DataError, UsageError
-from webrl.evaluate import over_start_text, page_difference, success_rate
+from webrl.evaluate import difference_text, page_difference, success_rate
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
 from webrl.replay.demonstrations import check_demonstrations
@@ -60,7 +59,6 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
     """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
-    check_extras(config, (stage,))
     check_inputs(config, (stage,))
     other = None
     if against is not None:
@@ -168,5 +166,5 @@ def describe(parts: dict[str, Any]) -> list[str]:
     for name, found in parts.items():
         if name != "of":
             rates = f"{rate_text(found['this'])}, other {rate_text(found['other'])}"
-            lines.append(f"{name}: {rates}; {over_start_text({'over_start': found})} over {found['tasks']} pages")
+            lines.append(f"{name}: {rates}; {difference_text(found)} over {found['tasks']} pages")
     return lines

@@ -9,12 +9,11 @@ from typing import Any
 
 from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
-from webrl.config.extras import check_extras
 from webrl.demos.sft import train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
-from webrl.preflight import check_output
+from webrl.preflight import check_inputs, check_output
 from webrl.training.metrics import TrainingPaths
 
 
@@ -51,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
     sees, untried = config.rollout.image_size is not None, config.sft.untried_with_screenshots
     if not args.dry_run:
-        check_extras(config, ("sft",))
+        check_inputs(config, ("sft",))
         check_sight(config, paths.init)
     check_model(paths.init, sees=sees, prompt_format=config.models.prompt_format)
     if args.dry_run:

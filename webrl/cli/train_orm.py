@@ -6,12 +6,10 @@ import argparse
 from typing import Any
 
 from webrl.cli.options import add_training_arguments, resolve_config
-from webrl.config.extras import check_extras
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
-from webrl.preflight import check_output
-from webrl.reward.orm import configured_text
-from webrl.reward.report import undecided_sites
+from webrl.preflight import check_inputs, check_output
+from webrl.reward.labels import undecided_sites
 from webrl.runs.folder import RunFolder
 from webrl.training.metrics import TrainingPaths
 
@@ -34,8 +32,7 @@ def main(args: argparse.Namespace) -> int:
     """Train, print the report; gives the exit code."""
     config = resolve_config(args, prefer_newest=True)
     if not args.dry_run:
-        check_extras(config, ("train-orm", "label"))
-        configured_text(config.label)
+        check_inputs(config, ("train-orm",))
     check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format)
     from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output

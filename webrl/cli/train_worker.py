@@ -18,7 +18,6 @@ from webrl.cli.command import Parser
 from webrl.cli.launch import joined
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
 from webrl.config import RunConfig
-from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output
 from webrl.errors import WebRLError
 from webrl.preflight import check_inputs
@@ -119,7 +118,6 @@ def _run(args: argparse.Namespace) -> None:
 
         show_plan(config, "train", args.phase)
         return
-    check_extras(config, ("train",))
     check_inputs(config, ("train",))
     from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output, hold_run

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import sys
-from collections.abc import Collection, Iterator
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 
-from webrl.config import OptimConfig, RunConfig, plugins
-from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing
 
-logger = logging.getLogger(__name__)
-
-PLAYS = frozenset({"rollout", "accept", "eval"})
-"""Stages in which an agent acts."""
 _BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "arena": (
@@ -65,55 +56,3 @@ def require(name: str, wanted_by: str) -> None:
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
                 raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
-
-
-def openenv_conflict() -> str | None:
-    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
-    try:
-        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
-    except PackageNotFoundError:
-        return None
-    return (
-        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
-        "pip uninstall -y openenv openenv-core, then pip install openenv"
-    )
-
-
-@cache
-def warn_of_openenv_conflict() -> None:
-    """Log `openenv_conflict` once per process; for code that uses OpenEnv."""
-    if conflict := openenv_conflict():
-        logger.warning("%s", conflict)
-
-
-def check_extras(config: RunConfig, stages: Collection[str]) -> None:
-    """Check that everything that the config needs in these stages is installed.
-
-    Raises:
-        ExtraMissing: for the first that is not.
-    """
-    for name, wanted_by in wanted_extras(config, stages):
-        require(name, wanted_by)
-    if config.rollout.env != "browser" and not PLAYS.isdisjoint(stages):
-        plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
-
-
-def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(extra, `option=value` that wants it) of some stages."""
-    due = frozenset(stages)
-    if config.rollout.backend == "ray" and not due.isdisjoint(PLAYS):
-        yield "ray", "rollout.backend=ray"
-    engines = {
-        "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
-        "rollout": (config.rollout.engine, PLAYS),
-        "label": (config.label.engine, ("label", "accept")),
-    }
-    for section, (engine, users) in engines.items():
-        if engine.kind == "vllm" and engine.vllm_python is None and not due.isdisjoint(users):
-            yield "vllm", f"{section}.engine.kind=vllm"
-    updates = {"train": ("critic", "actor"), "sft": ("sft",), "train-orm": ("orm",)}
-    for section in (name for stage in updates.keys() & due for name in updates[stage]):
-        training: OptimConfig = getattr(config, section)
-        if load_plan(training.engine).kind == "deepspeed":
-            yield "deepspeed", f"{section}.engine={training.engine}"
-    yield from ((name, f"trackers=[{name}]") for name in config.trackers if name in EXTRAS)

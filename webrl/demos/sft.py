@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +14,7 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
-from webrl.replay.demonstrations import read_demonstrations
-from webrl.replay.records import StepEncoder, open_encoder
+from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
@@ -89,12 +88,11 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
     """
     rng = random.Random(f"{seed}:sft")
     times = Counter((t.task.site, t.instruction) for t in trajectories)
-    sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index, trajectory in enumerate(trajectories):
+
+    def place(trajectory: Trajectory) -> tuple[str, str]:
         site, instruction = trajectory.task.site, trajectory.instruction
         names = {action.name for step in trajectory.steps if (action := read_any(step.action))}
-        kind = [instruction if times[site, instruction] > 1 else "", *sorted(names)]
-        sites[site]["\n".join(kind)].append(index)
+        return site, "\n".join([instruction if times[site, instruction] > 1 else "", *sorted(names)])
 
     def draw(kinds: Groups, share: int) -> list[int]:
         room = {kind: min(math.ceil(heldout * len(group)), len(group) - 1) for kind, group in kinds.items()}
@@ -106,14 +104,12 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
                 taken.append(index)
         return taken
 
-    chosen = hold_out(sites, heldout, draw)
-    parts: tuple[list[Trajectory], list[Trajectory]] = ([], [])
-    for index, trajectory in enumerate(trajectories):
-        parts[index in chosen].append(trajectory)
+    chosen = hold_out(trajectories, place, heldout, draw)
     if round(heldout * len(trajectories)) and not chosen:
         text = "sft.heldout=%g holds out none of %d demonstrations, each the only one of its kind: no validation loss"
         logger.warning(text, heldout, len(trajectories))
-    return parts
+    train = [trajectory for index, trajectory in enumerate(trajectories) if index not in chosen]
+    return train, [trajectories[index] for index in sorted(chosen)]
 
 
 def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:

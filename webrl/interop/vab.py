@@ -53,8 +53,9 @@ def trace_paths(folder: Path) -> list[Path]:
     )
 
 
-def read_vab(folder: Path, problems: ProblemLog) -> Iterator[Trajectory]:
-    """Stream the trajectories of a trace folder; what cannot be used is reported and left out.
+def read_vab(folder: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
+    """Trajectories of a trace folder, each judged by the folder's own score: at least 0.5 is a success, as in the
+    released code. What cannot be used is reported and left out.
 
     A trace without an action file, or with a negative score, was cut short by an error: it comes back as
     `Status.ENV_ERROR`, so that it is neither judged nor trained on.
@@ -65,9 +66,13 @@ def read_vab(folder: Path, problems: ProblemLog) -> Iterator[Trajectory]:
     if not is_vab_folder(folder):
         raise DataError(f"{folder}: no traces folder; expected RESULT/traces/<task_id>.jsonl")
     for path in trace_paths(folder):
-        trajectory = read_trace(path, problems)
-        if trajectory is not None:
-            yield trajectory
+        if (trajectory := read_trace(path, problems)) is None:
+            continue
+        score, name = trajectory.env_reward, trajectory.trajectory_id
+        if score is None:
+            yield trajectory, Label(name, None, None, "trace score", trajectory.message or "no score")
+        else:
+            yield trajectory, Label(name, score, int(score >= 0.5), "trace score")
 
 
 def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
@@ -108,14 +113,6 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         message=problem[2] if problem else "",
         env_reward=score,
     )
-
-
-def score_label(trajectory: Trajectory) -> Label:
-    """The trace folder's own score as a judgement (at least 0.5 is a success, as in the released code)."""
-    score = trajectory.env_reward
-    if score is None:
-        return Label(trajectory.trajectory_id, None, None, "trace score", trajectory.message or "no score")
-    return Label(trajectory.trajectory_id, score, int(score >= 0.5), "trace score")
 
 
 def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:

@@ -219,8 +219,6 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
         )
     if plan.orm:
         configured_text(config.label)
-    for model in filter(None, (plan.actor, plan.orm)):
-        check_model(model, sees=False)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
     history: list[Source] = []
     if 2 in plan.stages:
@@ -233,6 +231,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 )
         history += [Source(path, "demonstrations") for path in plan.demos]
         history += [find_source(path, prefer_records=True) for path in plan.experience]
+        if rollouts is None and not plan.output.is_file():
+            raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
     outputs = {1: plan.output, 2: plan.output_filter}
     written = [outputs[stage].resolve() for stage in plan.stages]
     for source in [*([rollouts] if rollouts else []), *history]:
@@ -242,6 +242,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 raise UsageError(
                     f"--output_path {plan.output}: it would replace {path}, which is read; name another file"
                 )
+    for model in filter(None, (plan.actor, plan.orm)):  # last: it imports torch
+        check_model(model, sees=False)
     summary: dict[str, Any] = {}
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
@@ -264,8 +266,6 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 counts = f"{dict(own.counts)}, {dict(problems.counts)}"
                 raise DataError(f"{plan.rollout}: no usable step: {counts}{hint}")
         if 2 in plan.stages:
-            if not plan.output.is_file():
-                raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
             rng = random.Random(f"{config.seed}:process_data")
             num_current = summary.get("num_current") or count_lines(plan.output)
             summary["history"], _ = add_history(

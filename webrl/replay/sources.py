@@ -13,12 +13,17 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
-from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint, weights_fingerprint
 from webrl.llm.pictures import Example
 from webrl.llm.tokens import end_token_ids
-from webrl.replay.demonstrations import judged_demonstrations
-from webrl.replay.records import NextPrompt, StepEncoder, open_encoder, released_next_prompt
+from webrl.replay.demonstrations import (
+    NextPrompt,
+    StepEncoder,
+    judged_demonstrations,
+    open_encoder,
+    released_next_prompt,
+)
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
@@ -235,12 +240,10 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
             )
             renamed = replace(trajectory, trajectory_id=name, steps=steps, phase=0)
             yield f"{source.path}:{name}", renamed, Label(name, None, reward)
-    elif source.kind == "released":
-        for trajectory, label in read_released(source.path, tools.problems):
-            yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label
     else:
-        for trajectory in read_vab(source.path, tools.problems):
-            yield f"{source.path}:{trajectory.trajectory_id}", trajectory, score_label(trajectory)
+        read = read_released if source.kind == "released" else read_vab
+        for trajectory, label in read(source.path, tools.problems):
+            yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label
 
 
 def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[str, int | None] | None:

@@ -8,8 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from webrl.evaluate import named_rates, over_start_text
-from webrl.reward.report import undecided_sites
+from webrl.evaluate import difference_text, named_rates
+from webrl.reward.labels import undecided_sites
 
 Summary = Mapping[str, Any]
 """One phase of `summary.json` (schema: data/README.md)."""
@@ -49,7 +49,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         *(
             row
             for name, rate in named_rates(phase.get("eval") or {}).items()
-            for row in ((name, rate_text(rate)), ("  over the start", over_start_text(rate)))
+            for row in ((name, rate_text(rate)), ("  over the start", difference_text(rate.get("over_start"))))
         ),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
         ("peak memory", f"{peaks[peak] / 1024:.2f} GiB ({peak})" if peak else ""),
@@ -123,7 +123,7 @@ def rate_text(rate: Summary) -> str:
 
 def standing_text(rate: Summary) -> str:
     """Return `rate_text`, and how it compares with the supervised start where that is known."""
-    return "; over the start ".join(text for text in (rate_text(rate), over_start_text(rate)) if text)
+    return "; over the start ".join(text for text in (rate_text(rate), difference_text(rate.get("over_start"))) if text)
 
 
 def labelled_text(phase: Summary) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.config.extras import EXTRAS, require
+from webrl.config.extras import require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
 
@@ -120,8 +120,7 @@ def open_trackers(config: RunConfig) -> Trackers:
     opened: dict[str, _TensorBoard | _Hosted] = {}
     for name in config.trackers:
         try:
-            if name in EXTRAS:
-                require(name, f"trackers=[{name}]")
+            require(name, f"trackers=[{name}]")
             opened[name] = _TensorBoard(config) if name == "tensorboard" else _Hosted(name, config)
         except ExtraMissing:
             Trackers(config.run_dir, opened).close()

@@ -12,16 +12,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from webrl.config import OrmConfig
 from webrl.errors import DataError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Trajectory
 
+T = TypeVar("T")
 Groups = Mapping[str, Sequence[int]]
 """Positions of a site's episodes, by what they have in common."""
 
@@ -49,20 +50,13 @@ class JudgedExample(Record):
     """The task's site."""
     kind: str = "judged"
     """`judged`, or a hard negative: `cut_short`, `other_instruction` or `planted_claim`."""
-
-
-@dataclass(frozen=True)
-class JudgedTrajectory:
-    """An example, and what hard negatives are made from."""
-
-    example: JudgedExample
     pages: tuple[str, ...] = ()
-    """[T] page before each response; empty for human files."""
+    """[T] page before each response, on which a success may be cut short."""
     ends_by_message: bool = False
     """The last response tells the user something and changes nothing on the page."""
 
 
-def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
+def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedExample]:
     """Stream judged trajectories.
 
     Args:
@@ -77,8 +71,7 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
     if path.is_dir():
         if not is_vab_folder(path):
             raise DataError(f"{path}: neither trajectories.jsonl nor a traces folder inside")
-        for trajectory in read_vab(path, problems):
-            label = score_label(trajectory)
+        for trajectory, label in read_vab(path, problems):
             if label.reward is not None:
                 yield judged(trajectory, label.reward)
         return
@@ -92,17 +85,29 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
             example = JudgedExample.from_json(data)
             if example.success not in (0, 1):
                 raise ValueError(f"success must be 0 or 1, found {example.success}")
-            yield JudgedTrajectory(example)
+            yield example
         except ValueError as error:
             problems.add("bad_example", f"{path}:{number}", f"{error}; left out")
 
 
-def hold_out(sites: Mapping[str, Groups], heldout: float, draw: Callable[[Groups, int], Sequence[int]]) -> set[int]:
+def hold_out(
+    items: Sequence[T],
+    place: Callable[[T], tuple[str, str]],
+    heldout: float,
+    draw: Callable[[Groups, int], Sequence[int]],
+) -> set[int]:
     """Positions that are held out: the same share of every site, each by `draw(the site's groups, how many)`.
+
+    Args:
+        place: (site, group) of an item.
 
     A site keeps at least one position, and loses at most its share, rounded up. What its rounding leaves over goes to
     the next site.
     """
+    sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index, item in enumerate(items):
+        site, group = place(item)
+        sites[site][group].append(index)
     chosen: set[int] = set()
     owed = 0.0
     for _, groups in sorted(sites.items()):
@@ -115,23 +120,22 @@ def hold_out(sites: Mapping[str, Groups], heldout: float, draw: Callable[[Groups
 
 
 def split_heldout(
-    judged: Sequence[JudgedTrajectory], heldout: float, rng: random.Random
-) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory]]:
+    judged: Sequence[JudgedExample], heldout: float, rng: random.Random
+) -> tuple[list[JudgedExample], list[JudgedExample]]:
     """(training, held-out), the same share of every site: all of an instruction is in one part where that can be.
 
     Instructions that are more than their site's share (one instruction for all pages) give single episodes. Were such a
     one held out whole, the judge would never have seen the site: one such called 34 of 36 successes failures. Where no
     site has two episodes, all of them are one.
     """
-    sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index, item in enumerate(judged):
-        sites[item.example.site][item.example.instruction].append(index)
-    chosen = hold_out(sites, heldout, lambda groups, share: _draw_heldout(groups, heldout, share, rng))
-    parts: tuple[list[JudgedTrajectory], list[JudgedTrajectory]] = ([], [])
-    chosen = chosen or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
-    for index, item in enumerate(judged):
-        parts[index in chosen].append(item)
-    return parts
+    chosen = hold_out(
+        judged,
+        lambda example: (example.site, example.instruction),
+        heldout,
+        lambda groups, share: _draw_heldout(groups, heldout, share, rng),
+    ) or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
+    train = [example for index, example in enumerate(judged) if index not in chosen]
+    return train, [judged[index] for index in sorted(chosen)]
 
 
 def _draw_heldout(instructions: Groups, heldout: float, share: int, rng: random.Random) -> list[int]:
@@ -149,18 +153,17 @@ def _draw_heldout(instructions: Groups, heldout: float, share: int, rng: random.
 
 
 def training_examples(
-    judged: Sequence[JudgedTrajectory], config: OrmConfig, rng: random.Random
+    judged: Sequence[JudgedExample], config: OrmConfig, rng: random.Random
 ) -> tuple[list[JudgedExample], dict[str, int]]:
     """Judged examples and hard negatives, the larger class sampled down; and their number by kind and class.
 
     Raises:
         DataError: only one class, which cannot be learned from.
     """
-    successes = [j for j in judged if j.example.success]
-    examples = [j.example for j in judged]
+    successes, failures = ([e for e in judged if e.success == c] for c in (1, 0))
+    examples = list(judged)
     examples += _sample(cut_short(successes, rng), config.hard_negatives * len(successes), rng)
     examples += _sample(other_instruction(successes, judged, rng), config.hard_negatives * len(successes), rng)
-    failures = [j for j in judged if not j.example.success]
     examples += _sample(planted_claim(failures, rng), config.hard_negatives * len(successes), rng)
     groups = {c: [e for e in examples if e.success == c] for c in (0, 1)}
     if not groups[0] or not groups[1]:
@@ -174,7 +177,7 @@ def training_examples(
     return balanced, dict(sorted(counts.items()))
 
 
-def cut_short(successes: Sequence[JudgedTrajectory], rng: random.Random) -> list[JudgedExample]:
+def cut_short(successes: Sequence[JudgedExample], rng: random.Random) -> list[JudgedExample]:
     """Successes that stop early: the same instruction, fewer actions, the page that was there then.
 
     A closing message changes nothing on the page, so the action before it goes too.
@@ -186,31 +189,24 @@ def cut_short(successes: Sequence[JudgedTrajectory], rng: random.Random) -> list
             continue
         keep = rng.randint(0, longest)
         negatives.append(
-            replace(
-                item.example,
-                responses=item.example.responses[:keep],
-                final_page=item.pages[keep],
-                success=0,
-                kind="cut_short",
-            )
+            replace(item, responses=item.responses[:keep], final_page=item.pages[keep], success=0, kind="cut_short")
         )
     return negatives
 
 
 def other_instruction(
-    successes: Sequence[JudgedTrajectory], judged: Sequence[JudgedTrajectory], rng: random.Random
+    successes: Sequence[JudgedExample], judged: Sequence[JudgedExample], rng: random.Random
 ) -> list[JudgedExample]:
     """Successes under the instruction of another task of the same site."""
     by_site: dict[str, list[str]] = defaultdict(list)
     for item in judged:
-        by_site[item.example.site].append(item.example.instruction)
+        by_site[item.site].append(item.instruction)
     choices = {site: sorted(set(instructions)) for site, instructions in by_site.items()}
     negatives = []
     for item in successes:
-        others = [i for i in choices[item.example.site] if i != item.example.instruction]
+        others = [i for i in choices[item.site] if i != item.instruction]
         if others:
-            instruction = rng.choice(others)
-            negatives.append(replace(item.example, instruction=instruction, success=0, kind="other_instruction"))
+            negatives.append(replace(item, instruction=rng.choice(others), success=0, kind="other_instruction"))
     return negatives
 
 
@@ -224,17 +220,17 @@ CLAIMS = (
 """Text that a policy or a page may address to a judge."""
 
 
-def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> list[JudgedExample]:
+def planted_claim(failures: Sequence[JudgedExample], rng: random.Random) -> list[JudgedExample]:
     """Return failures that claim success: in the agent's closing message, or as a line of the page.
 
     Comments of actions are not among them: a judge does not see those (`webrl/reward/orm.py`).
     """
     negatives = []
-    for item in failures:
-        claim, example = rng.choice(CLAIMS), item.example
+    for example in failures:
+        claim = rng.choice(CLAIMS)
         if rng.random() < 0.5:
             said = f"send_msg_to_user({claim!r})"
-            kept = example.responses[:-1] if item.ends_by_message else example.responses
+            kept = example.responses[:-1] if example.ends_by_message else example.responses
             changes: dict[str, Any] = {"responses": (*kept, said)}
         else:
             lines = example.final_page.split("\n")
@@ -244,18 +240,18 @@ def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> l
     return negatives
 
 
-def judged(trajectory: Trajectory, success: int) -> JudgedTrajectory:
+def judged(trajectory: Trajectory, success: int) -> JudgedExample:
     """Return a trajectory with a judgement, 1 or 0, as training data."""
-    example = JudgedExample(
+    return JudgedExample(
         instruction=trajectory.instruction,
         responses=tuple(step.response for step in trajectory.steps),
         final_page=trajectory.final_observation,
         success=success,
         trajectory_id=trajectory.trajectory_id,
         site=trajectory.task.site,
+        pages=tuple(step.observation for step in trajectory.steps),
+        ends_by_message=trajectory.status is Status.AGENT_DONE,
     )
-    pages = tuple(step.observation for step in trajectory.steps)
-    return JudgedTrajectory(example, pages, trajectory.status is Status.AGENT_DONE)
 
 
 def _sample(items: Sequence[JudgedExample], limit: float, rng: random.Random) -> list[JudgedExample]:

@@ -83,11 +83,12 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
     Raises:
         JudgeError: no answer, or one that is neither YES nor NO.
     """
+    goal, page = trajectory.instruction, trajectory.final_observation
+    responses = [step.response for step in trajectory.steps]
     try:
         if config.judge == "llm":
-            page = trajectory.final_observation[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
-            actions = shown_actions([step.response for step in trajectory.steps], config)
-            messages = llm_judge_messages(trajectory.instruction, actions, page)
+            shown = page[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
+            messages = llm_judge_messages(goal, shown_actions(responses, config), shown)
             completion = await model.chat(messages, Sampling(temperature=0.0, max_new_tokens=_ANSWER_TOKENS))
             word = re.search(r"[^\W_]+", completion.text)
             answer = word.group().upper() if word else ""
@@ -95,7 +96,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
                 raise JudgeError(f"the judge answered {completion.text[:120]!r}; expected YES or NO")
             return 1.0 if answer == "YES" else 0.0
         tokens = answer_tokens(model.tokenizer)
-        prompt = judge_prompt(trajectory, model.tokenizer, config)
+        prompt = judge_prompt(goal, responses, page, model.tokenizer, config)
         yes, no = await model.choice_logprobs(prompt.ids, tokens)
         return yes_probability(yes, no)
     except PolicyError as error:
@@ -129,13 +130,7 @@ def _text_of(path: Path) -> str:
     return text
 
 
-def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
-    """Return the outcome model's prompt for a trajectory; see `outcome_prompt`."""
-    responses = [step.response for step in trajectory.steps]
-    return outcome_prompt(trajectory.instruction, responses, trajectory.final_observation, tokenizer, config)
-
-
-def outcome_prompt(
+def judge_prompt(
     instruction: str, responses: Sequence[str], final_page: str, tokenizer: Any, config: LabelConfig
 ) -> Prompt:
     """Return the outcome model's prompt, the final page cut so that it fits.

@@ -14,9 +14,8 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.evaluate import pass_all, pass_any
 from webrl.llm import open_model
-from webrl.reward.labels import read_labels
+from webrl.reward.labels import agreement, read_labels, read_outcomes
 from webrl.reward.orm import label_trajectories
-from webrl.reward.report import agreement
 from webrl.runs.progress import progress
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
@@ -114,7 +113,7 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
         `no_signal`: the share that is not mixed; `passed`: by k (1, 2, 4, … and the most that were judged at one task)
         `any` and `all`, pass@k and pass^k over the `tasks` with so many judged attempts.
     """
-    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    rewards = read_outcomes(labels)
     groups: dict[str, list[int | None]] = {}
     for _, data in read_lines(trajectories):
         groups.setdefault(data["task"]["task_id"], []).append(rewards.get(data["trajectory_id"]))

@@ -15,8 +15,8 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
-from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
-from webrl.reward.report import count_sites, judge_report
+from webrl.reward.labels import count_sites, judge_report
+from webrl.reward.orm import answer_tokens, judge_prompt, yes_probability
 from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths
@@ -57,9 +57,9 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         device=config.models.device,
     )
     report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
-    if held := [item.example for item in heldout]:
-        truth, p_yes = [e.success for e in held], score_examples(config, str(paths.out), held)
-        by_site = count_sites([e.site for e in held], truth, [int(p > 0.5) for p in p_yes])
+    if heldout:
+        truth, p_yes = [e.success for e in heldout], score_examples(config, str(paths.out), heldout)
+        by_site = count_sites([e.site for e in heldout], truth, [int(p > 0.5) for p in p_yes])
         if plot_reliability := plugins.hook("reliability-figure"):
             plot_reliability(truth, {"as trained": p_yes}, paths.report / "reliability.png")
         report["heldout"] = judge_report(truth, p_yes) | {"by_site": by_site}
@@ -78,7 +78,7 @@ def encode_example(
 
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
     """[P] the judge's prompt."""
-    return outcome_prompt(example.instruction, example.responses, example.final_page, tokenizer, config).ids
+    return judge_prompt(example.instruction, example.responses, example.final_page, tokenizer, config).ids
 
 
 def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedExample]) -> list[float]:

@@ -23,8 +23,7 @@ from webrl.rollouts.suite import find_suite, seed_tasks, suite_at, suite_of
 from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.tasks.failures import FailureSet
-from webrl.tasks.feasibility import Drop, check_feasibility
-from webrl.tasks.filter import Dropped, filter_tasks, leaks
+from webrl.tasks.filter import Drop, Dropped, check_feasibility, filter_tasks, leaks
 from webrl.tasks.generate import (
     GenerationRequest,
     exploration_requests,

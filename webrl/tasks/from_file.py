@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
 from webrl.rollouts.suite import Suite, find_suite, in_turn, suite_of
 from webrl.runs.disk import atomic_path
+from webrl.runs.lock import hold_output
 from webrl.runs.store import read_lines
 from webrl.tasks.failures import load_failures, task_of_line
-from webrl.tasks.feasibility import Drop, check_feasibility
-from webrl.tasks.filter import FilterReport, filter_tasks
+from webrl.tasks.filter import Drop, FilterReport, check_feasibility, filter_tasks, load_rules
 from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests
 from webrl.types import Task
 
@@ -38,17 +39,23 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
 
     Raises:
         DataError: no usable line in `source`.
+        UsageError: rules that cannot be read.
         ModelError: the generator is unusable, its endpoint is down (the same call resumes from there), or none of
             its answers is an instruction.
+        StageError: another process writes this output.
     """
     failures = load_failures(source)
+    load_rules(config.filter.rules)  # what cannot be read is said before the model is loaded, and a folder is made
     rng = random.Random(config.seed)
     # At the initial states of their first seeds, and conditioned on pages if the file has any.
     has_pages = any(failure.page for failure in failures.failures)
     planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
     requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
-    async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+    async with AsyncExitStack() as stack:
+        opened = open_model(config.models.generator, config.generate.engine, config.models)
+        model = await stack.enter_async_context(opened)
+        stack.enter_context(hold_output(out))
         tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
         if requests and not tasks:
             raise ModelError(
@@ -66,7 +73,7 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
             return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
 
         filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
-    write_instructions(out, filtered.kept)
+        write_instructions(out, filtered.kept)
     return {"generated": len(tasks)} | counts | {"from_seeds": failures.from_seeds}, filtered
 
 

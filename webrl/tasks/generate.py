@@ -26,9 +26,8 @@ from webrl.runs.progress import progress
 from webrl.tasks.answers import ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
-from webrl.tasks.feasibility import load_rules, rules_for
-from webrl.tasks.parsing import parse_instructions
-from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt
+from webrl.tasks.filter import load_rules, rules_for
+from webrl.tasks.prompts import ChatPrompt, in_breadth_prompt, parse_instructions
 from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)
@@ -36,18 +35,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt to be: seeds, strategy, and the initial state of the tasks that come out.
+    """One prompt to be: seeds, and the initial state of the tasks that come out.
 
-    Example: `GenerationRequest("in_breadth", "miniwob.click-button", failures=(…,), target=Task(…, seed=99),
+    Example: `GenerationRequest("miniwob.click-button", failures=(…,), target=Task(…, seed=99),
     page="[12] button 'ok'")`
     """
 
-    strategy: str
-    """`in_breadth`; `exploration`: from a page alone, without a failure."""
     site: str
     """Site of seeds and target."""
     failures: tuple[Failure, ...]
-    """Seeds; none for exploration."""
+    """Seeds of `in_breadth`; none for `exploration`, which starts from the page."""
     target: Task | None = None
     """Its site, seed, start_url and extra become the new tasks'; None: not chosen yet."""
     page: str = ""
@@ -79,7 +76,7 @@ def plan_requests(
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
-            requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
+            requests.append(GenerationRequest(site, seeds, target, "", size))
     return requests
 
 
@@ -91,7 +88,7 @@ def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) ->
     """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
     return [
-        GenerationRequest("exploration", target.site, (), target, text, size)
+        GenerationRequest(target.site, (), target, text, size)
         for target, text in seen
         for size in _prompt_sizes(shares[target.task_id], config.generate.tasks_per_prompt)
     ]
@@ -143,7 +140,7 @@ async def generate_tasks(
         problems += counts
         assert request.target is not None
         parents = tuple(failure.task.task_id for failure in request.failures)
-        lineage = Lineage(request.strategy, parents, model.name, prompt.digest, phase)
+        lineage = Lineage("in_breadth" if parents else "exploration", parents, model.name, prompt.digest, phase)
         for instruction in found:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)

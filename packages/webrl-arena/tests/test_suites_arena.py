@@ -20,8 +20,7 @@ from webrl.config.extras import is_installed
 from webrl.demos.record import expert_tasks
 from webrl.errors import UsageError
 from webrl.rollouts.suite import find_suite, seed_tasks, suite_of
-from webrl.tasks.feasibility import load_rules
-from webrl.tasks.filter import leaks
+from webrl.tasks.filter import leaks, load_rules
 from webrl_arena.scoring import End, score, string_match, url_match
 from webrl_arena.tasks import draw, entities
 from webrl_arena.templates import MAX_WAITS, WAIT, all_templates, by_type

@@ -1,6 +1,9 @@
 """The figures of single trainings, which the core draws by hooks."""
 
+import pytest
+
 from webrl.config import plugins
+from webrl_report.page.figures import reliability_bins
 
 PNG = b"\x89PNG"
 
@@ -18,3 +21,8 @@ def test_the_calibration_of_a_judge_is_drawn(tmp_path):
     truth, p_yes = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
     plugins.hook("reliability-figure")(truth, {"as trained": p_yes}, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(PNG)
+
+
+def test_reliability_bins():
+    truth, p = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
+    assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]

@@ -217,7 +217,7 @@ def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
 
     def judged():
         with ProblemLog() as problems:
-            return {j.example.trajectory_id: j.example for j in read_judged(path, problems)}
+            return {e.trajectory_id: e for e in read_judged(path, problems)}
 
     assert {name: example.success for name, example in judged().items()} == {"": 1, "p00-b": 1, "p00-a": 1}
     example = judged()["p00-a"]

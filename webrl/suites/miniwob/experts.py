@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import yaml
 
-from webrl.rollouts.actions import ActionError, parse_call
+from webrl.rollouts.actions import Action, read_any
 
 T = TypeVar("T")
 Slots = dict[str, str]
@@ -145,34 +145,6 @@ def _unquote(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Action:
-    """A parsed action: `fill('13', 'abc')` is `Action("fill", "13", ("abc",))`."""
-
-    name: str
-    bid: str
-    values: tuple[str, ...] = ()
-
-
-@lru_cache(maxsize=4096)
-def read_action(text: str) -> Action | None:
-    """Parse one action; None if it is not a call with literal arguments."""
-    try:
-        name, positional, keywords = parse_call(text)
-    except ActionError:
-        return None
-    bid, *rest = [*positional, *keywords.values()] or [""]
-    values: list[str] = []
-    for value in rest:
-        values += [str(v) for v in value] if isinstance(value, list | tuple) else [str(value)]
-    return Action(name, str(bid), tuple(values))
-
-
-def read_actions(texts: Sequence[str]) -> list[Action]:
-    """The readable ones of a history, in order."""
-    return [action for text in texts if (action := read_action(text))]
-
-
-@dataclass(frozen=True)
 class Goal:
     """Bids of one page: the fields' wanted state, then the clicks that follow.
 
@@ -194,7 +166,7 @@ class Goal:
 
     def next_action(self, page: Page, history: Sequence[str]) -> str:
         """The next action towards the goal, `DONE` if nothing is left."""
-        done = read_actions(history)
+        done = [action for text in history if (action := read_any(text))]
         for bid, text in self.fills.items():
             if not holds(page, bid, text, done):
                 return f"fill({bid!r}, {text!r})"
@@ -207,7 +179,7 @@ class Goal:
                 return f"select_option({bid!r}, {labels[0] if len(labels) == 1 else list(labels)!r})"
         remaining = self.clicks
         for action in done:
-            if remaining and action.name in _CLICKS and action.bid in remaining[0]:
+            if remaining and action.name in _CLICKS and action.arguments["bid"] in remaining[0]:
                 remaining = remaining[1:]
         return f"click({remaining[0][0]!r})" if remaining else DONE
 
@@ -216,7 +188,7 @@ def holds(page: Page, bid: str, text: str, done: Sequence[Action]) -> bool:
     """Return whether a field shows `text`; a masked field (bullets) counts if its last fill was `text`."""
     value = page.by_bid[bid].value if bid in page.by_bid else ""
     if value and set(value) == {"•"}:
-        fills = [a.values[0] for a in done if a.name == "fill" and a.bid == bid and a.values]
+        fills = [a.arguments["value"] for a in done if a.name == "fill" and a.arguments["bid"] == bid]
         return bool(fills) and fills[-1] == text and len(value) == len(text)
     return value == text or (value != "" and value == text.strip())
 

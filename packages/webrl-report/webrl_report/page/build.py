@@ -19,7 +19,7 @@ import webrl
 from webrl.config import SHARED, RunConfig, share
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
-from webrl.evaluate import over_start_text
+from webrl.evaluate import difference_text
 from webrl.runs.clock import duration
 from webrl.runs.store import write_text
 from webrl.runs.text import visible
@@ -134,7 +134,7 @@ def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
             else ("worse", "Worse than the start") if high < 0
             else ("same", "No clear difference from the start")
         )  # fmt: skip
-        yield kind, f"{words} after phase {phase}: {over_start_text(rate)} by task (95 % interval)."
+        yield kind, f"{words} after phase {phase}: {difference_text(rate['over_start'])} by task (95 % interval)."
 
 
 def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:

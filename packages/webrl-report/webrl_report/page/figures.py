@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from webrl.evaluate import wilson_interval
-from webrl.reward.report import NUM_BINS, reliability_bins
 from webrl.runs.disk import atomic_path
 
+NUM_BINS = 10
 COLOURS = ("#1a66a8", "#bf4a12", "#0c7a66", "#86489a", "#8f6400", "#5c6670")
 """Of series, in their order."""
 INK, SOFT, GRID = "#1c2126", "#59636e", "#e6e9ec"
@@ -74,6 +76,14 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
     clean_axes(axes)
     figure.legend(loc="outside upper left", frameon=False, ncols=3)
     save_figure(figure, path)
+
+
+def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
+    """Return (mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
+    y, p = np.asarray(truth), np.asarray(p_yes, dtype=float)
+    index = np.minimum((p * NUM_BINS).astype(int), NUM_BINS - 1)
+    chosen = [index == b for b in range(NUM_BINS)]
+    return [(float(p[of].mean()), int(y[of].sum()), int(of.sum())) for of in chosen if of.any()]
 
 
 def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:

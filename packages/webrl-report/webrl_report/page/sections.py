@@ -10,10 +10,11 @@ from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
 from webrl.reports.run import rate_text
-from webrl.reward.report import judge_report, reliability_bins
+from webrl.reward.labels import judge_report
 from webrl.runs.clock import duration
 from webrl_report.page.charts import Figure, Table, curve, interval_chart, percent, plain
 from webrl_report.page.facts import Attempt, PhaseFacts, RunFacts, in_words, texts
+from webrl_report.page.figures import reliability_bins
 
 NUM_EXAMPLES = 5
 _FEWEST_LABELS = 4

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -320,6 +321,6 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
             if not is_own and (line or kept):
                 kept.append(line + b"\n")
         if success is not None:
-            kept.append(dump_line(judged(trajectory, success).example))
+            kept.append(dump_line(replace(judged(trajectory, success), pages=())))
         with atomic_path(path) as temporary:
             temporary.write_bytes(b"".join(kept))

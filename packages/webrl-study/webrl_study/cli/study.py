@@ -89,7 +89,6 @@ def _check(study: Any) -> None:
     Raises:
         WebRLError: a package or a model folder is not there, or a run folder was made with other settings.
     """
-    from webrl.config.extras import check_extras
     from webrl.phase import STAGES
     from webrl.preflight import check_inputs
     from webrl_study.cells import check_config
@@ -99,12 +98,11 @@ def _check(study: Any) -> None:
     for cell in (*study.sfts, *study.starts, *study.cells):
         check_config(cell)
     for cell in study.jobs:
-        check_extras(cell.config, [*stages, "sft"] if cell.demos else stages)
         config = cell.config
         if study.sfts:  # their start may be yet to be trained
             base = {"actor": study.sfts[0].config.models.actor}
             config = config.model_copy(update={"models": config.models.model_copy(update=base)})
-        check_inputs(config, stages)
+        check_inputs(config, [*stages, "sft"] if cell.demos else stages)
 
 
 def _check_demos(study: Any) -> None:

@@ -80,6 +80,12 @@ class ChannelClosed(Exception):
 # What a browser opens itself; all other addresses (`mailto:`) are for programs that a person has beside it.
 _OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source"
 _OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
+# What the browser logs of links, forms and scripts that it does not follow, and shows nobody.
+_UNFOLLOWED = re.compile(
+    r"Not allowed to (?:load local resource|navigate top frame)|Blocked (?P<tab>opening)|Blocked form submission|"
+    r"(?:Refused to send|Sending) form data|Unsafe attempt to initiate navigation|Ignored call to"
+)
+_MAX_KEPT = 10
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
@@ -106,10 +112,15 @@ class Tab:
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []
         """Addresses outside the browser (`mailto:`) that the page has asked for since the last observation."""
+        self.unfollowed: list[str] = []
+        """What else it has asked for since then and the browser does not do, in the browser's words."""
         self.opens_tab = False
         """Whether it has asked for a new tab, which the browser reports a little later."""
         self.opens_outward = False
         """Whether the last tab that it asked for was for such an address: Chromium 153 opens an empty one for it."""
+        self.loading: dict[str, bool] = {}
+        """The frames within its page that are on their way to a document, by DevTools' id, and whether that is still
+        waited for."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -128,6 +139,7 @@ class Tab:
         self._closed = ""
         self._arrived = asyncio.Event()
         self._arrived.set()
+        self._frame_arrived = asyncio.Event()
         self._imports: set[str] = set()
         self._imported = asyncio.Event()
         self._imported.set()
@@ -159,7 +171,8 @@ class Tab:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
         tab._receiving = asyncio.create_task(tab._receive(reader))
         try:
-            _, _, tree = await tab.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
+            enabled = (("Inspector.enable", {}), ("Log.enable", {}), ("Page.enable", {}))
+            *_, tree = await tab.send_all(*enabled, ("Page.getFrameTree", {}))
         except BaseException:
             await tab.close()
             raise
@@ -308,14 +321,20 @@ class Tab:
             if self.on_crash:
                 self.on_crash(self.page)
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
-            self.outward = [*self.outward[:9], params["url"]]
+            self.outward = [*self.outward[: _MAX_KEPT - 1], params["url"]]
             self.opens_outward |= method == "Page.windowOpen"
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
             self.opens_tab, self.opens_outward = True, False
+        elif method == "Log.entryAdded":
+            if found := _UNFOLLOWED.match(params["entry"]["text"]):
+                self.unfollowed = [*self.unfollowed[: _MAX_KEPT - 1], params["entry"]["text"].strip()]
+                if found["tab"]:
+                    self.opens_tab = False
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)
             self.num_documents += frame == self.main_frame
+            self._end_loading(frame)
         elif params.get("frameId") == self.main_frame:
             if method == "Page.frameStartedLoading" or (
                 method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
@@ -324,6 +343,10 @@ class Tab:
                 self.forget_imports()
             elif method == "Page.frameStoppedLoading":
                 self._arrived.set()
+        elif method == "Page.frameStartedLoading":
+            self.loading[params["frameId"]] = True
+        elif method == "Page.frameStoppedLoading":
+            self._end_loading(params["frameId"])
         elif method == "Page.domContentEventFired":
             self._arrived.set()
 
@@ -340,6 +363,35 @@ class Tab:
             if not self._imports:
                 self._imported.set()
 
+    def _end_loading(self, frame: str) -> None:
+        self.loading.pop(frame, None)
+        self._frame_arrived.set()
+
+    async def _takes_room(self, frame: str) -> bool:
+        """Whether a frame within the page has a place there."""
+        try:
+            owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
+            box = await self.send("DOM.getBoxModel", {"backendNodeId": owner["backendNodeId"]})
+        except ChannelError:  # it is not drawn, or has gone
+            return False
+        return bool(box["model"]["width"] and box["model"]["height"])
+
+    async def num_loading(self) -> int:
+        """How many frames that take room on the page have no document yet, or are leaving theirs."""
+        return sum([await self._takes_room(frame) for frame in tuple(self.loading)])
+
+    async def has_opened_frames(self, end: float) -> bool:
+        """Wait, until `end`, for what frames that take room on the page are on their way to; whether any has come.
+
+        Those that have not are not waited for again. Raises ChannelClosed.
+        """
+        awaited = {frame for frame in tuple(self.loading) if self.loading.get(frame) and await self._takes_room(frame)}
+        self._frame_arrived.clear()
+        while awaited & self.loading.keys() and await self._wait_for(self._frame_arrived, end):
+            self._frame_arrived.clear()
+        self.loading |= dict.fromkeys(awaited & self.loading.keys(), False)
+        return bool(awaited - self.loading.keys())
+
     @property
     def silence_s(self) -> float:
         """Seconds since its last network event; below 0 where none was heard (`watch_imports` turns them on)."""
@@ -348,6 +400,7 @@ class Tab:
     def forget_asked(self) -> None:
         """Drop what it asked for outside the browser or in a new tab: that belongs to an earlier episode."""
         self.outward.clear()
+        self.unfollowed.clear()
         self.opens_tab = self.opens_outward = False
 
     def forget_imports(self) -> None:
@@ -390,8 +443,8 @@ class Tab:
 
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
-        self._arrived.set()
-        self._imported.set()
+        for event in (self._arrived, self._frame_arrived, self._imported):
+            event.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))

@@ -50,6 +50,8 @@ _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
+_FRAME_ROUNDS = 3
+"""An observation waits so often for frames on their way, and those in them."""
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -93,8 +95,9 @@ class Notices:
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, line: str) -> None:
-        """Add an action's own line."""
-        self._lines.append(line)
+        """Add an action's own line, once."""
+        if line not in self._lines:
+            self._lines.append(line)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
@@ -386,6 +389,10 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
+                for _ in range(_FRAME_ROUNDS):
+                    if tab.opens_tab or not await tab.has_opened_frames(end):
+                        break
+                    seen = await self._see(tab, "", HORIZON_MS, end)
                 if tab.opens_tab and page is self.page:
                     with contextlib.suppress(Error):  # none came
                         await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
@@ -412,6 +419,10 @@ class BrowserEnv:
         self._copied = seen["copied"] or self._copied
         if seen["asksFile"]:
             self._notices.tell("a file dialog was opened, and closed without a file")
+        if seen["printed"]:
+            self._notices.tell("a print dialog was opened, and closed")
+        if seen["kept"]:
+            self._notices.tell("the text of the field is what it was before")
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
@@ -419,7 +430,12 @@ class BrowserEnv:
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
         for address in tab.outward:
             self._notices.tell(f"{valid_text(address)!r:.200} leads out of the browser: nothing was opened")
+        for words in tab.unfollowed:
+            self._notices.tell(f"the browser says: {valid_text(words)!r:.300}")
         tab.outward.clear()
+        tab.unfollowed.clear()
+        if num_loading := await tab.num_loading():
+            self._notices.tell(f"frames of this page that are still loading: {num_loading}")
         self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])

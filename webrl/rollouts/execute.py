@@ -68,6 +68,7 @@ _EXAMPLES = {
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
 time is up: the agent gets Playwright's answer without that wait."""
+_ELSEWHERE = "the element does not take the focus: keys go to what has it"
 MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
@@ -367,17 +368,21 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
         await click_holding(tabs, element, method, modifiers, button=button)
 
 
-async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    if value and not enable_autocomplete_menu:
+async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu: bool = False) -> None:
+    if not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
         if example := _EXAMPLES.get(ready):
             raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
+        if ready == "elsewhere":
+            tabs.tell(_ELSEWHERE)
+        if ready and ready != "set" and not value:
+            await tabs.page.keyboard.press("Delete")
         if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not tabs.tab.held_keys:
             end = time.monotonic() + tabs.patience_s / 2
             while value and time.monotonic() < end:
                 await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
-        if value and ready in ("keys", "selected"):  # what a page that is slow to hear has left no time to type, too
+        if value and ready in ("keys", "selected", "elsewhere"):  # what a page that is slow to hear has left no time to type, too
             await tabs.tab.insert_text(value)
         if ready:
             return
@@ -406,13 +411,6 @@ async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bo
     if value:
         element = await locate(tabs.page, bid)
         await attempt(element, "type", value[-1], delay=0)
-
-
-async def _clear(tabs: Tabs, bid: str) -> None:
-    if await _call(tabs, bid, "selectField", None):
-        await tabs.page.keyboard.press("Delete")
-        return
-    await set_value(tabs, bid, "clear")
 
 
 async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
@@ -451,7 +449,7 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
     if found == "disabled":
         raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
     if found == "elsewhere":
-        tabs.tell("the element does not take the focus: keys go to what has it")
+        tabs.tell(_ELSEWHERE)
     return bool(found)
 
 
@@ -617,7 +615,7 @@ _HANDLERS: dict[str, Handler] = {
     "dblclick": partial(_point, method="dblclick"),
     "hover": partial(_point, method="hover"),
     "fill": _fill,
-    "clear": _clear,
+    "clear": _fill,
     "check": _check,
     "uncheck": lambda tabs, bid: _check(tabs, bid, wanted=False),
     "select_option": _select_option,

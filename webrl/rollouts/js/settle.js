@@ -108,6 +108,18 @@
     return send.apply(this, args);
   };
 
+  // What the browser does in a time of its own, with the page covered meanwhile.
+  const { requestFullscreen } = Element.prototype;
+  Element.prototype.requestFullscreen = function (...args) {
+    return until(apply(requestFullscreen, this, args));
+  };
+  const { startViewTransition } = Document.prototype;
+  if (startViewTransition) Document.prototype.startViewTransition = function (...args) {
+    const transition = apply(startViewTransition, this, args);
+    until(transition.finished);
+    return transition;
+  };
+
   // Scripts that a page writes as HTML never run, nor say that they have come.
   const inert = new WeakSet();
   const scripts = (html, element) => (/<script/i.test(html) ? [...element.querySelectorAll('script')] : []);
@@ -224,7 +236,7 @@
     const tell = Worker.prototype.postMessage;
     const waits = new WeakMap(); // worker -> what ends each wait for a word of it, oldest first
     const silent = new WeakSet();
-    const awaitWord = (worker) => {
+    const awaitWord = (worker, spoken) => {
       if (++told > MAX_TOLD) return;
       const done = track();
       const end = () => {
@@ -233,7 +245,7 @@
         done();
       };
       const giveUp = () => {
-        silent.add(worker);
+        if (spoken) silent.add(worker);
         if (isBlank()) id = native.setTimeout(giveUp, SILENT_MS);
         else end();
       };
@@ -241,7 +253,7 @@
       waits.get(worker).add(end);
     };
     Worker.prototype.postMessage = function (...args) {
-      if (waits.has(this)) awaitWord(this);
+      if (waits.has(this)) awaitWord(this, true);
       return tell.apply(this, args);
     };
     window.Worker = class Worker extends window.Worker {
@@ -251,7 +263,7 @@
         waits.set(this, new Set());
         listen(this, 'message', () => { for (const end of waits.get(this)) return end(); });
         listen(this, 'error', () => { for (const end of waits.get(this)) end(); });
-        awaitWord(this);
+        awaitWord(this, false);
       }
     };
   }
@@ -326,6 +338,12 @@
   let opened = 0;
   const open = window.open;
   window.open = (...args) => (++opened > MAX_OPENED ? null : apply(open, window, args));
+  let printed = false; // since `takePrinted`: nothing shows that
+  const { print } = window;
+  window.print = () => {
+    printed = true;
+    return apply(print, window, []);
+  };
   let pointer = null; // where the mouse was last seen; over a frame, where it went in
   const point = (event) => {
     if (event.isTrusted) pointer = [event.clientX, event.clientY];
@@ -375,6 +393,11 @@
     runLate: () => { late = true; },
     // How long what was heard is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
+    takePrinted: () => {
+      const was = printed;
+      printed = false;
+      return was;
+    },
     forget: () => {
       conversed ||= requests.size > 0;
       requests.clear();
@@ -483,6 +506,11 @@
     facts, moving: api.moving, isIdle: api.isIdle,
     pointer: () => pointer,
     takeCopied: () => api.takeCopied?.() ?? null,
+    takePrinted: () => {
+      let found = false;
+      for (const work of api.works()) found = work.takePrinted() || found;
+      return found;
+    },
     giveCopied: (types) => { api.giveCopied?.(types); return null; },
     hear: () => { api.hear(); return null; },
     state: () => api.state(),

@@ -472,14 +472,16 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
         await asyncio.sleep(30)
 
     add = "document.body.insertAdjacentHTML('beforeend', '<iframe src={} {}></iframe>')"
-    page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe><button onclick="{add.format("/late?2", "")}">Add</button>
+    page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe>
+    <button onclick="{add.format("/late?2", "")}">Add</button>
     <button onclick="{add.format("/never", "style=display:none")}">Hide</button>"""
     pages = {"/": page, "/late": late, "/never": never}
     actions = ("click('{Next}')", "click('{Add}')", "click('{Hide}')", "click('{On}')")
     texts, results, _ = on_page(pages, *actions, settle_cap_s=4)
     assert [result.error for result in results] == [""] * 4
     assert [text.count("came from") for text in texts] == [0, 1, 2, 2, 2]
-    assert [text.startswith("frames of this page that are still loading: 1\n") for text in texts] == [*[False] * 4, True]
+    told = "frames of this page that are still loading: 1\n"
+    assert [text.startswith(told) for text in texts] == [*[False] * 4, True]
 
 
 def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():

@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import KEEPS_LOADING, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
+from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -131,8 +131,6 @@ class Notices:
         running.add_done_callback(self._running.discard)
 
 
-MAX_TABS = 20
-"""Open tabs of an environment; further ones are closed at once."""
 _NO_DOCUMENT = ("", ":")
 """Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
@@ -184,7 +182,6 @@ class BrowserEnv:
         self.shows_all = config.observation != "html"
         self.patience_s = config.step_timeout_s * _PATIENCE
         self.upload_dir = config.upload_dir
-        self.max_tabs = MAX_TABS
         self.observer: EpisodeObserver | None = None
         self._site_of = site_of
         self._task: Task | None = None
@@ -390,7 +387,7 @@ class BrowserEnv:
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
                 for _ in range(_FRAME_ROUNDS):
-                    if tab.opens_tab or not await tab.has_opened_frames(end):
+                    if tab.opens_tab or not await tab.has_frames(end):
                         break
                     seen = await self._see(tab, "", HORIZON_MS, end)
                 if tab.opens_tab and page is self.page:
@@ -417,25 +414,18 @@ class BrowserEnv:
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
         seen: dict[str, Any] = await tab.evaluate_or_stop(f"{before}__webrl.look({how})", self.patience_s)
         self._copied = seen["copied"] or self._copied
-        if seen["asksFile"]:
-            self._notices.tell("a file dialog was opened, and closed without a file")
-        if seen["printed"]:
-            self._notices.tell("a print dialog was opened, and closed")
-        if seen["kept"]:
-            self._notices.tell("the text of the field is what it was before")
+        for line in seen["told"]:
+            self._notices.tell(line)
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
-        for address in tab.outward:
-            self._notices.tell(f"{valid_text(address)!r:.200} leads out of the browser: nothing was opened")
-        for words in tab.unfollowed:
-            self._notices.tell(f"the browser says: {valid_text(words)!r:.300}")
+        for line in tab.outward:
+            self._notices.tell(line)
         tab.outward.clear()
-        tab.unfollowed.clear()
-        if num_loading := await tab.num_loading():
-            self._notices.tell(f"frames of this page that are still loading: {num_loading}")
+        if arriving := await tab.arriving_frames():
+            self._notices.tell(f"frames of this page that are still loading: {len(arriving)}")
         self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])

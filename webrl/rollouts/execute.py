@@ -81,6 +81,8 @@ PAGE_TIMEOUT_MS = 5000
 MAX_DOCUMENTS = 6
 """A page that is replaced more often than this before it has loaded is stopped."""
 KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
+MAX_TABS = 20
+"""Open tabs of an environment; further ones are closed at once."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -103,8 +105,6 @@ class Tabs(Protocol):
     """How long a page that is leaving for a server that does not answer may take."""
     shows_all: bool
     """The agent is shown all of a page, wherever it is scrolled to."""
-    max_tabs: int
-    """No more tabs than these can be open."""
     upload_dir: Path | None
     """The one folder that files may be uploaded from; None: from nowhere."""
 
@@ -382,7 +382,7 @@ async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu:
             while value and time.monotonic() < end:
                 await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
-        if value and ready in ("keys", "selected", "elsewhere"):  # what a page that is slow to hear has left no time to type, too
+        if value and ready and ready != "set":  # what a page that is slow to hear has left no time to type, too
             await tabs.tab.insert_text(value)
         if ready:
             return
@@ -586,8 +586,8 @@ async def _travel(tabs: Tabs, by: int) -> None:
 
 
 async def _new_tab(tabs: Tabs) -> None:
-    if len(tabs.context.pages) >= tabs.max_tabs:
-        raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
+    if len(tabs.context.pages) >= MAX_TABS:
+        raise ActionFailed(f"Blocked: {MAX_TABS} tabs are open; close one first.")
     tabs.page = await tabs.context.new_page()
 
 

@@ -320,6 +320,15 @@
   window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
   window.addEventListener('input', () => { asked = null; }, true);
 
+  // Nothing else shows that a page, or a frame in it, is printed.
+  window.addEventListener('beforeprint', () => {
+    try {
+      window.top.__webrl.printed = true;
+    } catch {
+      // of another origin
+    }
+  });
+
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element, 'disabled' or 'elsewhere' if it takes none.
   api.focusOn = (bid, fromStart) => {
@@ -398,12 +407,12 @@
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
-    const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), asksFile: asked?.defaultPrevented === false };
-    asked = null;
-    seen.printed = api.takePrinted();
     const { element, value, before } = filled ?? {};
-    seen.kept = filled !== null && element.isConnected && element.value === before && before !== value;
-    filled = null;
+    const isKept = element?.isConnected && element.value === before && before !== value;
+    const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
+      api.printed && 'a print dialog was opened, and closed', isKept && 'the text of the field is what it was before'];
+    [asked, api.printed, filled] = [null, false, null];
+    const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };

@@ -109,16 +109,16 @@
   };
 
   // What the browser does in a time of its own, with the page covered meanwhile.
-  const { requestFullscreen } = Element.prototype;
-  Element.prototype.requestFullscreen = function (...args) {
-    return until(apply(requestFullscreen, this, args));
+  const takesTime = (prototype, name) => {
+    const begin = prototype[name];
+    if (begin) prototype[name] = function (...args) {
+      const begun = apply(begin, this, args);
+      until(begun.finished ?? begun);
+      return begun;
+    };
   };
-  const { startViewTransition } = Document.prototype;
-  if (startViewTransition) Document.prototype.startViewTransition = function (...args) {
-    const transition = apply(startViewTransition, this, args);
-    until(transition.finished);
-    return transition;
-  };
+  takesTime(Element.prototype, 'requestFullscreen');
+  takesTime(Document.prototype, 'startViewTransition');
 
   // Scripts that a page writes as HTML never run, nor say that they have come.
   const inert = new WeakSet();
@@ -338,12 +338,6 @@
   let opened = 0;
   const open = window.open;
   window.open = (...args) => (++opened > MAX_OPENED ? null : apply(open, window, args));
-  let printed = false; // since `takePrinted`: nothing shows that
-  const { print } = window;
-  window.print = () => {
-    printed = true;
-    return apply(print, window, []);
-  };
   let pointer = null; // where the mouse was last seen; over a frame, where it went in
   const point = (event) => {
     if (event.isTrusted) pointer = [event.clientX, event.clientY];
@@ -393,11 +387,6 @@
     runLate: () => { late = true; },
     // How long what was heard is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
-    takePrinted: () => {
-      const was = printed;
-      printed = false;
-      return was;
-    },
     forget: () => {
       conversed ||= requests.size > 0;
       requests.clear();
@@ -506,11 +495,6 @@
     facts, moving: api.moving, isIdle: api.isIdle,
     pointer: () => pointer,
     takeCopied: () => api.takeCopied?.() ?? null,
-    takePrinted: () => {
-      let found = false;
-      for (const work of api.works()) found = work.takePrinted() || found;
-      return found;
-    },
     giveCopied: (types) => { api.giveCopied?.(types); return null; },
     hear: () => { api.hear(); return null; },
     state: () => api.state(),

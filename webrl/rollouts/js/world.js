@@ -40,7 +40,7 @@
     const error = await end;
     if (error) throw new Error(error);
   };
-  const QUESTIONS = ['giveCopied', 'hear', 'isIdle', 'moving', 'pointer', 'state', 'takeCopied', 'takePrinted'];
+  const QUESTIONS = ['giveCopied', 'hear', 'isIdle', 'moving', 'pointer', 'state', 'takeCopied'];
   for (const what of QUESTIONS) api[what] = (...given) => ask(what, ...given);
 
   // What only the page's own world knows of its elements, all of which are given in document order.

@@ -141,32 +141,24 @@
     return place ?? point;
   };
 
-  // A box to tick is often out of sight, and drawn by what stands in its label.
-  const inLabel = (element) => {
-    if (!(element instanceof HTMLInputElement) || !/^(checkbox|radio)$/.test(element.type)) return null;
-    for (const label of element.labels ?? []) {
-      const point = label.querySelector('a, button') ? null : centre(label.getClientRects());
-      if (point && isOnTop(element, point)) return point;
-    }
-    return null;
-  };
-
   const placesIn = ({ left, top, right, bottom }, steps) => Array.from({ length: steps ** 2 }, (_, at) => [
     left + ((right - left) * (0.5 + (at % steps))) / steps, top + ((bottom - top) * (0.5 + Math.floor(at / steps))) / steps]);
-  // A place in one of the boxes where nothing covers the element: a part of it is clipped, or behind something.
+  // A place in one of the boxes where nothing covers the element, its centre if that is one: a part of it may be clipped,
+  // or behind something.
   const freePlace = (element, boxes) => {
     const STEPS = 8;
     for (const box of boxes) {
-      const place = placesIn(box, STEPS).find((each) => isOnTop(element, each));
+      const place = [centre([box]), ...placesIn(box, STEPS)].find((each) => each && isOnTop(element, each));
       if (place) return place;
     }
     return null;
   };
-  // The boxes of what is in an element, which may have none itself (`display: contents`, or all in it floats).
-  const innerBoxes = (element) => {
+  // The same in the boxes of what is in an element, which may have none itself (`display: contents`, or all in it floats),
+  // and of its labels: a box to tick is often out of sight, and drawn by what stands there.
+  const otherPlace = (element) => {
     const range = document.createRange();
     range.selectNodeContents(element);
-    return range.getClientRects();
+    return freePlace(element, [range, ...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()]));
   };
 
   // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
@@ -237,15 +229,11 @@
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element) bringIntoView(element);
-    const isSomewhere = () => isVisible(element) || inLabel(element) || freePlace(element, innerBoxes(element));
-    if (element && !isSomewhere() && !mayAppear(element, waitMs)) return 'hidden';
+    if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
-    const boxes = quads ? quads.map(corners) : [...element.getClientRects()];
-    const point = centre(boxes);
-    const place = point && isOnTop(element, point) ? point
-      : inLabel(element) ?? freePlace(element, [...boxes, ...innerBoxes(element)]);
+    const place = freePlace(element, quads ? quads.map(corners) : element.getClientRects()) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
   };
 

@@ -83,8 +83,8 @@ _OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript
 _OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
 # What the browser logs of links, forms and scripts that it does not follow, and shows nobody.
 _UNFOLLOWED = re.compile(
-    r"Not allowed to (?:load local resource|navigate top frame)|Blocked (?P<tab>opening)|Blocked form submission|"
-    r"(?:Refused to send|Sending) form data|Unsafe attempt to initiate navigation|Ignored call to"
+    r"(?P<page>Not allowed to (?:load local resource|navigate top frame))|(?P<tab>Blocked opening)|Ignored call to|"
+    r"Blocked form submission|(?:Refused to send|Sending) form data|Unsafe attempt to initiate navigation"
 )
 _MAX_KEPT = 10
 # A document has gone, and the world with it; another context may have its number.
@@ -324,7 +324,8 @@ class Tab:
             if found := _UNFOLLOWED.match(params["entry"]["text"]):
                 self._tell(f"the browser says: {valid_text(params['entry']['text']).strip()!r:.300}")
                 self.opens_tab &= not found["tab"]
-                self._arrive(self.main_frame)
+                if found["page"]:
+                    self._arrive(self.main_frame)  # it has asked for one, and stays
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)

@@ -16,6 +16,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -179,6 +180,38 @@ def cases() -> Iterator[Case]:
     slider = f"<input type=range step=5 {shown}"
     between = ("fill('{id:slider}', '33')",)
     yield Case("a slider between its steps", "lightpanda-io/browser#2277", slider, between, "got 35")
+    sees = "<a href={} style='display:block;height:0'><img alt=Pic width=60 height=40 style='float:left'></a>"
+    link = ("click('{id:link}')",)
+    yield Case("a link around a float", "philc/vimium#357", sees.format("other.html"), link, "the other page")
+    part = "<button style='position:absolute;left:0;width:300px' onclick=\"this.textContent='done'\">Go</button>"
+    cover = f"{part}<div style='position:absolute;left:0;width:200px;height:50px;background:white'></div>"
+    click = ("click('{id:button}')",)
+    yield Case("a button behind something", "lavague-ai/LaVague#592", cover, click, "button 'done'")
+    boxless = (
+        "<label style='display:contents'>Agree<input type=checkbox style='display:none' {}></label><p id=o>none</p>"
+    )
+    label = boxless.format("onchange=\"o.textContent='got it'\"")
+    yield Case("a label without a box", "w3c/webdriver#1887", label, ("click('{id:LabelText}')",), "got it")
+    moves = '<style>::view-transition-group(*){animation-duration:1.5s}</style><button onclick="document.'
+    moves += f'startViewTransition(() => {{ n.hidden = false }})">Show</button><div id=n hidden>{DONE}</div>'
+    steps = ("click('{id:button Show}')", "click('{id:button Go}')")
+    yield Case("a view transition", "w3c/csswg-drafts#11596", moves, steps, "button 'done'")
+    waits = '<iframe srcdoc="<a href=/slow/other.html>Next</a>"></iframe>'
+    yield Case("a slow page in a frame", "puppeteer/puppeteer#3845", waits, link, "the other page")
+    printed = "<button onclick=print()>Print</button>"
+    yield Case("a print dialog", "objectstack-ai/objectui#4462", printed, click, "print dialog")
+    digits = "<input onbeforeinput='if (/\\D/.test(this.value + event.data)) event.preventDefault()'>"
+    typed = ("fill('{id:textbox}', 'abc')",)
+    yield Case("a field that refuses a text", "vercel-labs/agent-browser#1920", digits, typed, "what it was before")
+    data = "<a href='data:text/html,more'>More</a>"
+    yield Case("a link to data", "raelmax/certfico#1", data, link, "Not allowed to navigate")
+    caged = "<iframe sandbox=allow-scripts srcdoc='<button onclick=window.open(`/`)>Go</button>'></iframe>"
+    yield Case("a tab out of a sandbox", "BuildFire/sdk#41", caged, click, "Blocked opening")
+    full = f"<div id=f><button onclick=f.requestFullscreen()>Full</button></div>{DONE}"
+    steps = ("click('{id:button Full}')", "click('{id:button Go}')")
+    yield Case("full screen", "microsoft/playwright#30156", full, steps, "button 'done'")
+    paint = "<input type=color value=#123456>"
+    yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
 
 
 def find_id(text: str, wanted: str) -> str:
@@ -275,6 +308,12 @@ def main() -> int:
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path.startswith("/slow/"):
+            time.sleep(1)
+            self.path = self.path.removeprefix("/slow")
+        super().do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 

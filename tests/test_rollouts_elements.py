@@ -186,6 +186,15 @@ def test_a_page_that_answers_every_mark_with_a_new_element_is_read():
     assert "StaticText 'one'" in texts[0]
 
 
+def test_a_label_that_nobody_sees_has_no_line_and_one_that_is_drawn_has():
+    page = """<label for=f></label><label for=f style="display: inline-block; width: 9px; height: 9px"></label>
+    <label for=f>Name</label><input id=f>"""
+    texts, errors = on_page(page, "click('{LabelText}')")
+    assert errors == [""]
+    assert texts[0].count("LabelText") == 2
+    assert "textbox 'Name', focused" in texts[1]
+
+
 def test_a_box_that_its_label_draws_is_ticked_by_its_label():
     page = """<title>t</title><style>.o{position:absolute;opacity:0} .b{position:absolute;background:#ccc;inset:0}
     .w{position:relative;display:inline-block}
@@ -380,6 +389,7 @@ NAMES = (
 LEGEND = "<iframe srcdoc='<fieldset disabled><legend><input type=checkbox><input aria-label=n></legend>'></iframe>"
 LOCK = "<button onclick=this.requestPointerLock()>Go</button><input type=checkbox>"
 GO = "<button onclick=\"this.textContent='done'\">Go</button>"
+CLIPPED = GO.replace("<button", "<button style='clip-path: inset(0 0 0 80%); width: 200px'")
 FIELDS = f"<form onsubmit=return(false)>{''.join(f'<input name={name}>' for name in NAMES)}{GO}</form>"
 
 
@@ -427,11 +437,33 @@ FIELDS = f"<form onsubmit=return(false)>{''.join(f'<input name={name}>' for name
         (LOCK, ["click('{Go}')", "click('{checkbox}')"], ["checked='true'"]),
         (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
         (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
+        (
+            "<a href=javascript:o.textContent='got' style='display: block; height: 0'><img alt=Pic width=60 height=40 "
+            "style='float: left; background: red'></a><p id=o>",
+            ["click('{link}')"],
+            ["'got'"],
+        ),
+        (CLIPPED, ["click('{Go}')"], ["button 'done'"]),
+        (
+            f"{TALL}<label>Far<input type=checkbox style='appearance: none; width: 0; height: 0'></label>",
+            ["click('{checkbox}')"],
+            ["checked='true'"],
+        ),
+        (
+            "<style>::view-transition-group(*) { animation-duration: 2.5s }</style><button onclick=\"document."
+            "startViewTransition(() => { n.hidden = false })\">Show</button><button hidden id=n "
+            "onclick=\"this.textContent='done'\">Next</button>",
+            ["click('{Show}')", "click('{Next}')"],
+            ["button 'done'"],
+        ),
+        (f"<div id=f><button onclick=f.requestFullscreen()>Full</button></div>{GO}", ["click('{Full}')"], ["'Go'"]),
     ],
     ids=[
         *("closed shadow tree", "content-visibility", "smooth", "sandbox", "date"),
         *("shadow tree that the HTML has closed", "form with fields named as what we ask of it"),
         *("form with fields named as what scripts ask", "legend in a frame", "locked pointer", "slider", "color"),
+        *("link around a float", "clipped", "a box without a size below", "view transition"),
+        "full screen",
     ],
 )  # fmt: skip
 def test_what_a_person_can_use_the_agent_can(page, actions, seen):
@@ -488,6 +520,20 @@ def test_a_link_that_leads_out_of_the_browser_is_told_at_once():
     assert all("Opening the app" in text for text in texts)
 
 
+def test_what_the_browser_does_not_follow_is_told_in_its_words_and_not_waited_for():
+    page = """<a href=data:text/html,x>Data</a><a href=file:///x>File</a><a href=file:///x target=_blank>Tab</a>
+    <iframe sandbox=allow-scripts srcdoc="<a href=/ target=_blank>Open</a><button onclick=alert(1)>Ask</button>
+    <form action=/><button>Send</button></form>"></iframe>"""
+    names = ("Data", "File", "Tab", "Open", "Ask", "Send")
+    texts, errors = on_page(page, *(f"click('{{{name}'}}')" for name in names), "noop()", settle_cap_s=60)
+    assert not any(errors)
+    told = [re.findall(r"^the browser says: ['\"](Not allowed to \w+|\w+ \w+)", text) for text in texts]
+    assert told == [
+        *([], ["Not allowed to navigate"], ["Not allowed to load"], ["Not allowed to load"]),
+        *(["Blocked opening"], ["Ignored call"], ["Blocked form"], []),
+    ]
+
+
 @pytest.mark.parametrize(
     ("loops", "shown"),
     [
@@ -500,6 +546,7 @@ def test_a_page_that_keeps_loading_itself_is_shown_and_told(loops, shown):
     texts, errors = on_page({"/": "<a href=/loop>go</a>", "/loop": loops}, "click('{go}')", "noop()", "goto('/loop')")
     assert not any(errors)
     assert all(shown in text for text in (texts[1], texts[3]))
+    assert all(text.count(KEEPS_LOADING) < 2 for text in texts)
     assert any(text.startswith(KEEPS_LOADING) for text in texts), (
         "on a slow machine not each time: it is seen in between"
     )
@@ -523,6 +570,22 @@ def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_to
     texts, errors = on_page(page.replace(" inert", "") + shown, "fill('3', 'x')", "fill('{top}', 'y')")
     assert ["behind a dialog" in error for error in errors] == [True, False]
     assert "textbox 'top' value='y'" in texts[-1]
+
+
+def test_a_field_that_does_not_take_a_text_says_so():
+    page = """<input aria-label=own value=old oninput="this.value='old'"><input aria-label=other onfocus=last.focus()>
+    <input id=last aria-label=last><input type=color value=#123456 aria-label=paint>
+    <input type=date value=2024-01-02>"""
+    actions = ("fill('{own}', 'x')", "fill('{last}', 'x')", "fill('{other}', 'y')", "clear('{last}')", "clear('{own}')")
+    texts, errors = on_page(page, *actions, "clear('{paint}')", "clear('{Date}')")
+    kept, moved = "the text of the field is what it was before", "the element does not take the focus"
+    assert [(kept in text, moved in text) for text in texts] == [
+        *((False, False), (True, False), (False, False), (True, True), (False, False), (True, False)),
+        *((False, False), (False, False)),
+    ]
+    assert errors == [*[""] * 5, "Error: '' is not what a color field takes, e.g. '#ff0000'", ""]
+    assert "ColorWell 'paint' value='#123456'" in texts[-1]
+    assert "2024" not in texts[-1]
 
 
 def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_heals_it():

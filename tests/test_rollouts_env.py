@@ -429,6 +429,7 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         "press('{off}', 'Enter')": "element is disabled: it takes neither the focus nor keys",
         "mouse_click(5000, 5)": "x=5000 is outside the window, up to 1279",
         "click('{file}')": "a file dialog was opened, and closed without a file",
+        "click('{bill}')": "a print dialog was opened, and closed",
         "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
     }
 
@@ -436,10 +437,11 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
 
     page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
+    page += "<button onclick=f.contentWindow.print()>bill</button><iframe id=f srcdoc=x></iframe>"
     _, results, _ = on_page({"/": page, "/loop": loop}, *told)
     said = [f"{result.error}\n{result.observation.text}" for result in results]
     assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
-    assert "file dialog" not in said[-1]
+    assert " dialog" not in said[-1]
 
 
 def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
@@ -459,6 +461,27 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert titles == ["first", "draft", "draft", "first", "draft", "first", "again"]
     assert [result.error for result in results] == [""] * 6
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
+
+
+def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
+    async def late(path, writer):
+        await asyncio.sleep(1)
+        await reply(writer, f"<p>came from {path}</p><a href=/never>On</a>")
+
+    async def never(_, writer):
+        await asyncio.sleep(30)
+
+    add = "document.body.insertAdjacentHTML('beforeend', '<iframe src={} {}></iframe>')"
+    page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe>
+    <button onclick="{add.format("/late?2", "")}">Add</button>
+    <button onclick="{add.format("/never", "style=display:none")}">Hide</button>"""
+    pages = {"/": page, "/late": late, "/never": never}
+    actions = ("click('{Next}')", "click('{Add}')", "click('{Hide}')", "click('{On}')")
+    texts, results, _ = on_page(pages, *actions, settle_cap_s=4)
+    assert [result.error for result in results] == [""] * 4
+    assert [text.count("came from") for text in texts] == [0, 1, 2, 2, 2]
+    told = "frames of this page that are still loading: 1\n"
+    assert [text.startswith(told) for text in texts] == [*[False] * 4, True]
 
 
 def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
@@ -735,6 +758,16 @@ POLLS = {
     "after each answer": "const again = () => poll().then(() => setTimeout(again, 100)); again()",
     "at once": "const again = () => poll().then(again); again()",
 }
+
+
+def test_an_answer_of_a_worker_that_says_nothing_by_itself_is_waited_for():
+    page = """<p id=o>none<button id=b>Go</button><script>
+    const work = 'onmessage = () => setTimeout(() => postMessage("got 7"), 1200)';
+    const worker = new Worker(URL.createObjectURL(new Blob([work])));
+    worker.onmessage = ({ data }) => { o.textContent = data; };
+    b.onclick = () => worker.postMessage(1)</script>"""
+    texts, _, _ = on_page(page, "click('{Go}')")
+    assert "'got 7'" in texts[1]
 
 
 def test_the_observation_waits_for_the_end_of_a_chain_of_pages():

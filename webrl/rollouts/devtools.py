@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import math
 import os
@@ -25,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from webrl.runs.text import dump_json, load_json
+from webrl.runs.text import dump_json, load_json, valid_text
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -80,6 +81,12 @@ class ChannelClosed(Exception):
 # What a browser opens itself; all other addresses (`mailto:`) are for programs that a person has beside it.
 _OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source"
 _OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
+# What the browser logs of links, forms and scripts that it does not follow, and shows nobody.
+_UNFOLLOWED = re.compile(
+    r"(?P<page>Not allowed to (?:load local resource|navigate top frame))|(?P<tab>Blocked opening)|Ignored call to|"
+    r"Blocked form submission|(?:Refused to send|Sending) form data|Unsafe attempt to initiate navigation"
+)
+_MAX_KEPT = 10
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
@@ -105,11 +112,13 @@ class Tab:
         self.unseen_in_frames = 0
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []
-        """Addresses outside the browser (`mailto:`) that the page has asked for since the last observation."""
+        """What the page has asked for since the last observation and the browser does not do, for the agent."""
         self.opens_tab = False
         """Whether it has asked for a new tab, which the browser reports a little later."""
         self.opens_outward = False
-        """Whether the last tab that it asked for was for such an address: Chromium 153 opens an empty one for it."""
+        """Whether the last tab that it asked for was to lead out of the browser: Chromium 153 opens an empty one."""
+        self.loading: set[str] = set()
+        """The page's frames that are on their way to a document, its own included, by DevTools' id."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -126,11 +135,9 @@ class Tab:
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
-        self._arrived = asyncio.Event()
-        self._arrived.set()
+        self._given_up: set[str] = set()  # of those, what is not waited for again
         self._imports: set[str] = set()
-        self._imported = asyncio.Event()
-        self._imported.set()
+        self._has_changed = asyncio.Event()
         self._has_imported = False
         self._heard_at = math.inf
 
@@ -159,7 +166,8 @@ class Tab:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
         tab._receiving = asyncio.create_task(tab._receive(reader))
         try:
-            _, _, tree = await tab.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
+            domains = ("Inspector.enable", "Log.enable", "Page.enable")
+            *_, tree = await tab.send_all(*((enable, {}) for enable in domains), ("Page.getFrameTree", {}))
         except BaseException:
             await tab.close()
             raise
@@ -308,37 +316,71 @@ class Tab:
             if self.on_crash:
                 self.on_crash(self.page)
         elif method in ("Page.windowOpen", "Page.frameRequestedNavigation") and _OUTWARD.match(params["url"]):
-            self.outward = [*self.outward[:9], params["url"]]
+            self._tell(f"{valid_text(params['url'])!r:.200} leads out of the browser: nothing was opened")
             self.opens_outward |= method == "Page.windowOpen"
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
             self.opens_tab, self.opens_outward = True, False
+        elif method == "Log.entryAdded":
+            if found := _UNFOLLOWED.match(params["entry"]["text"]):
+                self._tell(f"the browser says: {valid_text(params['entry']['text']).strip()!r:.300}")
+                self.opens_tab &= not found["tab"]
+                if found["page"]:
+                    self._arrive(self.main_frame)  # it has asked for one, and stays
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)
-            self.num_documents += frame == self.main_frame
-        elif params.get("frameId") == self.main_frame:
-            if method == "Page.frameStartedLoading" or (
-                method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
-            ):
-                self._arrived.clear()
+            if frame == self.main_frame:
+                self.num_documents += 1  # with its content to come
+            else:
+                self._arrive(frame)
+        elif method == "Page.frameStartedLoading" or params.get("disposition") == "currentTab":
+            self.loading.add(params["frameId"])
+            self._given_up.discard(params["frameId"])
+            if params["frameId"] == self.main_frame:
                 self.forget_imports()
-            elif method == "Page.frameStoppedLoading":
-                self._arrived.set()
+        elif method == "Page.frameStoppedLoading":
+            self._arrive(params["frameId"])
         elif method == "Page.domContentEventFired":
-            self._arrived.set()
+            self._arrive(self.main_frame)
 
     def _note_request(self, message: dict[str, Any]) -> None:
         number = message["params"]["requestId"]
         if message["method"] == "Network.requestWillBeSent":
             if message["params"].get("type") == "Script":
                 self._imports.add(number)
-                self._imported.clear()
         elif number in self._imports:
             self._imports.discard(number)
             if not self.leaving:
                 self._has_imported = True
-            if not self._imports:
-                self._imported.set()
+            self._has_changed.set()
+
+    def _tell(self, line: str) -> None:
+        self.outward = [*self.outward[: _MAX_KEPT - 1], line]
+
+    def _arrive(self, frame: str) -> None:
+        self.loading.discard(frame)
+        self._has_changed.set()
+
+    async def arriving_frames(self) -> set[str]:
+        """The frames within the page that take room there and are on their way. Raises ChannelClosed."""
+        found = set()
+        for frame in self.loading - {self.main_frame}:
+            with contextlib.suppress(ChannelError):  # it is not drawn, or has gone
+                owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
+                box = (await self.send("DOM.getBoxModel", {"backendNodeId": owner["backendNodeId"]}))["model"]
+                if box["width"] and box["height"]:
+                    found.add(frame)
+        return found
+
+    async def has_frames(self, end: float) -> bool:
+        """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.
+
+        Raises ChannelClosed.
+        """
+        awaited = await self.arriving_frames() - self._given_up
+        await self._wait_while(lambda: awaited & self.loading, end)
+        self._given_up |= awaited & self.loading
+        return bool(awaited - self.loading)
 
     @property
     def silence_s(self) -> float:
@@ -353,13 +395,13 @@ class Tab:
     def forget_imports(self) -> None:
         """Wait for none of those on their way again."""
         self._imports.clear()
-        self._imported.set()
+        self._has_changed.set()
 
     async def has_imported(self, end: float) -> bool:
         """Wait, until `end`, for scripts that the page imports; whether any has come, since this was last asked, that
         it may not have run yet. Raises ChannelClosed.
         """
-        if not await self._wait_for(self._imported, end):
+        if not await self._wait_while(lambda: self._imports, end):
             self.forget_imports()
         has, self._has_imported = self._has_imported, False
         return has and time.monotonic() < end
@@ -367,31 +409,32 @@ class Tab:
     @property
     def leaving(self) -> bool:
         """Whether the page is on its way to another document."""
-        return not self._arrived.is_set()
+        return self.main_frame in self.loading
 
     async def arrive(self, end: float) -> None:
         """If the page is on its way, wait until the next document has its content, or `end` (`time.monotonic`).
 
         Raises ChannelClosed.
         """
-        while self.leaving and await self._wait_for(self._arrived, end):
-            pass
+        await self._wait_while(lambda: self.leaving, end)
 
-    async def _wait_for(self, event: asyncio.Event, end: float) -> bool:
-        """Whether it has come before `end`."""
-        try:
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                await event.wait()
-        except TimeoutError:
-            return False
-        if self._closed:
-            raise ChannelClosed(self._closed)
+    async def _wait_while(self, is_so: Callable[[], object], end: float) -> bool:
+        """Whether it is no longer so before `end`."""
+        while is_so():
+            self._has_changed.clear()
+            try:
+                async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                    await self._has_changed.wait()
+            except TimeoutError:
+                return False
+            if self._closed:
+                raise ChannelClosed(self._closed)
         return True
 
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
-        self._arrived.set()
-        self._imported.set()
+        self.loading.clear()
+        self._has_changed.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))

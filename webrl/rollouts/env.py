@@ -30,7 +30,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
-from webrl.rollouts.execute import KEEPS_LOADING, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
+from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -50,6 +50,8 @@ _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
+_FRAME_ROUNDS = 3
+"""An observation waits so often for frames on their way, and those in them."""
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -93,8 +95,9 @@ class Notices:
         return "".join(f"{line}\n" for line in lines)
 
     def tell(self, line: str) -> None:
-        """Add an action's own line."""
-        self._lines.append(line)
+        """Add an action's own line, once."""
+        if line not in self._lines:
+            self._lines.append(line)
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
@@ -128,8 +131,6 @@ class Notices:
         running.add_done_callback(self._running.discard)
 
 
-MAX_TABS = 20
-"""Open tabs of an environment; further ones are closed at once."""
 _NO_DOCUMENT = ("", ":")
 """Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
@@ -181,7 +182,6 @@ class BrowserEnv:
         self.shows_all = config.observation != "html"
         self.patience_s = config.step_timeout_s * _PATIENCE
         self.upload_dir = config.upload_dir
-        self.max_tabs = MAX_TABS
         self.observer: EpisodeObserver | None = None
         self._site_of = site_of
         self._task: Task | None = None
@@ -386,6 +386,10 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
+                for _ in range(_FRAME_ROUNDS):
+                    if tab.opens_tab or not await tab.has_frames(end):
+                        break
+                    seen = await self._see(tab, "", HORIZON_MS, end)
                 if tab.opens_tab and page is self.page:
                     with contextlib.suppress(Error):  # none came
                         await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
@@ -410,16 +414,18 @@ class BrowserEnv:
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
         seen: dict[str, Any] = await tab.evaluate_or_stop(f"{before}__webrl.look({how})", self.patience_s)
         self._copied = seen["copied"] or self._copied
-        if seen["asksFile"]:
-            self._notices.tell("a file dialog was opened, and closed without a file")
+        for line in seen["told"]:
+            self._notices.tell(line)
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
-        for address in tab.outward:
-            self._notices.tell(f"{valid_text(address)!r:.200} leads out of the browser: nothing was opened")
+        for line in tab.outward:
+            self._notices.tell(line)
         tab.outward.clear()
+        if arriving := await tab.arriving_frames():
+            self._notices.tell(f"frames of this page that are still loading: {len(arriving)}")
         self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])

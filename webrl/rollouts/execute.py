@@ -68,6 +68,7 @@ _EXAMPLES = {
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
 time is up: the agent gets Playwright's answer without that wait."""
+_ELSEWHERE = "the element does not take the focus: keys go to what has it"
 MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
@@ -80,6 +81,8 @@ PAGE_TIMEOUT_MS = 5000
 MAX_DOCUMENTS = 6
 """A page that is replaced more often than this before it has loaded is stopped."""
 KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
+MAX_TABS = 20
+"""Open tabs of an environment; further ones are closed at once."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -102,8 +105,6 @@ class Tabs(Protocol):
     """How long a page that is leaving for a server that does not answer may take."""
     shows_all: bool
     """The agent is shown all of a page, wherever it is scrolled to."""
-    max_tabs: int
-    """No more tabs than these can be open."""
     upload_dir: Path | None
     """The one folder that files may be uploaded from; None: from nowhere."""
 
@@ -367,17 +368,21 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
         await click_holding(tabs, element, method, modifiers, button=button)
 
 
-async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    if value and not enable_autocomplete_menu:
+async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu: bool = False) -> None:
+    if not enable_autocomplete_menu:
         ready = await _call(tabs, bid, "selectField", value)
         if example := _EXAMPLES.get(ready):
             raise ActionFailed(f"Error: {value!r:.100} is not what a {ready} field takes, e.g. {example!r}")
+        if ready == "elsewhere":
+            tabs.tell(_ELSEWHERE)
+        if ready and ready != "set" and not value:
+            await tabs.page.keyboard.press("Delete")
         if ready == "keys" and len(value) <= MAX_TYPED and value.isprintable() and not tabs.tab.held_keys:
             end = time.monotonic() + tabs.patience_s / 2
             while value and time.monotonic() < end:
                 await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
-        if value and ready in ("keys", "selected"):  # what a page that is slow to hear has left no time to type, too
+        if value and ready and ready != "set":  # what a page that is slow to hear has left no time to type, too
             await tabs.tab.insert_text(value)
         if ready:
             return
@@ -406,13 +411,6 @@ async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bo
     if value:
         element = await locate(tabs.page, bid)
         await attempt(element, "type", value[-1], delay=0)
-
-
-async def _clear(tabs: Tabs, bid: str) -> None:
-    if await _call(tabs, bid, "selectField", None):
-        await tabs.page.keyboard.press("Delete")
-        return
-    await set_value(tabs, bid, "clear")
 
 
 async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
@@ -451,7 +449,7 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
     if found == "disabled":
         raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
     if found == "elsewhere":
-        tabs.tell("the element does not take the focus: keys go to what has it")
+        tabs.tell(_ELSEWHERE)
     return bool(found)
 
 
@@ -588,8 +586,8 @@ async def _travel(tabs: Tabs, by: int) -> None:
 
 
 async def _new_tab(tabs: Tabs) -> None:
-    if len(tabs.context.pages) >= tabs.max_tabs:
-        raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
+    if len(tabs.context.pages) >= MAX_TABS:
+        raise ActionFailed(f"Blocked: {MAX_TABS} tabs are open; close one first.")
     tabs.page = await tabs.context.new_page()
 
 
@@ -617,7 +615,7 @@ _HANDLERS: dict[str, Handler] = {
     "dblclick": partial(_point, method="dblclick"),
     "hover": partial(_point, method="hover"),
     "fill": _fill,
-    "clear": _clear,
+    "clear": _fill,
     "check": _check,
     "uncheck": lambda tabs, bid: _check(tabs, bid, wanted=False),
     "select_option": _select_option,

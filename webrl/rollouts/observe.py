@@ -102,7 +102,7 @@ def _describe(
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
-        if role == "StaticText" and not name.strip():
+        if (role == "StaticText" and not name.strip()) or (role == "LabelText" and not use):
             return name, None
         if use and role in _PASSIVE_ROLES:
             attributes.append(use)

@@ -141,14 +141,24 @@
     return place ?? point;
   };
 
-  // A box to tick is often out of sight, and drawn by what stands in its label.
-  const inLabel = (element) => {
-    if (!(element instanceof HTMLInputElement) || !/^(checkbox|radio)$/.test(element.type)) return null;
-    for (const label of element.labels ?? []) {
-      const point = label.querySelector('a, button') ? null : centre(label.getClientRects());
-      if (point && isOnTop(element, point)) return point;
+  const placesIn = ({ left, top, right, bottom }, steps) => Array.from({ length: steps ** 2 }, (_, at) => [
+    left + ((right - left) * (0.5 + (at % steps))) / steps, top + ((bottom - top) * (0.5 + Math.floor(at / steps))) / steps]);
+  // A place in one of the boxes where nothing covers the element, its centre if that is one: a part of it may be clipped,
+  // or behind something.
+  const freePlace = (element, boxes) => {
+    const STEPS = 8;
+    for (const box of boxes) {
+      const place = [centre([box]), ...placesIn(box, STEPS)].find((each) => each && isOnTop(element, each));
+      if (place) return place;
     }
     return null;
+  };
+  // The same in the boxes of what is in an element, which may have none itself (`display: contents`, or all in it floats),
+  // and of its labels: a box to tick is often out of sight, and drawn by what stands there.
+  const otherPlace = (element) => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    return freePlace(element, [range, ...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()]));
   };
 
   // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
@@ -158,10 +168,7 @@
     const image = [...document.images].find((each) => name && each.useMap === `#${name}` && usable(each));
     if (!image) return null;
     bringIntoView(image);
-    const box = image.getBoundingClientRect();
-    const STEPS = 24;
-    const places = Array.from({ length: STEPS ** 2 }, (_, at) => [
-      box.left + (box.width * (0.5 + (at % STEPS))) / STEPS, box.top + (box.height * (0.5 + Math.floor(at / STEPS))) / STEPS]);
+    const places = placesIn(image.getBoundingClientRect(), 24);
     const isIn = (x, y) => document.elementFromPoint(x, y) === area;
     const inner = ([x, y]) => isIn(x, y) && [-3, 3].every((by) => isIn(x + by, y) && isIn(x, y + by));
     return places.find(inner) ?? places.find((place) => isIn(...place)) ?? null;
@@ -221,13 +228,12 @@
   api.aim = (bid, waitMs, presses, quads) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
-    if (element && !isVisible(element) && !inLabel(element) && !mayAppear(element, waitMs)) return 'hidden';
+    if (element) bringIntoView(element);
+    if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
-    bringIntoView(element);
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
-    const point = centre(quads ? quads.map(corners) : element.getClientRects());
-    const place = point && isOnTop(element, point) ? point : inLabel(element);
+    const place = freePlace(element, quads ? quads.map(corners) : element.getClientRects()) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
   };
 
@@ -236,8 +242,10 @@
     element.dispatchEvent(new Event('change', { bubbles: true }));
   };
 
-  // Selects all text of a field, ready for input: 'selected', or 'keys' if it listens to them; or sets `value` where a
-  // field takes no text: 'set', or the field's type if that is none of its values. False if this is not the common case.
+  // Selects all text of a field, ready for input: 'selected', 'keys' if it listens to them, or 'elsewhere' if it leaves the
+  // focus to another; or sets `value` where a field takes no text: 'set', or the field's type if that is none of its values.
+  // False if this is not the common case.
+  let filled = null;
   api.selectField = (bid, value) => {
     const element = reach(bid);
     if (!element || !usable(element) || element.readOnly) return false;
@@ -249,13 +257,14 @@
     } else if (element instanceof HTMLTextAreaElement) {
       element.selectionStart = 0;
       element.selectionEnd = element.value.length;
-    } else if (value && element instanceof HTMLInputElement && SET.has(element.type)) {
+    } else if (element instanceof HTMLInputElement && SET.has(element.type)) {
       const was = element.value;
       element.focus();
       element.value = value.trim();
       // A slider goes as far as it can, and a time may be written in another way.
-      const isValue = { color: element.value !== '#000000' || value.trim() === element.value, range: !Number.isNaN(Number(value)) };
-      if (!(isValue[element.type] ?? element.value !== '')) {
+      const isValue = { color: element.value !== '#000000' || value.trim() === element.value,
+        range: value !== '' && !Number.isNaN(Number(value)) };
+      if (!(isValue[element.type] ?? (element.value !== '' || value === ''))) {
         element.value = was;
         return element.type;
       }
@@ -264,7 +273,9 @@
     } else {
       return false;
     }
+    filled = { element, value, before: element.value };
     element.focus();
+    if (element.getRootNode().activeElement !== element) return 'elsewhere';
     return api.hearsKeys(element) ? 'keys' : 'selected';
   };
 
@@ -296,6 +307,15 @@
   let asked = null;
   window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
   window.addEventListener('input', () => { asked = null; }, true);
+
+  // Nothing else shows that a page, or a frame in it, is printed.
+  window.addEventListener('beforeprint', () => {
+    try {
+      window.top.__webrl.printed = true;
+    } catch {
+      // of another origin
+    }
+  });
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element, 'disabled' or 'elsewhere' if it takes none.
@@ -375,8 +395,12 @@
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
-    const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), asksFile: asked?.defaultPrevented === false };
-    asked = null;
+    const { element, value, before } = filled ?? {};
+    const isKept = element?.isConnected && element.value === before && before !== value;
+    const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
+      api.printed && 'a print dialog was opened, and closed', isKept && 'the text of the field is what it was before'];
+    [asked, api.printed, filled] = [null, false, null];
+    const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };

@@ -185,11 +185,16 @@
   // What is dropped anywhere on a page needs no place.
   const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
 
+  // Nobody sees it, and the keys do not reach it.
+  const isEmptyLabel = (element) => element.localName === 'label' && !element.firstElementChild && !element.textContent.trim() &&
+    [...element.getClientRects()].every(({ width, height }) => !width || !height);
+
   // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
   // be there for what is inside, a `tabindex` of -1 for a program that puts the focus there, and what says nothing for
   // the mouse of a person (a column's edge) or for the focus (a trap).
   const useOf = (element) => {
     if (isEditor(element)) return 'editable'; // a text with its markup
+    if (isEmptyLabel(element)) return '';
     if (isActive(element)) return 'clickable'; // the tree drops roles in the wrong place, an option outside of a list
     const parent = parentOf(element);
     if (element.isContentEditable || !parent || element === document.body || element.localName === 'slot') return '';

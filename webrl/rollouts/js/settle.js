@@ -108,6 +108,18 @@
     return send.apply(this, args);
   };
 
+  // What the browser does in a time of its own, with the page covered meanwhile.
+  const takesTime = (prototype, name) => {
+    const begin = prototype[name];
+    if (begin) prototype[name] = function (...args) {
+      const begun = apply(begin, this, args);
+      until(begun.finished ?? begun);
+      return begun;
+    };
+  };
+  takesTime(Element.prototype, 'requestFullscreen');
+  takesTime(Document.prototype, 'startViewTransition');
+
   // Scripts that a page writes as HTML never run, nor say that they have come.
   const inert = new WeakSet();
   const scripts = (html, element) => (/<script/i.test(html) ? [...element.querySelectorAll('script')] : []);
@@ -224,7 +236,7 @@
     const tell = Worker.prototype.postMessage;
     const waits = new WeakMap(); // worker -> what ends each wait for a word of it, oldest first
     const silent = new WeakSet();
-    const awaitWord = (worker) => {
+    const awaitWord = (worker, spoken) => {
       if (++told > MAX_TOLD) return;
       const done = track();
       const end = () => {
@@ -233,7 +245,7 @@
         done();
       };
       const giveUp = () => {
-        silent.add(worker);
+        if (spoken) silent.add(worker);
         if (isBlank()) id = native.setTimeout(giveUp, SILENT_MS);
         else end();
       };
@@ -241,7 +253,7 @@
       waits.get(worker).add(end);
     };
     Worker.prototype.postMessage = function (...args) {
-      if (waits.has(this)) awaitWord(this);
+      if (waits.has(this)) awaitWord(this, true);
       return tell.apply(this, args);
     };
     window.Worker = class Worker extends window.Worker {
@@ -251,7 +263,7 @@
         waits.set(this, new Set());
         listen(this, 'message', () => { for (const end of waits.get(this)) return end(); });
         listen(this, 'error', () => { for (const end of waits.get(this)) end(); });
-        awaitWord(this);
+        awaitWord(this, false);
       }
     };
   }

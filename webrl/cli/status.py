@@ -1,4 +1,4 @@
-"""`webrl status`: what a run is doing, in a few lines of plain text."""
+"""`webrl status`: reports what a run is doing, in a few lines of plain text."""
 
 from __future__ import annotations
 

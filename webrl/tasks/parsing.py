@@ -1,4 +1,4 @@
-"""From a language model's answer to instructions: what is an instruction, what is decoration, what is garbage.
+"""Reads instructions from a language model's answer: separates them from decoration and garbage.
 
 Answers come as one line, numbered or bulleted lists, JSON (strings, objects, one a line), code fences, quoted or
 in bold, behind a preamble or a chain of thought. `parse_instructions` takes all of these apart;

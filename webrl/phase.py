@@ -1,4 +1,4 @@
-"""The order of things: which stages a phase has, what each reads and writes, and how a run resumes.
+"""The order of the stages: which ones a phase has, what each reads and writes, and how a run resumes.
 
 Only this module knows the order. A stage is a function of a `Context`; it reads files of its own phase and of the
 phase before, writes files of its own phase (`accept` also has the actor before play the probe), and returns its

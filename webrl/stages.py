@@ -268,7 +268,7 @@ def accept(context: Context) -> Counts:
     if not verdict_path.exists():
         tasks = probe_tasks(config)
         if not tasks:
-            reason = f"{config.tasks.suite} has no tasks that training leaves over: updates are kept unseen"
+            reason = f"{config.tasks.suite} has no tasks that training does not use: every update is kept, untested"
             logger.warning("accept.tasks=%d: %s; set accept.tasks=0 to silence this", config.accept.tasks, reason)
             return {"rate_factor": factor, "skipped": reason}
         for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):

@@ -1,4 +1,4 @@
-"""`webrl doctor`: tries what this machine has, and names the fix for what it lacks."""
+"""`webrl doctor`: checks this machine, and names a fix for everything that is missing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ DEMO_DISK_GIB = 2
 
 
 class Check(NamedTuple):
-    """One finding: what was looked at, how it is, what was found, and what to do about it.
+    """One finding: the check, its outcome, the details, and the fix.
 
     States: `ok`; `optional`: absent, and only some configs need it; `warning`: works, but poorly; `missing`: nothing
     works without it. Example: `Check("vllm", "optional", "not installed", "pip install 'webrl[vllm]'")`

@@ -31,7 +31,7 @@ COMMON = frozenset({
 def add_config_arguments(
     parser: argparse.ArgumentParser, *, prefer_newest: bool, phased: bool = False, sections: Sequence[str] = ()
 ) -> None:
-    """Add what every subcommand with a config takes.
+    """Add the arguments that every subcommand with a config takes.
 
     Args:
         prefer_newest: as in `resolve_config`.

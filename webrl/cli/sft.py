@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe(report: dict[str, Any]) -> list[str]:
-    """Return the lines of the report: what was imitated, and the last losses."""
+    """Return the lines of the report: demonstrations used, and the last losses."""
     losses = report["losses"]
     lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items())]
     lines.append(f"examples {report['examples']} (held out: {report['heldout']})")

@@ -87,12 +87,12 @@ class TasksConfig(Section):
     suite: Annotated[str, BeforeValidator(_known_suite)] = Field(
         "miniwob",
         validate_default=False,  # a second package with a `miniwob` is refused where it is used
-        description="world of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
+        description="source of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
         "docs/own_site.md), webarena, webarena_lite, or a suite of another package",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
-    num_seed_tasks: int = Field(240, ge=1, description="the suite's own tasks, of phase 0 or each phase (tasks.source)")
+    num_seed_tasks: int = Field(240, ge=1, description="the suite's tasks in phase 0, or in each phase (tasks.source)")
     num_eval_tasks: int = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
     num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob, arena)")
     source: Literal["curriculum", "fixed", "fresh"] = Field(
@@ -123,7 +123,7 @@ class PromptLimit(Section):
 class ModelsConfig(PromptLimit):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
-    actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
+    actor: ModelName = Field("data/tiny/actor", description="the supervised start, π_0: a folder or hub name")
     orm: ModelName = Field("data/tiny/orm", description="outcome reward model")
     generator: ModelName = Field("data/tiny/generator", description="task generator")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
@@ -142,7 +142,7 @@ class ModelsConfig(PromptLimit):
         "one trained on no prompt of ours; auto: what its folder says it was trained on, else examples",
     )
     enable_thinking: bool = Field(
-        False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
+        False, description="let the actor reason in <think>…</think> first, if its chat template supports it"
     )
 
     @model_validator(mode="after")
@@ -289,7 +289,7 @@ class RolloutConfig(SamplingConfig):
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
         None, description="width and height of pages in CSS pixels, screenshots the same; none: the task's own"
     )
-    page_details: bool = Field(False, description="look at pruned HTML and the elements' boxes too")
+    page_details: bool = Field(False, description="also record pruned HTML and the elements' boxes")
     max_steps: int = Field(30, ge=1, description="step limit")
     policy: Literal["actor", "expert"] = Field(
         "actor",
@@ -321,7 +321,7 @@ class RolloutConfig(SamplingConfig):
     allowed_hosts: tuple[Host, ...] = Field(
         (), description="hosts that pages may reach besides the task's own; *: all, but no internal addresses"
     )
-    public_hosts: tuple[Host, ...] = Field((), description="the same, as long as a host's address is no internal one")
+    public_hosts: tuple[Host, ...] = Field((), description="as allowed_hosts, but never at an internal address")
     max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
     upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
     if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class ReplayConfig(Section):
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
     draw: Literal["need", "uniform"] = Field(
-        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or uniformly"
+        "need", description="how replayed steps are drawn: by each task type's failure rate in the phase, or uniformly"
     )
     sampler_tolerance: float = Field(
         0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
@@ -410,7 +410,7 @@ class TrainingConfig(Section):
     betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="AdamW betas")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: fp32 master weights, bf16 ones that compute")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: compute in bf16, keep fp32 master weights")
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
@@ -419,7 +419,7 @@ class TrainingConfig(Section):
     )
     compile: bool = Field(False, description="compile the decoder layers (GPU)")
     export_dtype: Literal["fp32", "bf16"] = Field(
-        "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"
+        "fp32", description="precision of the saved weights; bf16 rounds away the changes of a phase at lr 1e-6"
     )
     save_every: int = Field(0, ge=0, description="optimizer steps between training states; 0: none before the end")
 
@@ -468,7 +468,7 @@ class ActorConfig(OptimConfig):
         0.5, gt=0, description="the update ends where KL(π_{k-1} || π) passes this, in nats an action; null: no limit"
     )
     max_success_drop: float | None = Field(
-        0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"
+        0.1, gt=0, description="the same where successful actions lose more nats than this on average; null: no limit"
     )
     success_guard: float = Field(
         0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
@@ -492,13 +492,11 @@ class ActorConfig(OptimConfig):
 class AcceptConfig(Section):
     """Whether a phase's update is kept."""
 
-    tasks: int = Field(
-        100, ge=0, description="tasks that the actors before and after an update both play; 0: updates are kept unseen"
-    )
-    alpha: Fraction = Field(0.1, gt=0, description="chance, at most, of refusing an update that is not worse")
+    tasks: int = Field(100, ge=0, description="tasks that the old and the new actor both play; 0: every update is kept")
+    alpha: Fraction = Field(0.1, gt=0, description="highest chance of refusing an update that is not worse")
 
 
-_HELD_OUT = "share of each site's demonstrations or trajectories that is held out to measure on"
+_HELD_OUT = "share of each site's demonstrations or trajectories that is held out for validation"
 
 
 class HeldOut(OptimConfig):
@@ -536,7 +534,7 @@ class EvaluateConfig(Section):
     temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         (0.0,),
         min_length=1,
-        description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
+        description="0 is greedy (published); of several ([1, 0]), phases are compared at the first, and each of the "
         "others plays every page once more",
     )
 
@@ -586,7 +584,7 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     keep_models: int = Field(
-        0, ge=0, description="newest phases whose actor and critic stay, with the best one's by evaluation; 0: all"
+        0, ge=0, description="keep the models of this many last phases and of the best by evaluation; 0: all"
     )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
@@ -768,7 +766,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set what `key.subkey=value` says in plain data.
+    """Apply an override `key.subkey=value` to plain data.
 
     Raises:
         UsageError: not of that form, or not YAML.

@@ -1,4 +1,4 @@
-"""Optional packages: looked for before work starts, named with what wants them and the command that installs them."""
+"""Checks for optional packages before work starts; errors name the option that needs one and how to install it."""
 
 from __future__ import annotations
 

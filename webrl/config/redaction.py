@@ -82,7 +82,7 @@ class Secret:
 
     @staticmethod
     def _parts(text: str) -> Iterator[str]:
-        """Yield what must not be seen of the text."""
+        """Yield the parts of the text that must be masked."""
         yield text
 
     @classmethod

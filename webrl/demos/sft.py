@@ -48,7 +48,7 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         examples, held = (encode(part, encoder, problems) for part in (train, heldout))
     if not examples:
         raise DataError(
-            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
+            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
             + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
         )
     del shown, train, heldout  # their pages would fill the memory of every process

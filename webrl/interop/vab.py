@@ -192,7 +192,7 @@ def _checked_score(score: Any, kind: str, place: str) -> _Score:
 
 
 def _open_inside(path: Path) -> IO[bytes]:
-    """Open a file of a trace folder. A folder from elsewhere must not bring in what lies outside of it.
+    """Open a file of a trace folder. A folder from elsewhere must not read files outside of it.
 
     Raises:
         DataError: see `webrl.runs.store.open_input`; or a link that leads out of the result folder.

@@ -160,7 +160,7 @@ class Eyes:
         return ids
 
     def inputs(self, ids: Tensor, pngs: Sequence[bytes]) -> dict[str, Tensor]:
-        """Return what the model takes besides token ids and mask.
+        """Return the model's inputs other than token ids and mask.
 
         Args:
             ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).

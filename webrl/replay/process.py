@@ -111,7 +111,7 @@ def make_plan(
     actor: str | None = None,
     output: Path | None = None,
 ) -> ProcessPlan:
-    """Fill in what was not said: the newest phase of the newest run, or the sample traces.
+    """Fill in missing settings: the newest phase of the newest run, or the sample traces.
 
     Args:
         actor: "none" for no model.

@@ -102,7 +102,7 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
 
 
 def find_source(path: Path, *, prefer_records: bool = False) -> Source:
-    """Detect what `path` is: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
+    """Detect the kind of `path`: one of our run folders' phases or files, a VAB trace folder, a released `.pt` file.
 
     Args:
         prefer_records: a phase folder means its `train.jsonl` (experience), not its trajectories (rollouts).

@@ -1,1 +1,1 @@
-"""What a run shows of itself: tables in the terminal, the report page, trackers."""
+"""Shows a run: tables in the terminal, status, trackers."""

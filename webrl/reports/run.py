@@ -1,4 +1,4 @@
-"""What a run says in a terminal: a table per phase, and an overview."""
+"""Formats a run for the terminal: a table per phase, and an overview."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def agreement_text(phase: Summary) -> str:
     right = found["true_positive"] + found["true_negative"]
     balanced = found["balanced_accuracy"]["value"]
     balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
-    text = f"right by the environment's reward: {_share(right, found['num'])}{balance}"
+    text = f"agree with the environment's reward: {_share(right, found['num'])}{balance}"
     sites = found.get("by_site", {})
     undecided = undecided_sites(sites)
     return f"{text}, no better than a constant on {len(undecided)} of {len(sites)} sites" if undecided else text

@@ -67,7 +67,7 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
         low, high = accuracy["ci95"]
         share = f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {accuracy['num']} labels"
         raise JudgeError(
-            f"{labels}: {share} are right by the environment's reward (worst: {shown}), fewer than "
+            f"{labels}: {share} agree with the environment's reward (worst: {shown}), fewer than "
             f"label.min_agreement={config.label.min_agreement}; train a judge on this model's own episodes "
             f"(`webrl train-orm --data {labels.parent}`), and start a run with it as models.orm"
         )

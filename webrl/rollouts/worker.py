@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """One browser and its environments; also what a Ray actor or a server wraps."""
+    """One browser and its environments; Ray actors and servers wrap it too."""
 
     def __init__(self, config: RolloutConfig) -> None:
         self._config = config

@@ -91,7 +91,7 @@ def same_goal(first: str, second: str) -> bool:
 
 
 def state_of(task: Task) -> tuple[str, int, str]:
-    """Return (site, seed, start_url): what the episode starts from."""
+    """Return (site, seed, start_url), the state that the episode starts in."""
     return (task.site, task.seed, task.start_url or "")
 
 

@@ -133,7 +133,7 @@ def layers_of(lm: Any) -> nn.ModuleList | None:
 
 
 def apply_memory_policy(model: Any, config: OptimConfig) -> None:
-    """Switch on what the config asks for, in place.
+    """Enable the config's settings on the model, in place.
 
     `full` recomputes every layer; `selective` keeps the attention's output and every other matrix product.
     """

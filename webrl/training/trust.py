@@ -115,7 +115,7 @@ def make_region(samples: Sequence[StepRecord], items: Sequence[Item], config: Ac
 
 
 def next_rate_factor(counts: Mapping[str, Any], factor: float, config: ActorConfig) -> float:
-    """Return what multiplies `actor.lr` in the next phase, after an update at `factor` whose counts are given."""
+    """Return the factor on `actor.lr` for the next phase, after an update at `factor` whose counts are given."""
     limits = {"actor_trust_kl": config.max_kl, "actor_trust_success_drop": config.max_success_drop}
     shares = [counts.get(name, math.inf) / limit for name, limit in limits.items() if limit is not None]
     is_well_inside = len(shares) > 0 and max(shares) < _WELL_INSIDE

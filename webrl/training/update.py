@@ -239,7 +239,7 @@ def policy_loss_function(
     config: ActorConfig,
     demonstrations: Sequence[Item] = (),
 ) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
-    """The objective as the trainer's loss, with what every objective logs.
+    """The objective as the trainer's loss, with the metrics that every objective logs.
 
     Args:
         demonstrations: samples after the others, which have the SFT loss instead.

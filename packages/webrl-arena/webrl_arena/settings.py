@@ -12,7 +12,7 @@ from webrl.config.section import Section
 class ArenaConfig(Section):
     """The arena's sites and tasks (docs/arena.md)."""
 
-    folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
+    folder: Path | None = Field(None, description="folder of `webrl arena up --folder`; none: its default")
     score_steps: bool = Field(
         False,
         description="score after every step, as BrowserGym does, and end an episode that is solved; serve-env and grpo "

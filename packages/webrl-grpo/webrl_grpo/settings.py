@@ -49,7 +49,7 @@ class GrpoSettings(Section):
     browsergym_url: tuple[Address, ...] = Field(
         (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own"
     )
-    arena_folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
+    arena_folder: Path | None = Field(None, description="folder of `webrl arena up --folder`; none: its default")
     dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
     default_goal: str = Field("Complete the web task successfully.", description="goal of a page that has none")
     max_steps: int = Field(10, ge=1, description="actions of an episode")
@@ -90,9 +90,9 @@ class GrpoSettings(Section):
         False, description="sample with vLLM, on servers that start with the training and take new weights in place"
     )
     vllm_mode: Literal["own", "colocate", "server"] = Field(
-        "own", description="of the public scripts: the servers are webrl's own (own), whichever it names"
+        "own", description="accepted for the public scripts; webrl always starts its own servers (own)"
     )
-    vllm_server_url: str | None = Field(None, description="of the public scripts: not used")
+    vllm_server_url: str | None = Field(None, description="accepted for the public scripts, and ignored")
     vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU")
     vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
     vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")

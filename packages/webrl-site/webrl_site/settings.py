@@ -101,7 +101,7 @@ class WebLogin(Deadline):
     )
     proof_url: PageAddress | None = Field(None, description="a page that only a logged-in user sees; may be relative")
     proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
-    check_s: float = Field(60.0, ge=0, description="a log-in is checked again (proof_url) after this")
+    check_s: float = Field(60.0, ge=0, description="seconds between checks of the log-in (proof_url)")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -176,7 +176,7 @@ class WebConfig(SuiteConfig):
 
     name: str = Field("site", pattern=r"^[a-z0-9][a-z0-9_-]*$", description="the site's name in tables and task ids")
     start_urls: tuple[StartUrl, ...] = Field(
-        (), description="start pages; the first is an instruction's that names none. Their hosts may be reached"
+        (), description="start pages, whose hosts agents may reach; instructions that name none use the first"
     )
     heldout_files: tuple[Path, ...] = Field((), description="instructions of the evaluation, never trained on")
     explore_pages: int = Field(12, ge=1, le=500, description="pages visited for the generator's proposals")
@@ -188,11 +188,11 @@ class WebConfig(SuiteConfig):
         description="program and arguments for `verify` checks: prints `pass` or `fail: why`; `{check}`, `{url}` (the "
         "site's origin), `{page}` (the active tab's address), `{folder}` (of serve) and `{python}` are filled in",
     )
-    database: str | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
+    database: str | None = Field(None, description="sqlite:///FILE that the SQL checks query, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
     read_only: bool = Field(
         False,
-        description="let GET and HEAD requests alone leave the browser, to addresses that do not look like actions",
+        description="let only GET and HEAD requests leave the browser, none to addresses that look like actions",
     )
     forbidden_urls: tuple[Pattern, ...] = Field(
         (), description="regular expressions; requests to addresses that contain a match are blocked"

@@ -36,7 +36,7 @@ class WebArenaConfig(SuiteConfig):
     reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
     state_dir: Path = Field(Path("runs/webarena"), description=STATE_DIR)
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
-    login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
+    login_check_s: float = Field(60.0, ge=0, description="seconds between checks of a log-in")
     validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
     judge: ServerConfig = Field(
         ServerConfig(model_name="gpt-4-1106-preview"),

@@ -47,7 +47,7 @@ class OpenAIModel:
 
     @classmethod
     async def connect(cls, name: str, engine: EngineConfig, *, thinking: bool = False) -> OpenAIModel:
-        """Find out what the servers serve and whether they take token ids.
+        """Find out which model the servers offer and whether they take token ids.
 
         Args:
             name: folder or hub name of the model, for its tokenizer.
@@ -153,7 +153,7 @@ class OpenAIModel:
         }
 
     async def ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
-        """Return what `parse` makes of the servers' answer to a request.
+        """Return the servers' answer to a request, read by `parse`.
 
         Raises:
             PolicyError, ModelError: no answer, or a refusal.
@@ -223,7 +223,7 @@ def _as_error(error: Refused) -> ModelError | PolicyError:
 
 @contextlib.contextmanager
 def _wanted(what: str, answer: Any) -> Iterator[None]:
-    """Raise MalformedAnswer where `what` cannot be read from an answer."""
+    """Raise MalformedAnswer if `what` cannot be read from an answer."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

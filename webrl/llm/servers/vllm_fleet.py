@@ -172,7 +172,7 @@ class Fleet:
     """Servers that all answer with the same weights; independent of event loops, so that it outlives one."""
 
     def __init__(self, weights: Weights, engine: EngineConfig, models: ModelsConfig) -> None:
-        """Check what can be checked without starting anything.
+        """Run the checks that need no server.
 
         Raises:
             ModelError: no vLLM, too few GPUs.
@@ -415,6 +415,6 @@ async def give_back(fleet: Fleet) -> None:
 
 
 def _settings(engine: EngineConfig, models: ModelsConfig) -> dict[str, Any]:
-    """Return what a server is started with, apart from its weights."""
+    """Return the settings that a server is started with, apart from its weights."""
     of_engine = {"vllm_python", "gpu_memory_utilization", "tensor_parallel", "extra_args"}
     return engine.model_dump(include=of_engine) | models.model_dump(include={"dtype", "max_prompt_tokens"})

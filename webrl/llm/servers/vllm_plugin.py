@@ -27,7 +27,7 @@ class RequireKey:
         self._expected = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        """Pass on what may pass (ASGI)."""
+        """Pass on allowed requests (ASGI)."""
         is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] == _OPEN)
         given = [value for name, value in scope.get("headers", ()) if name.lower() == b"authorization"]
         if is_open or (len(given) == 1 and hmac.compare_digest(given[0], self._expected)):

@@ -97,7 +97,7 @@ class Engine:
         return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
 
     def gradients(self, loss: Tensor) -> Gradients:
-        """Return what `backward` would add; callable from any thread."""
+        """Return the gradients that `backward` would add; callable from any thread."""
         return list(
             torch.autograd.grad(loss, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
         )

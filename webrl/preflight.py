@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from webrl.config import OptimConfig, RunConfig, TrainingConfig, plugins
@@ -18,6 +19,7 @@ from webrl.reward.orm import configured_text
 from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import RunFolder
+from webrl.runs.machine import visible_gpus
 
 _PLAYS = frozenset({"rollout", "accept", "eval"})
 """Stages in which an agent acts."""
@@ -113,13 +115,16 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         UsageError: the judge's system text, a demonstration or the file of `filter.rules` is not there, the actor would
             not be sampled at temperature 1, the training takes no screenshots, or needs several processes.
         ModelError: as of `check_models`.
-        ExtraMissing: a package that the config needs in these stages is not installed.
+        ExtraMissing: a package that the config needs in these stages is not installed, or the C compiler that training
+            on a GPU needs.
         BrowserMissing: no Chromium, where this machine plays.
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
     for name, wanted_by in _wanted_extras(config, due):
         require(name, wanted_by)
+    if due & {"train", "sft", "train-orm"}:
+        _check_compiler()
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -159,6 +164,15 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
         })  # fmt: skip
     check_models(config, due)
+
+
+def _check_compiler() -> None:
+    """Raise ExtraMissing where Triton, which compiles at its first use on a GPU, would find no C compiler."""
+    named = os.environ.get("CC")
+    found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
+    if found is None and find_spec("triton") is not None and visible_gpus():
+        what = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
+        raise ExtraMissing(f"training on a GPU needs a C compiler, and {what} (Debian: apt-get install gcc)")
 
 
 def _wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:

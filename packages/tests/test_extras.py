@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from webrl import cli
-from webrl.config import load_config
-from webrl.config.extras import EXTRAS, TESTED, require
+from webrl.config import RolloutConfig, load_config
+from webrl.config.extras import EXTRAS, TESTED, require, warn_of_openenv_conflict
 from webrl.errors import ExtraMissing
 from webrl.preflight import check_inputs
+from webrl_serve.openenv.client import RemotePool
 
 ROOT = Path(__file__).resolve().parents[2]
 DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))
@@ -108,3 +110,55 @@ def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
         wanted = project["dependencies"] if own.is_file() else project["optional-dependencies"][name]
         for package, versions in packages.items():
             assert f"{package}{versions}" in wanted
+
+
+@pytest.mark.grpo
+def test_both_packages_of_the_module_openenv_are_named_with_the_fix_wherever_openenv_is_spoken(
+    tmp_path: Path, monkeypatch, caplog, capsys
+) -> None:
+    install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
+    install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
+    found = "openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv, which is now a mixture of the two"
+    fix = "pip uninstall -y openenv openenv-core, then pip install openenv"
+    for speak in (
+        lambda: cli.main(["serve-env", "--dry-run"]),
+        lambda: RemotePool(RolloutConfig(env="openenv", urls=("http://127.0.0.1:9",))),
+        lambda: cli.main(["grpo", "--model-id", "./nowhere"]),
+    ):
+        warn_of_openenv_conflict.cache_clear()
+        caplog.clear()
+        speak()
+        assert f"{found}: {fix}" in capsys.readouterr().err + caplog.text
+    assert cli.main(["doctor", "openenv"]) == 0
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["warning", "openenv", found], ["fix:", *fix.split(maxsplit=1)]]
+
+
+def test_the_gymnasium_environments_ask_when_they_are_imported(monkeypatch) -> None:
+    hide("browsergym", monkeypatch)
+    monkeypatch.delitem(sys.modules, "webrl_serve.gym", raising=False)
+    with pytest.raises(ExtraMissing, match=r"webrl_serve.gym needs browsergym, which is not installed: pip install"):
+        importlib.import_module("webrl_serve.gym")
+
+
+def test_training_on_a_gpu_asks_for_a_c_compiler_before_it_starts(tmp_path: Path, monkeypatch) -> None:
+    config = load_config(None, [])
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CC", "--no-compiler")
+    for stage in ("sft", "train", "train-orm"):
+        with pytest.raises(
+            ExtraMissing, match=r"training on a GPU needs a C compiler, and CC='--no-compiler' is not a"
+        ):
+            check_inputs(config, (stage,))
+    check_inputs(config, ("replay",))
+    monkeypatch.setenv("CC", sys.executable)
+    check_inputs(config, ("train",))
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ExtraMissing, match=r"and there is neither gcc nor clang \(Debian: apt-get install gcc\)"):
+        check_inputs(config, ("train",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check_inputs(config, ("train",))

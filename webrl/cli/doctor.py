@@ -155,6 +155,14 @@ def check_extra(name: str) -> Check:
     return Check(name, WARNING, f"{version} does not import: {said}", fix)
 
 
+def check_openenv() -> Check:
+    """Check that not both packages that own the module `openenv` are installed; webrl itself needs neither."""
+    from webrl.config.extras import openenv_conflict
+
+    detail, _, fix = (openenv_conflict() or "openenv and openenv-core are not both installed").partition(": ")
+    return Check("openenv", WARNING if fix else OK, detail, fix)
+
+
 def check_memory() -> Check:
     """Check how much memory is free now."""
     memory = psutil.virtual_memory()
@@ -205,6 +213,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "torch": check_torch,
     "gpu": check_gpu,
     **{name: partial(check_extra, name) for name in ("deepspeed", "vllm", "ray")},
+    "openenv": check_openenv,
     "memory": check_memory,
     "disk": check_disk,
 }

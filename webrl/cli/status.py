@@ -1,5 +1,5 @@
-"""`webrl status`: reports what a run is doing, read from its folder alone: from another shell, on another machine, while
-it works or after.
+"""`webrl status`: reports what a run is doing, read from its folder alone: from another shell, on another machine,
+while it works or after.
 """
 
 from __future__ import annotations

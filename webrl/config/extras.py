@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 
 from webrl.errors import ExtraMissing
+
+logger = logging.getLogger(__name__)
 
 _BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -56,3 +60,22 @@ def require(name: str, wanted_by: str) -> None:
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
                 raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
+
+
+def openenv_conflict() -> str | None:
+    """Describe the conflict, and its fix, if both packages that own the module `openenv` are installed."""
+    try:
+        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
+    except PackageNotFoundError:
+        return None
+    return (
+        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
+        "pip uninstall -y openenv openenv-core, then pip install openenv"
+    )
+
+
+@cache
+def warn_of_openenv_conflict() -> None:
+    """Log `openenv_conflict` once per process; for code that uses OpenEnv."""
+    if conflict := openenv_conflict():
+        logger.warning("%s", conflict)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.config.extras import require
+from webrl.config.extras import require, warn_of_openenv_conflict
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
@@ -84,6 +84,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         ModelError: an unusable model.
     """
     require("grpo", "webrl grpo")
+    warn_of_openenv_conflict()
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")

@@ -11,6 +11,7 @@ import re
 import yaml
 
 from webrl.cli.options import add_config_arguments, resolve_config
+from webrl.config.extras import warn_of_openenv_conflict
 from webrl.errors import UsageError
 from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import find_suite
@@ -108,6 +109,7 @@ def main(args: argparse.Namespace) -> int:
         viewport=viewport or None,
     )
     check_options(config, told)
+    warn_of_openenv_conflict()
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")
         return 0

@@ -28,6 +28,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig
+from webrl.config.extras import warn_of_openenv_conflict
 from webrl.config.redaction import SecretUrl, redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.rollouts.actions import ActionError, read_answer
@@ -208,6 +209,7 @@ class RemotePool:
     def __init__(self, config: RolloutConfig) -> None:
         if not config.urls:
             raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+        warn_of_openenv_conflict()
         urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(url, config) for url in urls]
         # Open sessions first: a full server takes its time to refuse another one.

@@ -49,7 +49,7 @@ def test_an_environment_is_refused_before_anything_starts():
         webrl.make_env("miniwob.click-test", RolloutConfig(env="openenv", urls=("http://127.0.0.1:1",)))
     with pytest.raises(UsageError, match=r"of another suite|'web' is not installed"):
         webrl.make_env("miniwob.click-test").reset(webrl.Task(task_id="x", site="web.notes"))
-    with pytest.raises(UsageError, match=r"no config 'dem'; shipped ones: .*\bdemo\b"):
+    with pytest.raises(UsageError, match=r"no config 'dem': there is no such file; shipped ones: .*\bdemo\b"):
         webrl.load_config("dem")
 
 

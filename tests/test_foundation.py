@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from webrl.evaluate import (
     add_over_start,
     difference_text,
     paired_difference,
+    rates_by,
     success_rate,
     summarize_evaluation,
     wilson_interval,
@@ -163,6 +165,23 @@ def test_a_crashed_evaluation_episode_counts_as_failed_and_heldout_types_are_rep
     other = replace(trajectory("b", reward=0.0), task=replace(trajectory("b").task, split="eval_heldout"))
     summary = summarize_evaluation([trajectory("a"), other])
     assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
+
+
+def test_rates_by_site_hold_one_trajectory_at_a_time() -> None:
+    made: list[weakref.ref[Trajectory]] = []
+
+    def recorded() -> Iterator[Trajectory]:
+        for number in range(9):
+            one = trajectory(str(number), reward=number % 3)
+            made.append(weakref.ref(one))
+            yield one
+            del one
+            assert sum(ref() is not None for ref in made) <= 1
+
+    rates = rates_by(recorded())
+    assert [(name, rate["successes"], rate["episodes"]) for name, rate in rates.items()] == [
+        ("miniwob.click-button", 6, 9)
+    ]
 
 
 def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks_are_the_same() -> None:

@@ -229,7 +229,7 @@ def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, base
     files = tmp_path / "trajectories.jsonl", tmp_path / "labels.jsonl"
     with pytest.raises(
         JudgeError,
-        match=r"50\.0 % \[.*\] of 40 labels are right .*fewer than label\.min_agreement=0\.85; train a judge",
+        match=r"50\.0 % \[.*\] of 40 labels agree .*fewer than label\.min_agreement=0\.85; train a judge",
     ):
         label_file(strict, *files)
     with pytest.raises(JudgeError, match=r"label\.min_agreement=0\.85"):

@@ -198,6 +198,27 @@ def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
     assert main(["record-demos", "demo", "--per-type", "0", f"runs_dir={tmp_path}"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "lines", "said"),
+    [
+        ("sft", "{}\n", "data.jsonl: no demonstration to imitate: no trajectory in it"),
+        ("train-orm", "{}\n", "data.jsonl: no finished trajectory with an outcome: {'bad_example': 1}"),
+        (
+            "train-orm",
+            '{"instruction": "x", "responses": [], "final_page": "p", "success": 0}\n',
+            "0 successes and 1 failures: the outcome model needs both",
+        ),
+    ],
+)
+def test_data_of_which_nothing_can_be_learned_are_refused_and_nothing_is_left(command, lines, said, tmp_path, capsys):
+    (tmp_path / "data.jsonl").write_text(lines)
+    for name, text in (("data.jsonl", said), ("absent", "o such file or")):
+        data = ["--data", str(tmp_path / name)]
+        assert main([command, "demo", f"runs_dir={tmp_path}", *data, "--out", str(tmp_path / "out" / "new")]) == 1
+        assert text in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
 @pytest.mark.parametrize("command", ["sft", "train-orm"])
 @pytest.mark.parametrize(
     ("options", "said"),

@@ -200,7 +200,11 @@ def rates_by(
     trajectories: Iterable[Trajectory], key: Callable[[Trajectory], str] = lambda t: t.task.site
 ) -> dict[str, Any]:
     """Return `success_rate` of each group (default: each site, which is a task's type on MiniWoB), as JSON by name."""
-    groups: dict[str, list[Trajectory]] = defaultdict(list)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)  # a recording's pages together would fill the memory
     for trajectory in trajectories:
-        groups[key(trajectory)].append(trajectory)
-    return {name: success_rate(group).to_json() for name, group in sorted(groups.items())}
+        counts[key(trajectory)].update(
+            successes=is_success(trajectory), episodes=1, errors=not trajectory.status.finished
+        )
+    return {
+        name: rate_of(of["successes"], of["episodes"], of["errors"]).to_json() for name, of in sorted(counts.items())
+    }

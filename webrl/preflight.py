@@ -124,7 +124,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     for name, wanted_by in _wanted_extras(config, due):
         require(name, wanted_by)
     if due & {"train", "sft", "train-orm"}:
-        _check_compiler()
+        _check_compiler(config.models.device)
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -166,8 +166,10 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_models(config, due)
 
 
-def _check_compiler() -> None:
+def _check_compiler(device: str) -> None:
     """Raise ExtraMissing where Triton, which compiles at its first use on a GPU, would find no C compiler."""
+    if device == "cpu":
+        return
     named = os.environ.get("CC")
     found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
     if found is None and find_spec("triton") is not None and visible_gpus():

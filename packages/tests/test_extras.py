@@ -143,6 +143,7 @@ def test_the_gymnasium_environments_ask_when_they_are_imported(monkeypatch) -> N
 
 def test_training_on_a_gpu_asks_for_a_c_compiler_before_it_starts(tmp_path: Path, monkeypatch) -> None:
     config = load_config(None, [])
+    check_inputs(config, ("train", "replay"))  # imports all that would import triton, before there is an empty one
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
@@ -154,6 +155,7 @@ def test_training_on_a_gpu_asks_for_a_c_compiler_before_it_starts(tmp_path: Path
         ):
             check_inputs(config, (stage,))
     check_inputs(config, ("replay",))
+    check_inputs(load_config(None, ["models.device=cpu"]), ("train",))
     monkeypatch.setenv("CC", sys.executable)
     check_inputs(config, ("train",))
     monkeypatch.delenv("CC")

@@ -240,7 +240,7 @@ def test_configs_are_found_by_name_by_shipped_path_and_by_own_path(tmp_path, mon
     assert find_config("own.yaml").resolve() == own
     for name in ("demo", "demo.yaml", "configs/demo.yaml"):
         assert find_config(name).resolve() == configs_dir().resolve() / "demo.yaml"
-    with pytest.raises(UsageError, match=r"no config 'sub/demo'; shipped ones: .*demo"):
+    with pytest.raises(UsageError, match=r"no config 'sub/demo': there is no such file; shipped ones: .*demo"):
         find_config("sub/demo")
 
 

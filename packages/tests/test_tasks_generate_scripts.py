@@ -107,7 +107,7 @@ def test_gen_task_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsys):
     ("options", "code", "said"),
     [
         (["--rules", "nowhere.yaml"], 2, "cannot read feasibility rules 'nowhere.yaml'"),
-        (["--generator", "model"], 1, "model folder 'model' has no tokenizer"),
+        (["--generator", "model"], 1, "model folder 'model' has no config.json"),
         (["--failures", "bad.jsonl"], 1, "bad.jsonl: no attempted task to generate from"),
     ],
 )

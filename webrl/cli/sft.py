@@ -9,7 +9,7 @@ from typing import Any
 
 from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
-from webrl.demos.sft import train_start
+from webrl.demos.sft import check_data, train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
@@ -58,6 +58,7 @@ def main(args: argparse.Namespace) -> int:
     check_output(config.sft, paths.init, paths.out)
     if sees and untried:
         raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
+    check_data(config, paths)
     from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output
 

@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_inputs(config, ("train-orm",))
     check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format)
-    from webrl.reward.train import train_orm
+    from webrl.reward.train import check_data, train_orm
     from webrl.runs.lock import hold_output
 
     data = tuple(args.data or ())
@@ -49,6 +49,7 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         return 0
     check_output(config.orm, paths.init, paths.out)
+    check_data(paths)
     with hold_output(paths.out):
         report = train_orm(config, paths)
     print("\n".join(describe_report(report)))

@@ -73,7 +73,8 @@ def find_config(name: str, kind: Literal["run", "study", "grpo"] = "run") -> Pat
         for candidate in shipped:
             if path.name in (candidate.name, candidate.stem):
                 return candidate
-    raise UsageError(f"no config {name!r:.200}; shipped ones: {', '.join(p.stem for p in shipped) or 'none'}")
+    names = ", ".join(p.stem for p in shipped) or "none"
+    raise UsageError(f"no config {name!r:.200}: there is no such file; shipped ones: {names}")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,27 @@ from webrl.types import Trajectory
 logger = logging.getLogger(__name__)
 
 
+def check_data(config: RunConfig, paths: TrainingPaths) -> None:
+    """Check that there is a demonstration to imitate, before a lock and a folder are made.
+
+    Raises:
+        DataError: there is none; bad lines, of which there may be nothing else, are logged.
+    """
+    for num_shown in (0, 20):
+        counts, problems = Counter[str](), ProblemLog(num_shown=num_shown)
+        first = [next(read_demonstrations([path], problems, config.sft.outcome, counts), None) for path in paths.data]
+        if any(first):
+            return
+    raise _none_to_imitate(paths, counts)
+
+
+def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
+    return DataError(
+        f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
+        + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
+    )
+
+
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     """Train π_0; like every training, it resumes and runs on many processes.
 
@@ -47,10 +68,7 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
         examples, held = (encode(part, encoder, problems) for part in (train, heldout))
     if not examples:
-        raise DataError(
-            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
-            + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
-        )
+        raise _none_to_imitate(paths, counts)
     del shown, train, heldout  # their pages would fill the memory of every process
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(

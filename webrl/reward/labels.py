@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from webrl.evaluate import is_success, wilson_interval
 from webrl.runs.store import read_records
 from webrl.types import Label, Trajectory
@@ -75,6 +73,7 @@ def judge_report(truth: Sequence[int], p_yes: Sequence[float], num_unjudged: int
         `value` (None where it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
         interval; else empty) and `num` (denominator); `num_unjudged`, which are in none of the figures.
     """
+    import numpy as np
     from sklearn.metrics import roc_auc_score
 
     y = np.asarray(truth, dtype=np.int64)  # [N]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,31 @@ from webrl.training.metrics import TrainingPaths
 logger = logging.getLogger(__name__)
 
 
+def check_data(paths: TrainingPaths) -> None:
+    """Check that there is a judged success to learn from, before a lock and a folder are made.
+
+    Raises:
+        DataError: there is none; bad lines, of which there may be nothing else, are logged.
+    """
+    for num_shown in (0, 20):
+        judged, problems = Counter[int](), ProblemLog(num_shown=num_shown)
+        for path in paths.data:
+            for example in read_judged(path, problems):
+                judged[example.success] += 1
+                if judged[1]:
+                    break
+        if judged[1]:
+            return
+    if not judged:
+        raise _nothing_judged(paths, problems)
+    raise DataError(f"0 successes and {judged[0]} failures: the outcome model needs both; add rollouts")
+
+
+def _nothing_judged(paths: TrainingPaths, problems: ProblemLog) -> DataError:
+    names = ", ".join(map(str, paths.data))
+    return DataError(f"{names}: no finished trajectory with an outcome: {dict(problems.counts)}")
+
+
 def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     """Train, then report on held-out trajectories; resumes like every training.
 
@@ -41,8 +67,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         judged = [item for path in paths.data for item in read_judged(path, problems)]
         problem_counts = dict(problems.counts)
     if not judged:
-        names = ", ".join(map(str, paths.data))
-        raise DataError(f"{names}: no finished trajectory with an outcome: {problem_counts}")
+        raise _nothing_judged(paths, problems)
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)

@@ -19,6 +19,7 @@ import orjson
 from webrl.config import RunConfig
 from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
+from webrl.llm.check import check_model
 from webrl.rollouts.suite import Suite, find_suite, in_turn, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.lock import hold_output
@@ -45,17 +46,19 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
         StageError: another process writes this output.
     """
     failures = load_failures(source)
-    load_rules(config.filter.rules)  # what cannot be read is said before the model is loaded, and a folder is made
+    load_rules(config.filter.rules)  # before a lock and a folder are made, and the model is loaded
     rng = random.Random(config.seed)
     # At the initial states of their first seeds, and conditioned on pages if the file has any.
     has_pages = any(failure.page for failure in failures.failures)
     planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
     requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
+    if config.generate.engine.kind != "openai":
+        check_model(config.models.generator, sees=False, prompt_format="chat")
     async with AsyncExitStack() as stack:
+        stack.enter_context(hold_output(out))
         opened = open_model(config.models.generator, config.generate.engine, config.models)
         model = await stack.enter_async_context(opened)
-        stack.enter_context(hold_output(out))
         tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
         if requests and not tasks:
             raise ModelError(

@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -45,8 +44,7 @@ from webrl.errors import DataError, UsageError
 from webrl.reward.data import JudgedExample, judged
 from webrl.runs.disk import atomic_path
 from webrl.runs.progress import progress
-from webrl.runs.store import dump_line
-from webrl.runs.text import visible
+from webrl.runs.text import dump_json, visible
 from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe
 from webrl_report.view.index import HAND_LABELS, FileChanged, Index, TrajectoryNotFound, check_run, parse
@@ -321,6 +319,8 @@ def set_label(run: Path, trajectory: Trajectory, success: int | None) -> None:
             if not is_own and (line or kept):
                 kept.append(line + b"\n")
         if success is not None:
-            kept.append(dump_line(replace(judged(trajectory, success), pages=())))
+            example = judged(trajectory, success).to_json()
+            del example["pages"], example["ends_by_message"]  # earlier versions of webrl refuse a line with them
+            kept.append(dump_json(example) + b"\n")
         with atomic_path(path) as temporary:
             temporary.write_bytes(b"".join(kept))

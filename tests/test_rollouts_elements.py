@@ -187,11 +187,12 @@ def test_a_page_that_answers_every_mark_with_a_new_element_is_read():
 
 
 def test_a_label_that_nobody_sees_has_no_line_and_one_that_is_drawn_has():
-    page = """<label for=f></label><label for=f style="display: inline-block; width: 9px; height: 9px"></label>
-    <label for=f>Name</label><input id=f>"""
+    page = """<style>.d::before { content: ''; position: absolute; width: 9px; height: 9px; background: red }</style>
+    <label for=f></label><label for=f style="display: inline-block; width: 9px; height: 9px"></label>
+    <label for=f>Name</label><label for=f class=d></label><input id=f>"""
     texts, errors = on_page(page, "click('{LabelText}')")
     assert errors == [""]
-    assert texts[0].count("LabelText") == 2
+    assert texts[0].count("LabelText") == 3
     assert "textbox 'Name', focused" in texts[1]
 
 
@@ -532,6 +533,43 @@ def test_what_the_browser_does_not_follow_is_told_in_its_words_and_not_waited_fo
         *([], ["Not allowed to navigate"], ["Not allowed to load"], ["Not allowed to load"]),
         *(["Blocked opening"], ["Ignored call"], ["Blocked form"], []),
     ]
+
+
+def test_what_the_browser_only_reports_and_a_picture_that_it_does_not_load_are_not_told():
+    async def page(_, writer):
+        frame = "<iframe srcdoc='<form action=file:///y><button>File</button></form>'></iframe>"
+        text = f"<img src=file:///x><form action=/sent><button>Send</button></form>{frame}"
+        await reply(writer, text, headers="Content-Security-Policy-Report-Only: form-action 'none'\r\n")
+
+    pages = {"/": page, "/sent": "<p>sent"}
+    texts, errors = on_page(pages, "click('{File}')", "click('{Send}')", settle_cap_s=60)
+    assert not any(errors)
+    assert ["the browser says" in text for text in texts] == [False, True, False]
+    assert not any("still loading" in text for text in texts)
+    assert "'sent'" in texts[2]
+
+
+def test_a_large_part_that_is_covered_is_looked_at_in_few_places():
+    page = f"""<div style='position: fixed; inset: 0; background: white'></div>
+    <table>{"<tr><td>a<td>b" * 400}</table>"""
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            observation = await env.reset(at(url + "/"))
+            await env.tab.evaluate("""(() => {
+                const { elementFromPoint } = Document.prototype;
+                window.hits = 0;
+                Document.prototype.elementFromPoint = function (...at) {
+                    window.hits += 1;
+                    return elementFromPoint.apply(this, at);
+                };
+            })()""")
+            result = await env.step(f"click('{id_of(observation.text, 'table')}')")
+            return result.error, await env.tab.evaluate("window.hits")
+
+    error, hits = in_browser(play)
+    assert "intercepts pointer events" in error
+    assert 0 < hits < 3000
 
 
 @pytest.mark.parametrize(

@@ -472,9 +472,10 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
         await asyncio.sleep(30)
 
     add = "document.body.insertAdjacentHTML('beforeend', '<iframe src={} {}></iframe>')"
+    hidden = ("style=display:none", "width=1 height=1")
     page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe>
     <button onclick="{add.format("/late?2", "")}">Add</button>
-    <button onclick="{add.format("/never", "style=display:none")}">Hide</button>"""
+    <button onclick="{"; ".join(add.format("/never", how) for how in hidden)}">Hide</button>"""
     pages = {"/": page, "/late": late, "/never": never}
     actions = ("click('{Next}')", "click('{Add}')", "click('{Hide}')", "click('{On}')")
     texts, results, _ = on_page(pages, *actions, settle_cap_s=4)

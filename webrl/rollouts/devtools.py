@@ -84,7 +84,8 @@ _OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
 # What the browser logs of links, forms and scripts that it does not follow, and shows nobody.
 _UNFOLLOWED = re.compile(
     r"(?P<page>Not allowed to (?:load local resource|navigate top frame))|(?P<tab>Blocked opening)|Ignored call to|"
-    r"Blocked form submission|(?:Refused to send|Sending) form data|Unsafe attempt to initiate navigation"
+    r"Blocked form submission|Refused to send form data|Sending form data to \S+ violates the following Content|"
+    r"Unsafe attempt to initiate navigation"
 )
 _MAX_KEPT = 10
 # A document has gone, and the world with it; another context may have its number.
@@ -136,6 +137,7 @@ class Tab:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
         self._given_up: set[str] = set()  # of those, what is not waited for again
+        self._asking = ""  # the frame whose request for a document the browser is looking at
         self._imports: set[str] = set()
         self._has_changed = asyncio.Event()
         self._has_imported = False
@@ -321,11 +323,15 @@ class Tab:
         elif method == "Page.windowOpen" or params.get("disposition", "").startswith("new"):
             self.opens_tab, self.opens_outward = True, False
         elif method == "Log.entryAdded":
-            if found := _UNFOLLOWED.match(params["entry"]["text"]):
-                self._tell(f"the browser says: {valid_text(params['entry']['text']).strip()!r:.300}")
+            entry = params["entry"]
+            found = _UNFOLLOWED.match(entry["text"])
+            if found and not (found["page"] and entry["source"] == "javascript"):  # that is a picture, or a script
+                self._tell(f"the browser says: {valid_text(entry['text']).strip()!r:.300}")
                 self.opens_tab &= not found["tab"]
                 if found["page"]:
-                    self._arrive(self.main_frame)  # it has asked for one, and stays
+                    self._arrive(self._asking)  # it stays
+        elif method in ("Page.frameScheduledNavigation", "Page.frameClearedScheduledNavigation"):
+            self._asking = params["frameId"] if "url" in params else ""
         elif method in ("Page.frameNavigated", "Page.frameDetached"):
             frame = params.get("frameId") or params["frame"]["id"]
             self.worlds.pop(frame, None)
@@ -355,7 +361,8 @@ class Tab:
             self._has_changed.set()
 
     def _tell(self, line: str) -> None:
-        self.outward = [*self.outward[: _MAX_KEPT - 1], line]
+        if line not in self.outward:
+            self.outward = [*self.outward[: _MAX_KEPT - 1], line]
 
     def _arrive(self, frame: str) -> None:
         self.loading.discard(frame)
@@ -368,7 +375,8 @@ class Tab:
             with contextlib.suppress(ChannelError):  # it is not drawn, or has gone
                 owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
                 box = (await self.send("DOM.getBoxModel", {"backendNodeId": owner["backendNodeId"]}))["model"]
-                if box["width"] and box["height"]:
+                left, top, _, _, right, bottom, *_ = box["content"]
+                if min(abs(right - left), abs(bottom - top)) > 1:  # else it counts visitors
                     found.add(frame)
         return found
 

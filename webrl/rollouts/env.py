@@ -386,7 +386,7 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                for _ in range(_FRAME_ROUNDS):
+                for _ in range(_FRAME_ROUNDS if tries_left > 1 else 0):
                     if tab.opens_tab or not await tab.has_frames(end):
                         break
                     seen = await self._see(tab, "", HORIZON_MS, end)

@@ -31,18 +31,16 @@
   // Inline elements around others: only the browser knows the boxes that Playwright would click in.
   const isMixed = (element) => element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
 
-  // Centre of the first box inside the viewport (Playwright's clickable point), or null.
-  const centre = (boxes) => {
-    for (const box of boxes) {
-      const clip = (value, size) => Math.min(Math.max(value, 0), size);
-      const [left, right] = [clip(box.left, innerWidth), clip(box.right, innerWidth)];
-      const [top, bottom] = [clip(box.top, innerHeight), clip(box.bottom, innerHeight)];
-      if ((right - left) * (bottom - top) > 0.99) {
-        return [(left + right) / 2, (top + bottom) / 2].map((value) => Math.trunc(value * 100) / 100);
-      }
-    }
-    return null;
+  // What of a box is inside the viewport, or null.
+  const inWindow = (box) => {
+    const clip = (value, size) => Math.min(Math.max(value, 0), size);
+    const [left, right] = [clip(box.left, innerWidth), clip(box.right, innerWidth)];
+    const [top, bottom] = [clip(box.top, innerHeight), clip(box.bottom, innerHeight)];
+    return (right - left) * (bottom - top) > 0.99 ? { left, top, right, bottom } : null;
   };
+  // Playwright's clickable point.
+  const centre = ({ left, top, right, bottom }) =>
+    [(left + right) / 2, (top + bottom) / 2].map((value) => Math.trunc(value * 100) / 100);
 
   // At once, where a page has itself scrolled smoothly.
   const bringIntoView = (element) => {
@@ -116,7 +114,7 @@
       const isCut = (part) => part.scrollHeight > part.clientHeight || part.scrollWidth > part.clientWidth;
       const areas = parts.filter((part) => isCut(part) && !/^(visible|clip)/.test(getComputedStyle(part).overflow))
         .map((part) => part.getBoundingClientRect()).sort((a, b) => b.width * b.height - a.width * a.height);
-      const places = [[innerWidth / 2, innerHeight / 2], ...areas.map((area) => centre([area])).filter(Boolean)];
+      const places = [[innerWidth / 2, innerHeight / 2], ...areas.map(inWindow).filter(Boolean).map(centre)];
       place = places.find((each) => scrollsAt(each, dx, dy)) ?? null;
     }
     const chain = place ? chainAt(place) : [];
@@ -146,9 +144,9 @@
   // A place in one of the boxes where nothing covers the element, its centre if that is one: a part of it may be clipped,
   // or behind something.
   const freePlace = (element, boxes) => {
-    const STEPS = 8;
-    for (const box of boxes) {
-      const place = [centre([box]), ...placesIn(box, STEPS)].find((each) => each && isOnTop(element, each));
+    const [STEPS, MOST] = [8, 20]; // a large table that is covered has thousands of boxes
+    for (const box of [...boxes].map(inWindow).filter(Boolean).slice(0, MOST)) {
+      const place = [centre(box), ...placesIn(box, STEPS)].find((each) => isOnTop(element, each));
       if (place) return place;
     }
     return null;

@@ -185,9 +185,10 @@
   // What is dropped anywhere on a page needs no place.
   const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
 
-  // Nobody sees it, and the keys do not reach it.
+  // Nobody sees it, nor what its style may draw in it, and the keys do not reach it.
   const isEmptyLabel = (element) => element.localName === 'label' && !element.firstElementChild && !element.textContent.trim() &&
-    [...element.getClientRects()].every(({ width, height }) => !width || !height);
+    [...element.getClientRects()].every(({ width, height }) => !width || !height) &&
+    ['::before', '::after'].every((part) => getComputedStyle(element, part).content === 'none');
 
   // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
   // be there for what is inside, a `tabindex` of -1 for a program that puts the focus there, and what says nothing for

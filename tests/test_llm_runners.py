@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from llm_builders import build_tokenizer, save_tiny_model, score
+from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -60,6 +61,18 @@ def test_decoding_steps_equal_one_pass_over_the_whole_text_as_rows_leave(changes
         last = [(token * 7 + row) % 300 for row in range(len(texts))]
         texts = [[*text, new] for text, new in zip(texts, last, strict=True)]
         logits = cache.decode(last)
+
+
+@torch.inference_mode()
+def test_the_head_runs_where_prompts_end_under_an_adapter_too():
+    shapes, model = [], llama()
+    model.lm_head.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape[:2]))
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).eval()
+    texts = [[1] * 50, [2] * 40]
+    logits = padded_pass(adapted, texts, use_cache=False)
+    assert shapes == [(2, 2)]
+    for text, found in zip(texts, logits, strict=True):
+        assert torch.allclose(found, adapted(torch.tensor([text])).logits[0, -1], atol=1e-4)
 
 
 OTHERS = {

@@ -172,7 +172,8 @@ def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) ->
 
 def takes_positions(model: Any) -> bool:
     """Whether the model can return the logits of some positions alone."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wrapper passes all on
+    return "logits_to_keep" in inspect.signature(inner.forward).parameters
 
 
 class WholeRunner:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_749,
+    "core: lines": 25_810,
     "core: files": 140,
-    "lines": 43_916,
+    "lines": 43_977,
     "files": 260,
     "names per 1000 lines": 62.8,
     "options": 173,

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 25_810,
     "core: files": 140,
-    "lines": 43_977,
+    "lines": 43_982,
     "files": 260,
     "names per 1000 lines": 62.8,
     "options": 173,

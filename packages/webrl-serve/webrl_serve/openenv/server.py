@@ -103,15 +103,16 @@ _PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step an
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
-    """Serve sessions, with options that `check_options` has let pass; pages are opened as they are needed.
+    """Serve sessions; pages are opened as they are needed.
 
     Args:
         on_ready: called with the server's URL and number of sessions once a first page has been opened.
 
     Raises:
-        UsageError: an address that cannot be used, or no such default task.
+        UsageError: as of `check_options`, an address that cannot be used, or no such default task.
         BrowserMissing, BrowserError: the first page does not open.
     """
+    check_options(config, options)
     with listen(options.host, options.port) as listener:
         rollout = config.rollout
         if options.num_sessions is not None:
@@ -158,7 +159,7 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     """
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
     try:
         await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
@@ -310,6 +311,10 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_CLIENTS_FAULTS)
 
 
 async def _point_to_sessions(websocket: WebSocket) -> None:

@@ -121,6 +121,15 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
+    if due & {"replay", "train"} and config.rollout.image_size is not None:
+        updated = ("actor", "critic") if config.trains_critic else ("actor",)
+        untried = [f"{name}.{o}: not yet" for name in updated for o in getattr(config, name).untried_with_screenshots]
+        _refuse("rollout.image_size trains the actor on screenshots", dict.fromkeys(untried, True) | {
+            "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
+            "actor.objective=webrl_scaled": config.actor.objective == "webrl_released",
+            "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
+            "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
+        })  # fmt: skip
     for name, wanted_by in _wanted_extras(config, due):
         require(name, wanted_by)
     if due & {"train", "sft", "train-orm"}:
@@ -154,15 +163,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
                     "run the stages one by one and the training with `bash run_multinode.sh CONFIG --phase N` "
                     f"(docs/cluster.md), or set {section}.engine=ddp"
                 )
-    if due & {"replay", "train"} and config.rollout.image_size is not None:
-        updated = ("actor", "critic") if config.trains_critic else ("actor",)
-        untried = [f"{name}.{o}: not yet" for name in updated for o in getattr(config, name).untried_with_screenshots]
-        _refuse("rollout.image_size trains the actor on screenshots", dict.fromkeys(untried, True) | {
-            "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
-            "actor.objective=webrl_scaled": config.actor.objective == "webrl_released",
-            "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
-            "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
-        })  # fmt: skip
     check_models(config, due)
 
 

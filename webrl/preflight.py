@@ -168,11 +168,9 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
 def _check_compiler(device: str) -> None:
     """Raise ExtraMissing where Triton, which compiles at its first use on a GPU, would find no C compiler."""
-    if device == "cpu":
-        return
     named = os.environ.get("CC")
     found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
-    if found is None and find_spec("triton") is not None and visible_gpus():
+    if found is None and device != "cpu" and find_spec("triton") is not None and visible_gpus():
         what = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
         raise ExtraMissing(f"training on a GPU needs a C compiler, and {what} (Debian: apt-get install gcc)")
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Record (an interrupted recording is continued), print a table; gives the exit code."""
     from webrl.demos.record import expert_tasks, record
-    from webrl.evaluate import is_success, rates_by
+    from webrl.evaluate import is_success
     from webrl.runs.store import read_records
     from webrl.types import Status, Trajectory
 
@@ -58,12 +58,14 @@ def main(args: argparse.Namespace) -> int:
 
     with hold_output(out.parent):
         asyncio.run(record(tasks, config, out))
-    rates = rates_by(read_records(out, Trajectory))
-    lost = (t for t in read_records(out, Trajectory) if t.status is Status.STEP_LIMIT and not is_success(t))
-    cut = Counter(trajectory.task.site for trajectory in lost)
-    for site, rate in rates.items():
+    played, solved, cut = Counter[str](), Counter[str](), Counter[str]()
+    for trajectory in read_records(out, Trajectory):
+        site, success = trajectory.task.site, is_success(trajectory)
+        played[site] += 1
+        solved[site] += success
+        cut[site] += trajectory.status is Status.STEP_LIMIT and not success
+    for site in sorted(played):
         limit = f", {cut[site]} cut off by rollout.max_steps={config.rollout.max_steps}" if cut[site] else ""
-        print(f"  {site:<36} {rate['successes']}/{rate['episodes']} solved{limit}")
-    solved, played = (sum(rate[name] for rate in rates.values()) for name in ("successes", "episodes"))
-    print(f"{solved}/{played} solved; failed ones are kept, but not imitated")
+        print(f"  {site:<36} {solved[site]}/{played[site]} solved{limit}")
+    print(f"{solved.total()}/{played.total()} solved; failed ones are kept, but not imitated")
     return 0

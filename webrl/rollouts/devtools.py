@@ -87,7 +87,6 @@ _UNFOLLOWED = re.compile(
     r"Blocked form submission|Refused to send form data|Sending form data to \S+ violates the following Content|"
     r"Unsafe attempt to initiate navigation"
 )
-_MAX_KEPT = 10
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
@@ -362,7 +361,7 @@ class Tab:
 
     def _tell(self, line: str) -> None:
         if line not in self.outward:
-            self.outward = [*self.outward[: _MAX_KEPT - 1], line]
+            self.outward = [*self.outward[:9], line]
 
     def _arrive(self, frame: str) -> None:
         self.loading.discard(frame)
@@ -442,7 +441,7 @@ class Tab:
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
         self.loading.clear()
-        self._has_changed.set()
+        self.forget_imports()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))

@@ -318,6 +318,13 @@ def test_sections_share_what_they_do_not_say_themselves(tmp_path: Path) -> None:
         load_config("demo", ["training.precision=fp8"])
 
 
+def test_a_wrong_item_of_a_list_is_the_one_thing_said_about_the_list() -> None:
+    with pytest.raises(
+        UsageError, match=r"^the command line: evaluate.temperature.0 = -1: Input should be greater than or equal to 0$"
+    ):
+        load_config("demo", ["evaluate.temperature=-1"])
+
+
 def test_a_run_may_name_the_same_settings_once_or_in_each_section(tmp_path: Path) -> None:
     own = [f"{name}.lora_rank=8" for name in ("critic", "actor", "sft", "orm")]
     where = [f"runs_dir={tmp_path}", "name=r"]

@@ -68,20 +68,18 @@ class ArenaEnv(BrowserEnv):
         return observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`. Raises ArenaError where the page has gone because the arena has."""
+        """As `BrowserEnv.step`; with `score_steps` its reward is the session's as it is then, and ends a solved task.
+
+        Raises:
+            ArenaError: the page has gone because the arena has.
+            BrowserError: the reward could not be found out twice; an episode that ends so must not count as failed.
+        """
         result = await super().step(action_text)
         if self._session is not None:
             await self._require(self._session, result.observation)
         self._ended = result if result.agent_done else None
-        return await self._scored(result) if self._config.arena.score_steps and self._played else result
-
-    async def _scored(self, result: StepResult) -> StepResult:
-        """Add the reward of the session as it is now; a step that has solved the task ends the episode.
-
-        Raises BrowserError where it could not be found out twice: an episode that ends with this step must not count
-        as failed.
-        """
-        assert self._played is not None
+        if not self._config.arena.score_steps or self._played is None:
+            return result
         found = await self.judge(self._played, _STEP_CHECK_S)
         if found.reward is None and found.note:
             found = await self.judge(self._played, _STEP_CHECK_S)

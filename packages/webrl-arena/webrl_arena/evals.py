@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence, Sized
-from functools import cache
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
-from webrl_arena.world.content import Product, catalogue
+from webrl_arena.world.content import Product, catalogue, load_yaml
 from webrl_arena.world.forum import Board, Topic, forum
 from webrl_arena.world.mail import Conversation, mail
 from webrl_arena.world.tracker import ShelfPage, login_of, tracker
@@ -28,31 +24,20 @@ def measured(checks: str | Sequence[str], chosen: SimpleNamespace) -> Eval:
     if not isinstance(checks, str):
         evals = [measured(check, chosen) for check in checks]
         return _eval("database", database=[query for each in evals for query in each["database"]])
-    name, _, given = checks.partition(" ")
-    arguments = [_filled(part, chosen) for part in given.split(" | ")]
-    return _CHECKS[name](*arguments) if name in _CHECKS else _asks(_queries()[name], *arguments)
-
-
-@cache
-def _queries() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = yaml.safe_load(
-        files("webrl_arena").joinpath("queries.yaml").read_text(encoding="utf-8")
-    )
-    return found
-
-
-def _asks(check: dict[str, str], *given: str) -> Eval:
-    """Make a check of `queries.yaml`."""
+    name, _, parts = checks.partition(" ")
+    given: list[Any] = []
+    for part in parts.split(" | "):
+        alone = re.fullmatch(r"\{(\w+)\}", part)  # is what was drawn itself, not its text
+        given.append(getattr(chosen, alone[1]) if alone else part.format(**vars(chosen)))
+    if name in _CHECKS:
+        return _CHECKS[name](*given)
+    check = load_yaml("queries.yaml")[name]
     texts = {f"q{i}": quoted(text) for i, text in enumerate(given)}
     if "from" in check:
         return rows(check["columns"], check["from"].format(*given, **texts), given[1:])
-    return finds(check["query"].format(*given, **texts), check["finds"].format(*given), check.get("site", "shop"))
-
-
-def _filled(part: str, chosen: SimpleNamespace) -> Any:
-    """Fill an argument; one that is `{name}` alone is what was drawn itself, not its text."""
-    alone = re.fullmatch(r"\{(\w+)\}", part)
-    return getattr(chosen, alone[1]) if alone else part.format(**vars(chosen))
+    wanted = check["finds"]
+    equals = wanted.format(*given) if isinstance(wanted, str) else wanted
+    return finds(check["query"].format(*given, **texts), equals, check.get("site", "shop"))
 
 
 def _eval(kind: str, **given: Any) -> Eval:
@@ -101,11 +86,6 @@ def leads_to_category(shelf: tuple[str, ...]) -> Eval:
     return leads_to(f"/catalogue/category/{'/'.join(slugs)}_{catalogue().categories.index(shelf) + 1}/")
 
 
-def leads_to_mail(found: Conversation) -> Eval:
-    """Require the agent to end at a message or conversation."""
-    return leads_to(found.path.removeprefix("/mail"), "mail")
-
-
 def shows(url: str, locator: str, *must_include: str) -> Eval:
     """Require these texts in what JavaScript finds on a page, as the agent's user then sees it, or on the `last` one.
 
@@ -141,24 +121,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def made(name: str, table: str, site: str = "shop") -> Eval:
-    """Require one row of a table that has this name."""
-    return finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1, site)
-
-
 def stock_record(upc: str, column: str, value: Any) -> Eval:
     """Require a value in a column of a product's stock record."""
     query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
         WHERE p.upc = {quoted(upc)}"""
     return finds(query, value if isinstance(value, int) else float(value))
-
-
-def has_address(login: str, *wanted: str) -> Eval:
-    """Require a second address of a customer: first and last name, line, city and postcode."""
-    mine = f"address_useraddress a JOIN auth_user u ON u.id = a.user_id WHERE u.email = {quoted(login)}"
-    columns = ("first_name", "last_name", "line1", "line4", "postcode")
-    same = " AND ".join(f"a.{column} = {quoted(value)}" for column, value in zip(columns, wanted, strict=True))
-    return finds(f"SELECT (SELECT count(*) FROM {mine}) || ' ' || (SELECT count(*) FROM {mine} AND {same})", "2 1")
 
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
@@ -169,11 +136,6 @@ def written(row: str) -> Eval:
     tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
         JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
     return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
-
-
-def replied(topic: Topic, login: str, text: str) -> Eval:
-    """Require one new post, in a topic, and no other."""
-    return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 
 def deleted(pk: str) -> Eval:
@@ -271,8 +233,8 @@ def _folder(found: Conversation, name: str) -> set[int]:
 _CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
-        *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
-        *(shows, lists, made, stock_record, has_address, written, replied, deleted, approved),
+        *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, shows),
+        *(lists, stock_record, written, deleted, approved),
         *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
     )
 }

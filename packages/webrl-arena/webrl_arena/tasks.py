@@ -63,13 +63,6 @@ def sites_of(task: Task) -> list[str]:
     return [f"{PREFIX}{site}" for site in task.site.split(".")[1].split("+")]
 
 
-def reads_as(task: Task) -> str:
-    """Return the type whose wording matches a task's instruction, trained types first; "" if none does."""
-    there = [template for template in all_templates() if template.site == task.site.split(".")[1]]
-    fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
-    return min(fitting, key=lambda key: (by_type()[key].held_out, key), default="")
-
-
 @cache
 def entities(split: Split) -> Entities:
     """Return what the tasks of a split may be about."""

@@ -123,7 +123,26 @@ def start(folder: Path, port: int, workers: int) -> State:
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
-    return _wait_until_healthy(folder, process)
+    import httpx
+
+    deadline = time.monotonic() + _START_S
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if (state := find(folder)) and state.pid == process.pid:
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200:
+                        return state
+            time.sleep(_POLL_S)
+    except BaseException:
+        process.terminate()
+        raise
+    ended = process.poll() is not None
+    process.kill()
+    tail = (folder / LOG).read_text(encoding="utf-8", errors="replace")[-_LOG_CHARS:]
+    raise StageError(
+        f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
+        f"its log {folder / LOG} says:\n{tail}"
+    )
 
 
 def stop(folder: Path) -> bool:
@@ -183,26 +202,3 @@ def _wait_for_the_dead(folder: Path) -> None:
         FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
     except Timeout:
         raise StageError(f"another process is starting or stopping an arena in {str(folder)!r}; wait for it") from None
-
-
-def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:
-    import httpx
-
-    deadline = time.monotonic() + _START_S
-    try:
-        while time.monotonic() < deadline and process.poll() is None:
-            if (state := find(folder)) and state.pid == process.pid:
-                with contextlib.suppress(httpx.TransportError):
-                    if httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200:
-                        return state
-            time.sleep(_POLL_S)
-    except BaseException:
-        process.terminate()
-        raise
-    ended = process.poll() is not None
-    process.kill()
-    tail = (folder / LOG).read_text(encoding="utf-8", errors="replace")[-_LOG_CHARS:]
-    raise StageError(
-        f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
-        f"its log {folder / LOG} says:\n{tail}"
-    )

@@ -10,7 +10,7 @@ The released code has two heads of two classes each, takes the smaller of their 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from webrl.llm.pictures import Example, Picture
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
 from webrl.training.models import PackedCritic, load_routed
-from webrl.training.objectives import LossOutput, outcome_of
-from webrl.training.packing import Pack
 from webrl.types import StepRecord
 
 
@@ -175,16 +173,3 @@ def critic_loss(logits: Tensor, targets: Tensor) -> Tensor:
         [B] losses.
     """
     return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
-
-
-def critic_loss_function(records: Sequence[StepRecord]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
-    """Make `critic_loss` the trainer's loss. Raises TrainingError for a record without outcome."""
-    targets = torch.tensor([outcome_of(record) for record in records])
-
-    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
-        wanted = targets[indices].to(logits.device)
-        values = logits.detach()[:, 0].sigmoid()
-        accuracy = ((values > 0.5) == (wanted > 0.5)).float()
-        return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
-
-    return loss

@@ -61,7 +61,7 @@ class Batch:
     own: list[int]
     """The loss is the mean over them."""
     beside: list[int] = field(default_factory=list)
-    beside_weight: float = 0.0
+    """Of the second stream (`Job.beside`)."""
 
     @property
     def samples(self) -> list[int]:
@@ -162,10 +162,7 @@ def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
         return batches
     of_beside = config.model_copy(update={"steps": len(batches)})
     shares = sample_batches(len(job.beside), of_beside, seed)
-    return [
-        replace(batch, beside=[job.beside[i] for i in share], beside_weight=job.beside_weight)
-        for batch, share in zip(batches, shares, strict=True)
-    ]
+    return [replace(batch, beside=[job.beside[i] for i in share]) for batch, share in zip(batches, shares, strict=True)]
 
 
 def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[int]]:
@@ -371,7 +368,7 @@ class _Loop:
                     result = job.loss(engine.model(row=packed), packed, shown)
                     losses, share = result.loss, float(bool(indices))
                     if batch.beside:  # as if all were the batch's own
-                        factor = batch.beside_weight * len(batch.own) / len(batch.beside)
+                        factor = job.beside_weight * len(batch.own) / len(batch.beside)
                         weights = torch.tensor([factor if i in job.beside else 1.0 for i in shown])
                         losses = losses * send(weights, self.device)
                     values = {"loss": losses.detach(), **result.metrics}

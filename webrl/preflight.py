@@ -133,7 +133,11 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     for name, wanted_by in _wanted_extras(config, due):
         require(name, wanted_by)
     if due & {"train", "sft", "train-orm"}:
-        _check_compiler(config.models.device)
+        named = os.environ.get("CC")  # Triton compiles at its first use on a GPU
+        found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
+        if found is None and config.models.device != "cpu" and find_spec("triton") is not None and visible_gpus():
+            why = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
+            raise ExtraMissing(f"training on a GPU needs a C compiler, and {why} (Debian: apt-get install gcc)")
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -164,15 +168,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
                     f"(docs/cluster.md), or set {section}.engine=ddp"
                 )
     check_models(config, due)
-
-
-def _check_compiler(device: str) -> None:
-    """Raise ExtraMissing where Triton, which compiles at its first use on a GPU, would find no C compiler."""
-    named = os.environ.get("CC")
-    found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
-    if found is None and device != "cpu" and find_spec("triton") is not None and visible_gpus():
-        what = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
-        raise ExtraMissing(f"training on a GPU needs a C compiler, and {what} (Debian: apt-get install gcc)")
 
 
 def _wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
 from webrl.runs.machine import own_environment, own_python
-from webrl_arena.world.sites import CONTENT, keeper_of
+from webrl_arena.world.sites import CONTENT
 from webrl_serve.net import listen
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
@@ -184,12 +184,11 @@ def content_digest() -> str:
     return _digest(*CONTENT)
 
 
-def template_path(folder: Path, site: str = "shop") -> Path:
-    """Return the path of a site's first database, which differs for every version of what makes it."""
-    keeper = keeper_of(site)
-    packages, sources = _MADE_BY[keeper]
+def template_path(folder: Path, site: str) -> Path:
+    """Return the path of a site's first database, if it has one, which differs for every version of what makes it."""
+    packages, sources = _MADE_BY[site]
     versions = "-".join(importlib.metadata.version(package) for package in packages)
-    return folder / "templates" / f"{keeper}-{versions}-{_digest(*CONTENT, *sources)}.sqlite3"
+    return folder / "templates" / f"{site}-{versions}-{_digest(*CONTENT, *sources)}.sqlite3"
 
 
 def _digest(*sources: str) -> str:

@@ -112,25 +112,19 @@ def sequence_classifier(config: Any, *, sees: bool = False) -> Any:
         ModelError: the architecture is not a causal language model.
     """
     from transformers import AutoModelForSequenceClassification
+    from transformers.modeling_layers import GenericForSequenceClassification
     from transformers.models.auto import modeling_auto
 
     kind = type(config)
-    if sees:
-        return classifier_of(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[kind], kind)
-    if kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+    if not sees and kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return AutoModelForSequenceClassification
-    if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+    if not sees and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"transformers has no causal language model for model type {config.model_type!r}")
-    return classifier_of(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind], kind)
-
-
-def classifier_of(generator: Any, config_class: type) -> Any:
-    """A sequence classifier of the parts of a generating class of transformers."""
-    from transformers.modeling_layers import GenericForSequenceClassification
-
+    texts, pictures = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    generator: Any = (pictures if sees else texts)[kind]
     parent = next(cls for cls in generator.__mro__ if cls.__name__.endswith("PreTrainedModel"))
     stem = re.sub("ForCausalLM|LMHeadModel|ForConditionalGeneration", "", generator.__name__)
-    own = {"base_model_prefix": generator.base_model_prefix, "config_class": config_class, "__module__": __name__}
+    own = {"base_model_prefix": generator.base_model_prefix, "config_class": kind, "__module__": __name__}
     return type(f"{stem}ForSequenceClassification", (_LastTokenValue, GenericForSequenceClassification, parent), own)
 
 

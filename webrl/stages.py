@@ -303,9 +303,10 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
     config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
-        judge(config, list(read_records(path, Trajectory)), labels)
+        episodes = list(read_records(path, Trajectory))
+        judge(config, episodes, labels)
         known = {name: reward for name, reward in read_outcomes(labels).items() if reward is not None}
-        played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
+        played = {t.trajectory_id: t for t in episodes if t.trajectory_id in known}
         solved.append({name: known[name] == 1 for name in played})
         unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})
     pages = sorted(solved[0].keys() & solved[1].keys())

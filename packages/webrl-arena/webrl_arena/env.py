@@ -22,7 +22,7 @@ from webrl.rollouts.sites import Site
 from webrl.types import Task
 from webrl_arena.profiles import Profile, ProfilePool
 from webrl_arena.scoring import CHECK_TIMEOUT_S, End, score
-from webrl_arena.tasks import eval_of, find_task, login_of
+from webrl_arena.tasks import KEY, eval_of, find_task
 from webrl_arena.world.client import Arena, ArenaError, Session
 from webrl_arena.world.sites import addresses
 from webrl_site.sites import resolve
@@ -55,7 +55,7 @@ class ArenaEnv(BrowserEnv):
         await self.close()
         if task.start_url is None:
             task = await asyncio.to_thread(find_task, task.site, task.seed)
-        login = login_of(task)
+        login: str | None = task.extra.get(KEY, {}).get("login")
         user = login if login in (None, "staff") else f"customer:{login}"
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(Arena.running(self._config.arena.folder).new(user))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence, Sized
 from types import SimpleNamespace
 from typing import Any
 
-from webrl_arena.world.content import Product, catalogue, load_yaml
+from webrl_arena.world.content import catalogue, load_yaml
 from webrl_arena.world.forum import Board, Topic, forum
 from webrl_arena.world.mail import Conversation, mail
-from webrl_arena.world.tracker import ShelfPage, login_of, tracker
+from webrl_arena.world.tracker import ShelfPage, login_of
 
 Eval = dict[str, Any]
 """The value of a task's `eval`."""
@@ -59,16 +59,6 @@ def is_answered(text: str) -> Eval:
 def counted(things: Sized) -> Eval:
     """Require the number of these as the answer."""
     return is_answered(str(len(things)))
-
-
-def attribute(product: Product, name: str) -> Eval:
-    """Require an attribute of a product as the answer."""
-    return is_answered(dict(product.attributes)[name])
-
-
-def is_named(login: str) -> Eval:
-    """Require what the tracker shows of a log-in as the answer."""
-    return is_answered(tracker().names[login])
 
 
 def leads_to(path: str, site: str = "shop") -> Eval:
@@ -219,7 +209,7 @@ def _folder(found: Conversation, name: str) -> set[int]:
 _CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
-        *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, shows),
+        *(answers, is_answered, counted, leads_to, searched, leads_to_category, shows),
         *(lists, stock_record, deleted, approved, subscribed, voted, moved, reported, moved_to_aisle),
         *(archived, put_in_trash, unread),
     )

@@ -1,6 +1,6 @@
 """The arena's tasks: templates filled with entities of a split, the same on every machine.
 
-API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed)`, `login_of(task)`, `eval_of(task)`,
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed)`, `eval_of(task)`,
 `draw(template, split, count)`, whose entries, in WebArena's format, `as_task` makes tasks of.
 
 A quarter of the products and customers (with their orders), and a third of the categories, belong to the evaluation;
@@ -44,12 +44,6 @@ _TRIES = 40
 _TOO_MUCH = 1000
 _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})")
 """Of a template's task: its key, whose entities it is about, seed and number."""
-
-
-def login_of(task: Task) -> str | None:
-    """Return who is logged in: a customer's e-mail address, `staff`, or None."""
-    login: str | None = task.extra.get(KEY, {}).get("login")
-    return login
 
 
 def eval_of(task: Task) -> dict[str, Any] | None:

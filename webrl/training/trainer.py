@@ -61,7 +61,7 @@ class Batch:
     own: list[int]
     """The loss is the mean over them."""
     beside: list[int] = field(default_factory=list)
-    """Of the second stream (`Job.beside`)."""
+    """Of the second stream."""
 
     @property
     def samples(self) -> list[int]:

@@ -176,11 +176,8 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
 def _drop_models(run: RunFolder, keep: int) -> None:
     """Remove models of finished phases but the newest, the best and those that a run, cell or adapter near it names."""
     finished = [folder for k in range(run.last_phase(), -1, -1) if is_phase_done(folder := run.phase(k))]
-
-    def successes(folder: PhaseFolder) -> int:
-        return int(folder.read_stage("eval")["counts"].get("successes", 0))
-
-    best = max(finished, key=successes, default=None)  # the newest of several
+    # the newest of several
+    best = max(finished, key=lambda folder: folder.read_stage("eval")["counts"].get("successes", 0), default=None)
     kinds = (f"{depth}/{name}" for depth in ("*", "*/*") for name in ("config.yaml", "adapter_config.json"))
     near = (path for kind in kinds for path in run.path.parent.glob(kind))
     others = [path for path in near if path != run.config and os.access(path, os.R_OK)]

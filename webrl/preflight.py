@@ -130,10 +130,14 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
             "filter.critic_band=false": config.tasks.source == "curriculum" and config.filter.critic_band,
         })  # fmt: skip
-    for name, wanted_by in _wanted_extras(config, due):
+    for name, wanted_by in wanted_extras(config, due):
         require(name, wanted_by)
     if due & {"train", "sft", "train-orm"}:
-        _check_compiler(config.models.device)
+        named = os.environ.get("CC")  # Triton compiles at its first use on a GPU
+        found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
+        if found is None and config.models.device != "cpu" and find_spec("triton") is not None and visible_gpus():
+            why = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
+            raise ExtraMissing(f"training on a GPU needs a C compiler, and {why} (Debian: apt-get install gcc)")
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -166,16 +170,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_models(config, due)
 
 
-def _check_compiler(device: str) -> None:
-    """Raise ExtraMissing where Triton, which compiles at its first use on a GPU, would find no C compiler."""
-    named = os.environ.get("CC")
-    found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
-    if found is None and device != "cpu" and find_spec("triton") is not None and visible_gpus():
-        what = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
-        raise ExtraMissing(f"training on a GPU needs a C compiler, and {what} (Debian: apt-get install gcc)")
-
-
-def _wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:
+def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:
     """(extra, `option=value` that wants it) of some stages."""
     suite = find_suite(config.tasks.suite)
     plays = not _PLAYS.isdisjoint(due)
@@ -197,17 +192,6 @@ def _wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[st
     yield from ((name, f"trackers=[{name}]") for name in config.trackers)
     if suite.extra and plays:
         yield suite.extra, f"tasks.suite={suite.name}"
-
-
-def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
-    """Return what `check_inputs` would say of each optional package that is not there."""
-    found = []
-    for name, wanted_by in _wanted_extras(config, stages):
-        try:
-            require(name, wanted_by)
-        except ExtraMissing as error:
-            found.append(str(error))
-    return found
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:

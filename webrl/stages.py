@@ -68,24 +68,26 @@ class Context:
 def generate(context: Context) -> Counts:
     """New instructions from each site's last failures; phase 0 has none, nor has any without the curriculum.
 
-    On one's own site without instructions those of phase 0 are proposed from its pages.
+    On one's own site without instructions those of phase 0 are proposed from pages that a short look finds.
+
+    Raises:
+        SiteError: one's own site does not answer.
     """
-    folder = context.folder
+    config, folder, rng = context.config, context.folder, context.rng("generate")
     if not context.is_proposed and not context.has_curriculum:
         return {"num_generated": 0}
+    from webrl.rollouts.pool import run
     from webrl.tasks import curriculum
     from webrl.tasks.failures import load_failures
+    from webrl.tasks.generate import exploration_requests
 
     if context.is_proposed:
-        return curriculum.propose_from_pages(context.config, rng=context.rng("generate"), folder=folder)
-
-    return curriculum.propose(
-        context.config,
-        load_failures(context.run.path, before=context.phase),
-        known=curriculum.attempted(context.run, context.phase),
-        rng=context.rng("generate"),
-        folder=folder,
-    )
+        seen = run(find_suite(config.tasks.suite).explore(config))
+        counts = curriculum.write_answers(config, exploration_requests(config, seen), rng, folder)
+        return counts | {"num_explored": len(seen)}
+    known = curriculum.attempted(context.run, context.phase)
+    failures = load_failures(context.run.path, before=context.phase)
+    return curriculum.propose(config, failures, known=known, rng=rng, folder=folder)
 
 
 def filter_generated(context: Context) -> Counts:
@@ -301,9 +303,10 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
     config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
-        judge(config, list(read_records(path, Trajectory)), labels)
+        episodes = list(read_records(path, Trajectory))
+        judge(config, episodes, labels)
         known = {name: reward for name, reward in read_outcomes(labels).items() if reward is not None}
-        played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
+        played = {t.trajectory_id: t for t in episodes if t.trajectory_id in known}
         solved.append({name: known[name] == 1 for name in played})
         unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})
     pages = sorted(solved[0].keys() & solved[1].keys())

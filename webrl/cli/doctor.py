@@ -39,33 +39,25 @@ def main(args: argparse.Namespace) -> int:
     for name in args.checks:
         if name not in CHECKS:
             raise UsageError(f"unknown check {name!r}; checks: {', '.join(CHECKS)}")
-    checks = _site_checks(args.config) if args.sites else [CHECKS[name]() for name in args.checks or CHECKS]
+    if args.sites:
+        from webrl.config import load_config, plugins
+        from webrl.config.resources import find_config
+
+        config = load_config(find_config(args.config) if args.config else None)
+        found = asyncio.run(plugins.load(plugins.HOOKS, "check-sites")(config.rollout.webarena))
+        fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
+        checks = [
+            Check(each.site, OK if each.ok else MISSING, f"{each.url}, used by {each.held_by}", each.problem)
+            for each in found
+        ] or [Check("sites", MISSING, "no WebArena site is configured", fix)]
+    else:
+        checks = [CHECKS[name]() for name in args.checks or CHECKS]
     width = max(len(check.name) for check in checks)
     for check in checks:
         print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
         if check.fix:
             print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
     return int(any(check.state == MISSING for check in checks))
-
-
-def _site_checks(config: str | None) -> list[Check]:
-    from webrl.config import load_config, plugins
-    from webrl.config.resources import find_config
-
-    check_sites = plugins.load(plugins.HOOKS, "check-sites")
-    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).rollout.webarena))
-    if not found:
-        fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
-        return [Check("sites", MISSING, "no WebArena site is configured", fix)]
-    return [
-        Check(
-            name=site.site,
-            state=OK if site.ok else MISSING,
-            detail=f"{site.url}, used by {site.held_by}",
-            fix=site.problem,
-        )
-        for site in found
-    ]
 
 
 OK, OPTIONAL, WARNING, MISSING = "ok", "optional", "warning", "missing"

@@ -13,10 +13,11 @@ from rich.console import Console
 from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig, plugins
-from webrl.errors import DataError, UsageError
+from webrl.config.extras import require
+from webrl.errors import DataError, ExtraMissing, UsageError
 from webrl.evaluate import difference_text, page_difference, success_rate
 from webrl.llm.loading import check_sight
-from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras, room_text, run_bytes
+from webrl.preflight import check_inputs, check_models, check_rollouts, room_text, run_bytes, wanted_extras
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import open_trackers
@@ -42,8 +43,11 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         check_demonstrations(config)
     check_models(config, stages)
     print(f"# plan of {config.run_dir}")
-    for missing in missing_extras(config, stages):
-        print(f"# missing on this machine: {missing}")
+    for name, wanted_by in wanted_extras(config, stages):
+        try:
+            require(name, wanted_by)
+        except ExtraMissing as missing:
+            print(f"# missing on this machine: {missing}")
     print("\n".join(phases.plan(config, stage, phase)))
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations

@@ -7,7 +7,7 @@ known key; `key.subkey=value` overrides come from the command line. Defaults are
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
@@ -247,7 +247,8 @@ class FilterConfig(Section):
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
-        self._check_order("value_low", "value_high")
+        if self.value_low > self.value_high:
+            raise ValueError(f"value_low {self.value_low} exceeds value_high {self.value_high}")
         return self
 
 
@@ -399,7 +400,8 @@ class ReplayConfig(Section):
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
-        self._check_order("perplexity_low", "perplexity_high")
+        if self.perplexity_low > self.perplexity_high:
+            raise ValueError(f"perplexity_low {self.perplexity_low} exceeds perplexity_high {self.perplexity_high}")
         return self
 
 
@@ -755,6 +757,15 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of every value in nested mappings."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

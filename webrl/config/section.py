@@ -31,8 +31,3 @@ class Section(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise ValueError("no name and no path holds a NUL character")
         return value
-
-    def _check_order(self, low: str, high: str) -> None:
-        """Raises ValueError unless one setting is at most another."""
-        if getattr(self, low) > getattr(self, high):
-            raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from webrl.config import flatten
 from webrl.evaluate import difference_text, named_rates
 from webrl.reward.labels import undecided_sites
 
@@ -107,8 +108,8 @@ def rate_names(rates: Sequence[Mapping[str, Summary]]) -> list[str]:
 
 def phase_metrics(phase: Summary) -> dict[str, float]:
     """Return the numbers of a phase under flat names, for trackers."""
-    skipped = ("phase", "by_task", "by_type", "ci95")
-    return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
+    skipped = {"phase", "by_task", "by_type", "ci95"}
+    return {name: value for name, value in flatten(phase) if _is_number(value) and skipped.isdisjoint(name.split("."))}
 
 
 def rate_text(rate: Summary) -> str:
@@ -160,21 +161,15 @@ def groups_text(phase: Summary) -> str:
     return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %" + "".join(passed)
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield (dotted name, number) of every number in nested mappings."""
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{key}", value
-
-
 def _training(phase: Summary, job: str) -> str:
     """Return the training numbers worth a glance; all of them are in summary.json."""
-    numbers = {
-        name.removeprefix(f"{job}_"): v for name, v in flatten(phase.get("losses") or {}) if name.startswith(f"{job}_")
-    }
-    return _parts({name: numbers[name] for name in _TRAINING_SHOWN if name in numbers})
+    losses: Mapping[str, Any] = phase.get("losses") or {}
+    keys = {name: f"{job}_{name}" for name in _TRAINING_SHOWN}
+    return _parts({name: losses[key] for name, key in keys.items() if _is_number(losses.get(key))})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _share(part: int | None, whole: int | None) -> str:

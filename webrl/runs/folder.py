@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 import webrl
-from webrl.config import SHARED, RunConfig, apply_overrides, read_config, share, validate_config
+from webrl.config import SHARED, RunConfig, apply_overrides, flatten, read_config, share, validate_config
 from webrl.config.redaction import redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
@@ -234,7 +234,10 @@ def _moved(value: Any, old: str, new: str) -> Any:
 def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
     """What `config` alters of the config that the run was made with and alters results: `was 1, now 2` by key."""
     # Through the model, so that an option added since has its default on both sides.
-    old, new = (_flatten(share(c.model_dump(mode="json"))) for c in (load_run_config(folder), config))
+    old, new = (
+        {key: _comparable(value) for key, value in flatten(share(c.model_dump(mode="json")))}
+        for c in (load_run_config(folder), config)
+    )
     keys = (key for key in old.keys() | new.keys() if key.partition(".")[0] not in SHARED and key not in FREE_KEYS)
     changed = sorted(key for key in keys if old.get(key) != new.get(key))
     return {key: f"was {old.get(key)!r}, now {new.get(key)!r}" for key in changed}
@@ -249,15 +252,6 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, str):
         return without_references(value)
     return [_comparable(item) for item in value] if isinstance(value, list) else value
-
-
-def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(data, dict):
-        return {prefix[:-1]: _comparable(data)}
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        flat |= _flatten(value, f"{prefix}{key}.")
-    return flat
 
 
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:

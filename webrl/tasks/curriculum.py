@@ -26,7 +26,6 @@ from webrl.tasks.failures import FailureSet
 from webrl.tasks.filter import Drop, Dropped, check_feasibility, filter_tasks, leaks
 from webrl.tasks.generate import (
     GenerationRequest,
-    exploration_requests,
     generate_tasks,
     initial_page_texts,
     plan_requests,
@@ -85,21 +84,6 @@ def propose(
             ready.append(replace(request, target=targets[i], page=page.text))
     counts = write_answers(config, ready, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
-
-
-def propose_from_pages(config: RunConfig, *, rng: random.Random, folder: PhaseFolder) -> dict[str, Any]:
-    """Write instructions from none at all, for pages of one's own site that a short look found, as `propose` does.
-
-    Returns:
-        Counts: as `propose`, and `num_explored` pages.
-
-    Raises:
-        SiteError: the site does not answer.
-        ModelError: the generator is unusable.
-    """
-    seen = run(find_suite(config.tasks.suite).explore(config))
-    counts = write_answers(config, exploration_requests(config, seen), rng, folder)
-    return counts | {"num_explored": len(seen)}
 
 
 def write_answers(

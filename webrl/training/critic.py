@@ -10,7 +10,7 @@ The released code has two heads of two classes each, takes the smaller of their 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from webrl.llm.pictures import Example, Picture
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
 from webrl.training.models import PackedCritic, load_routed
-from webrl.training.objectives import LossOutput, outcome_of
-from webrl.training.packing import Pack
 from webrl.types import StepRecord
 
 
@@ -114,25 +112,19 @@ def sequence_classifier(config: Any, *, sees: bool = False) -> Any:
         ModelError: the architecture is not a causal language model.
     """
     from transformers import AutoModelForSequenceClassification
+    from transformers.modeling_layers import GenericForSequenceClassification
     from transformers.models.auto import modeling_auto
 
     kind = type(config)
-    if sees:
-        return classifier_of(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[kind], kind)
-    if kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+    if not sees and kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return AutoModelForSequenceClassification
-    if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+    if not sees and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"transformers has no causal language model for model type {config.model_type!r}")
-    return classifier_of(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind], kind)
-
-
-def classifier_of(generator: Any, config_class: type) -> Any:
-    """A sequence classifier of the parts of a generating class of transformers."""
-    from transformers.modeling_layers import GenericForSequenceClassification
-
+    texts, pictures = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    generator: Any = (pictures if sees else texts)[kind]
     parent = next(cls for cls in generator.__mro__ if cls.__name__.endswith("PreTrainedModel"))
     stem = re.sub("ForCausalLM|LMHeadModel|ForConditionalGeneration", "", generator.__name__)
-    own = {"base_model_prefix": generator.base_model_prefix, "config_class": config_class, "__module__": __name__}
+    own = {"base_model_prefix": generator.base_model_prefix, "config_class": kind, "__module__": __name__}
     return type(f"{stem}ForSequenceClassification", (_LastTokenValue, GenericForSequenceClassification, parent), own)
 
 
@@ -175,16 +167,3 @@ def critic_loss(logits: Tensor, targets: Tensor) -> Tensor:
         [B] losses.
     """
     return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
-
-
-def critic_loss_function(records: Sequence[StepRecord]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
-    """Make `critic_loss` the trainer's loss. Raises TrainingError for a record without outcome."""
-    targets = torch.tensor([outcome_of(record) for record in records])
-
-    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
-        wanted = targets[indices].to(logits.device)
-        values = logits.detach()[:, 0].sigmoid()
-        accuracy = ((values > 0.5) == (wanted > 0.5)).float()
-        return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
-
-    return loss

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from webrl.config.resources import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.loading import (
     CODE_REFUSED,
@@ -30,7 +29,6 @@ from webrl.training.architectures import Route, attention_of, build, decoder_of,
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import logit_scale, take_targets, trim_last_layer
 from webrl.training.packing import Pack
-from webrl.training.ranks import is_main
 
 if TYPE_CHECKING:
     from webrl.llm.eyes import Eyes
@@ -214,13 +212,6 @@ def load_routed(
         model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)
     turn_off_dropout(model)
     return model, route
-
-
-def wants_skeleton(folder: str | Path, engine: str) -> bool:
-    """True if this process should leave loading to the main one: FSDP2, not the main process, no tied weights."""
-    if is_main() or load_plan(engine).kind != "fsdp2":
-        return False
-    return not config_of(str(folder)).tie_word_embeddings
 
 
 def context_limit(lm: Any, max_tokens: int) -> int:

@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Batch:
     own: list[int]
     """The loss is the mean over them."""
     beside: list[int] = field(default_factory=list)
-    beside_weight: float = 0.0
+    """Of the second stream."""
 
     @property
     def samples(self) -> list[int]:
@@ -119,7 +119,12 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     with memory_errors(config):
         engine = open_engine(job.model, config, device)
     checkpoints = Checkpoints(out, run_digest(config, seed, job.items))
-    batches = [] if is_idle else plan_batches(job, config, seed)
+    num_own = len(job.items) - len(job.beside)
+    batches = [] if is_idle else [Batch(own) for own in sample_batches(num_own, config, seed)]
+    if batches and job.beside and job.beside_weight:  # with the share that each has of the second stream
+        shares = sample_batches(len(job.beside), config.model_copy(update={"steps": len(batches)}), seed)
+        mixed = zip(batches, shares, strict=True)
+        batches = [Batch(batch.own, [job.beside[i] for i in share]) for batch, share in mixed]
     with row_threads(engine.num_threads) as over:
         loop = _Loop(job, config, engine, device, len(batches), out, over)
         if job.trust:
@@ -145,27 +150,14 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     checkpoints.discard()
     counts: dict[str, Any] = {
         "steps": len(batches),
-        "samples": len(job.items) - len(job.beside),
-        "active": sum(job.active[: len(job.items) - len(job.beside)]),
+        "samples": num_own,
+        "active": sum(job.active[:num_own]),
     }
     if job.trust and job.trust.stopped:
         counts |= {"kept_steps": job.trust.kept_steps, "stopped": job.trust.stopped}
     return summarize(read_metrics(metrics_path, job.name), job.name) | {
         f"{job.name}_{key}": value for key, value in counts.items()
     }
-
-
-def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
-    """Return the batch of every optimizer step, with its share of the second stream."""
-    batches = [Batch(own) for own in sample_batches(len(job.items) - len(job.beside), config, seed)]
-    if not job.beside or not job.beside_weight:
-        return batches
-    of_beside = config.model_copy(update={"steps": len(batches)})
-    shares = sample_batches(len(job.beside), of_beside, seed)
-    return [
-        replace(batch, beside=[job.beside[i] for i in share], beside_weight=job.beside_weight)
-        for batch, share in zip(batches, shares, strict=True)
-    ]
 
 
 def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[int]]:
@@ -371,7 +363,7 @@ class _Loop:
                     result = job.loss(engine.model(row=packed), packed, shown)
                     losses, share = result.loss, float(bool(indices))
                     if batch.beside:  # as if all were the batch's own
-                        factor = batch.beside_weight * len(batch.own) / len(batch.beside)
+                        factor = job.beside_weight * len(batch.own) / len(batch.beside)
                         weights = torch.tensor([factor if i in job.beside else 1.0 for i in shown])
                         losses = losses * send(weights, self.device)
                     values = {"loss": losses.detach(), **result.metrics}

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from webrl.config import ActorConfig, OptimConfig, RunConfig
+from webrl.config.resources import load_plan
 from webrl.errors import DataError, TrainingError, UsageError
-from webrl.llm.loading import mark_folder, pick_device
+from webrl.llm.loading import config_of, mark_folder, pick_device
 from webrl.llm.pictures import Example, Picture
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
-from webrl.training.critic import critic_loss_function, load_critic
+from webrl.training.critic import critic_loss, load_critic
 from webrl.training.lora import add_adapters, merge_adapters
-from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
-from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective
+from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
+from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective, outcome_of
 from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
@@ -63,7 +64,7 @@ def train_critic(
         return {}
     samples = _read(records, "critic")
     check_pictures(samples, config)
-    loss = critic_loss_function(samples)  # refuses records without outcome before a model is loaded
+    targets = torch.tensor([outcome_of(r) for r in samples])  # [S]; refused without outcome before a model is loaded
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
     sees = config.rollout.image_size is not None
@@ -73,6 +74,13 @@ def train_critic(
     )
     states = [Example(r.prompt_ids, (), Picture.of(r, config.run_dir)) for r in samples]
     items = cut_items(states, context_limit(model.lm, config.critic.max_tokens), "critic")
+
+    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
+        wanted = targets[indices].to(logits.device)
+        values = logits.detach()[:, 0].sigmoid()
+        accuracy = ((values > 0.5) == (wanted > 0.5)).float()
+        return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
+
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],
         loss=loss, save=save,
@@ -344,7 +352,10 @@ def open_start(
         untried = [*optim.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
         if untried:
             raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
-    model = load(folder, sees=sees, skeleton=not sees and wants_skeleton(folder, optim.engine))
+    # FSDP2 deals out the main process's weights: the others need none, unless some are tied
+    is_dealt_to = not is_main() and load_plan(optim.engine).kind == "fsdp2"
+    skeleton = not sees and is_dealt_to and not config_of(str(folder)).tie_word_embeddings
+    model = load(folder, sees=sees, skeleton=skeleton)
     prepare(model, optim, seed)
     processor = model.eyes.processor if model.eyes else tokenizer
 

@@ -179,6 +179,7 @@ _VALUES: dict[str, Callable[[Entities, random.Random, Chosen], Any]] = {
     "new stock": lambda _, rng, c: c.product.stock + rng.randint(5, 90),
     "thresholds": lambda _, rng, __: rng.randint(2, 60),
     "weight": lambda _, __, c: dict(c.topic.product.attributes)["Weight"],
+    "its attributes": lambda _, __, c: dict(c.product.attributes),
     "its reviews": lambda _, __, c: c.product.reviews,
     "its letters": lambda _, __, c: c.mail.letters,
     "last post": lambda _, __, c: c.topic.posts[-1],
@@ -189,6 +190,8 @@ _VALUES: dict[str, Callable[[Entities, random.Random, Chosen], Any]] = {
     "new subscriber": lambda e, rng, c: _customer(e, rng, lambda m: m not in c.topic.subscribers),
     "new voter": lambda e, rng, c: _customer(e, rng, lambda m: m not in dict(c.topic.poll.votes)),
     "planned": lambda _, __, c: [t for t in tracker().tickets if (t.component, t.milestone) == c.plan],
+    "name of the owner": lambda _, __, c: tracker().names[c.ticket.owner],
+    "name of the reporter": lambda _, __, c: tracker().names[c.ticket.reporter],
     "product in question": lambda _, __, c: c.ticket.summary.partition(": ")[0],
     "order in question": lambda e, _, c: next(order for order in e.orders if order.number == c.ticket.order),
     "sender": lambda _, __, c: next(

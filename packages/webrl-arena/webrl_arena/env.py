@@ -22,7 +22,7 @@ from webrl.rollouts.sites import Site
 from webrl.types import Task
 from webrl_arena.profiles import Profile, ProfilePool
 from webrl_arena.scoring import CHECK_TIMEOUT_S, End, score
-from webrl_arena.tasks import eval_of, find_task, login_of
+from webrl_arena.tasks import KEY, eval_of, find_task
 from webrl_arena.world.client import Arena, ArenaError, Session
 from webrl_arena.world.sites import addresses
 from webrl_site.sites import resolve
@@ -55,7 +55,7 @@ class ArenaEnv(BrowserEnv):
         await self.close()
         if task.start_url is None:
             task = await asyncio.to_thread(find_task, task.site, task.seed)
-        login = login_of(task)
+        login: str | None = task.extra.get(KEY, {}).get("login")
         user = login if login in (None, "staff") else f"customer:{login}"
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(Arena.running(self._config.arena.folder).new(user))
@@ -68,20 +68,18 @@ class ArenaEnv(BrowserEnv):
         return observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`. Raises ArenaError where the page has gone because the arena has."""
+        """As `BrowserEnv.step`; with `score_steps` its reward is the session's as it is then, and ends a solved task.
+
+        Raises:
+            ArenaError: the page has gone because the arena has.
+            BrowserError: the reward could not be found out twice; an episode that ends so must not count as failed.
+        """
         result = await super().step(action_text)
         if self._session is not None:
             await self._require(self._session, result.observation)
         self._ended = result if result.agent_done else None
-        return await self._scored(result) if self._config.arena.score_steps and self._played else result
-
-    async def _scored(self, result: StepResult) -> StepResult:
-        """Add the reward of the session as it is now; a step that has solved the task ends the episode.
-
-        Raises BrowserError where it could not be found out twice: an episode that ends with this step must not count
-        as failed.
-        """
-        assert self._played is not None
+        if not self._config.arena.score_steps or self._played is None:
+            return result
         found = await self.judge(self._played, _STEP_CHECK_S)
         if found.reward is None and found.note:
             found = await self.judge(self._played, _STEP_CHECK_S)

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence, Sized
-from functools import cache
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
-from webrl_arena.world.content import Product, catalogue
+from webrl_arena.world.content import catalogue, load_yaml
 from webrl_arena.world.forum import Board, Topic, forum
 from webrl_arena.world.mail import Conversation, mail
-from webrl_arena.world.tracker import ShelfPage, login_of, tracker
+from webrl_arena.world.tracker import ShelfPage, login_of
 
 Eval = dict[str, Any]
 """The value of a task's `eval`."""
@@ -28,31 +24,21 @@ def measured(checks: str | Sequence[str], chosen: SimpleNamespace) -> Eval:
     if not isinstance(checks, str):
         evals = [measured(check, chosen) for check in checks]
         return _eval("database", database=[query for each in evals for query in each["database"]])
-    name, _, given = checks.partition(" ")
-    arguments = [_filled(part, chosen) for part in given.split(" | ")]
-    return _CHECKS[name](*arguments) if name in _CHECKS else _asks(_queries()[name], *arguments)
-
-
-@cache
-def _queries() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = yaml.safe_load(
-        files("webrl_arena").joinpath("queries.yaml").read_text(encoding="utf-8")
-    )
-    return found
-
-
-def _asks(check: dict[str, str], *given: str) -> Eval:
-    """Make a check of `queries.yaml`."""
-    texts = {f"q{i}": quoted(text) for i, text in enumerate(given)}
+    name, _, parts = checks.partition(" ")
+    given: list[Any] = []
+    for part in parts.split(" | "):
+        alone = re.fullmatch(r"\{(\w+)\}", part)  # is what was drawn itself, not its text
+        given.append(getattr(chosen, alone[1]) if alone else part.format(**vars(chosen)))
+    if name in _CHECKS:
+        return _CHECKS[name](*given)
+    check = load_yaml("queries.yaml")[name]
+    known: dict[str, Any] = {f"q{i}": quoted(text) for i, text in enumerate(given)} | {"forum": forum(), "mail": mail()}
     if "from" in check:
-        return rows(check["columns"], check["from"].format(*given, **texts), given[1:])
-    return finds(check["query"].format(*given, **texts), check["finds"].format(*given), check.get("site", "shop"))
-
-
-def _filled(part: str, chosen: SimpleNamespace) -> Any:
-    """Fill an argument; one that is `{name}` alone is what was drawn itself, not its text."""
-    alone = re.fullmatch(r"\{(\w+)\}", part)
-    return getattr(chosen, alone[1]) if alone else part.format(**vars(chosen))
+        is_of_one = "0}" in check["from"]  # which the first argument names
+        return rows(check["columns"], check["from"].format(*given, **known), given[1:] if is_of_one else given)
+    wanted = check["finds"]
+    equals = wanted.format(*given) if isinstance(wanted, str) else wanted
+    return finds(check["query"].format(*given, **known), equals, check.get("site", "shop"))
 
 
 def _eval(kind: str, **given: Any) -> Eval:
@@ -75,16 +61,6 @@ def counted(things: Sized) -> Eval:
     return is_answered(str(len(things)))
 
 
-def attribute(product: Product, name: str) -> Eval:
-    """Require an attribute of a product as the answer."""
-    return is_answered(dict(product.attributes)[name])
-
-
-def is_named(login: str) -> Eval:
-    """Require what the tracker shows of a log-in as the answer."""
-    return is_answered(tracker().names[login])
-
-
 def leads_to(path: str, site: str = "shop") -> Eval:
     """Require the agent to end at an address; `path` below the site's."""
     return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
@@ -99,11 +75,6 @@ def leads_to_category(shelf: tuple[str, ...]) -> Eval:
     """Require the agent to end at a category's page."""
     slugs = ["-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) for name in shelf]
     return leads_to(f"/catalogue/category/{'/'.join(slugs)}_{catalogue().categories.index(shelf) + 1}/")
-
-
-def leads_to_mail(found: Conversation) -> Eval:
-    """Require the agent to end at a message or conversation."""
-    return leads_to(found.path.removeprefix("/mail"), "mail")
 
 
 def shows(url: str, locator: str, *must_include: str) -> Eval:
@@ -141,11 +112,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def made(name: str, table: str, site: str = "shop") -> Eval:
-    """Require one row of a table that has this name."""
-    return finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1, site)
-
-
 def stock_record(upc: str, column: str, value: Any) -> Eval:
     """Require a value in a column of a product's stock record."""
     query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
@@ -153,27 +119,7 @@ def stock_record(upc: str, column: str, value: Any) -> Eval:
     return finds(query, value if isinstance(value, int) else float(value))
 
 
-def has_address(login: str, *wanted: str) -> Eval:
-    """Require a second address of a customer: first and last name, line, city and postcode."""
-    mine = f"address_useraddress a JOIN auth_user u ON u.id = a.user_id WHERE u.email = {quoted(login)}"
-    columns = ("first_name", "last_name", "line1", "line4", "postcode")
-    same = " AND ".join(f"a.{column} = {quoted(value)}" for column, value in zip(columns, wanted, strict=True))
-    return finds(f"SELECT (SELECT count(*) FROM {mine}) || ' ' || (SELECT count(*) FROM {mine} AND {same})", "2 1")
-
-
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
-
-
-def written(row: str) -> Eval:
-    """Require one new post, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`, and no other."""
-    tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
-        JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
-    return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
-
-
-def replied(topic: Topic, login: str, text: str) -> Eval:
-    """Require one new post, in a topic, and no other."""
-    return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 
 def deleted(pk: str) -> Eval:
@@ -232,14 +178,6 @@ def moved_to_aisle(page: ShelfPage, aisle: str) -> Eval:
     return finds(query, 1, "tracker")
 
 
-def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
-    """Require new messages: one to each of these recipients, and no other."""
-    tables = f"""postman_message m JOIN auth_user s ON s.id = m.sender_id JOIN auth_user r ON r.id = m.recipient_id
-        WHERE m.id > {mail().last_pk}"""
-    wanted = {f"{login} / {recipient} / {subject} / {text}" for recipient in recipients}
-    return rows("s.email || ' / ' || r.email || ' / ' || m.subject || ' / ' || m.body", tables, wanted)
-
-
 def archived(found: Conversation) -> Eval:
     """Require this in its recipient's archives, and what was there before."""
     return _are("m.recipient_archived", found, {*_folder(found, "archives"), found.letters[0].pk})
@@ -271,9 +209,9 @@ def _folder(found: Conversation, name: str) -> set[int]:
 _CHECKS: dict[str, Callable[..., Eval]] = {
     check.__name__: check
     for check in (
-        *(answers, is_answered, counted, attribute, is_named, leads_to, searched, leads_to_category, leads_to_mail),
-        *(shows, lists, made, stock_record, has_address, written, replied, deleted, approved),
-        *(subscribed, voted, moved, reported, moved_to_aisle, sent, archived, put_in_trash, unread),
+        *(answers, is_answered, counted, leads_to, searched, leads_to_category, shows),
+        *(lists, stock_record, deleted, approved, subscribed, voted, moved, reported, moved_to_aisle),
+        *(archived, put_in_trash, unread),
     )
 }
 """Those that are more than a query of `queries.yaml`."""

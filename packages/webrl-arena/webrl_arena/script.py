@@ -8,13 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
-from typing import Any
-
-import yaml
 
 from webrl.suites.miniwob.experts import Element, Page
-from webrl_arena.world.content import catalogue, shelves
+from webrl_arena.world.content import catalogue, load_yaml, shelves
 
 Slots = Mapping[str, str]
 Read = Callable[[Page, Slots], "str | None"]
@@ -37,20 +33,14 @@ def notes_in(text: str) -> list[str]:
 @cache
 def script_of(site: str, name: str) -> Script:
     """Return how a template's tasks are done."""
-    return tuple(map(_step, _lines(_experts()[site][name])))
-
-
-@cache
-def _experts() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(files("webrl_arena").joinpath("experts.yaml").read_text(encoding="utf-8"))
-    return found
+    return tuple(map(_step, _lines(load_yaml("experts.yaml")[site][name])))
 
 
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines of a script, and those of a macro where it is called."""
     for line in text.splitlines():
         verb, _, given = line.partition(" ")
-        if macro := _experts()["macros"].get(verb):
+        if macro := load_yaml("experts.yaml")["macros"].get(verb):
             for number, argument in enumerate(given.split(" | "), start=1):
                 macro = macro.replace(f"${number}", argument)
             yield from _lines(macro)
@@ -210,11 +200,6 @@ def _recommended(page: Page, slots: Slots) -> str | None:
     return next((finish for finish in finishes if finish in texts[1]), None)  # the first is the date
 
 
-def _product_asked_about(page: Page, _: Slots) -> str | None:
-    found = [p.title for p in catalogue().products if any(p.title in text for text in page.texts())]
-    return max(found, key=len, default=None)
-
-
 def _write_aisle(page: Page, slots: Slots) -> str | None:
     """Fill the wiki's text in again, with the aisle `{value}`."""
     field = next((e for e in page.all("textbox") if "||= Aisle =||" in e.value), None)
@@ -229,7 +214,9 @@ _READS: dict[str, Read] = {
     "last writer": lambda page, _: found[-1].name if (found := _writers(page)) else None,
     "replies": lambda page, _: str(len(_writers(page)) - 1),
     "recommended finish": _recommended,
-    "product asked about": _product_asked_about,
+    "product asked about": lambda page, _: max(
+        (p.title for p in catalogue().products if any(p.title in text for text in page.texts())), key=len, default=None
+    ),
     "messages": lambda page, slots: (
         str(shown) if (shown := sum(text in (slots["mail"], f"Re: {slots['mail']}") for text in page.texts())) else None
     ),

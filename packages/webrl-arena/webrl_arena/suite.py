@@ -101,8 +101,10 @@ class ArenaSuite(Suite):
         return arena_tasks.sites_of(task)[0]
 
     def task_type(self, task: Task) -> str:
-        """The template in whose words its instruction is."""
-        return arena_tasks.reads_as(task)
+        """The template in whose words its instruction is, trained ones first; "" if it is in none's."""
+        there = [template for template in all_templates() if template.site == task.site.split(".")[1]]
+        fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
+        return min(fitting, key=lambda key: (by_type()[key].held_out, key), default="")
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in extra.get(arena_tasks.KEY, {}).items() if key != "eval"}

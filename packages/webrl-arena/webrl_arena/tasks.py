@@ -1,6 +1,6 @@
 """The arena's tasks: templates filled with entities of a split, the same on every machine.
 
-API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed)`, `login_of(task)`, `eval_of(task)`,
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed)`, `eval_of(task)`,
 `draw(template, split, count)`, whose entries, in WebArena's format, `as_task` makes tasks of.
 
 A quarter of the products and customers (with their orders), and a third of the categories, belong to the evaluation;
@@ -46,12 +46,6 @@ _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})
 """Of a template's task: its key, whose entities it is about, seed and number."""
 
 
-def login_of(task: Task) -> str | None:
-    """Return who is logged in: a customer's e-mail address, `staff`, or None."""
-    login: str | None = task.extra.get(KEY, {}).get("login")
-    return login
-
-
 def eval_of(task: Task) -> dict[str, Any] | None:
     """Return how success is measured; None where the outcome model judges."""
     found: dict[str, Any] | None = task.extra.get(KEY, {}).get("eval")
@@ -61,13 +55,6 @@ def eval_of(task: Task) -> dict[str, Any] | None:
 def sites_of(task: Task) -> list[str]:
     """Return the sites that a task is played on, for any type of task."""
     return [f"{PREFIX}{site}" for site in task.site.split(".")[1].split("+")]
-
-
-def reads_as(task: Task) -> str:
-    """Return the type whose wording matches a task's instruction, trained types first; "" if none does."""
-    there = [template for template in all_templates() if template.site == task.site.split(".")[1]]
-    fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
-    return min(fitting, key=lambda key: (by_type()[key].held_out, key), default="")
 
 
 @cache

@@ -11,17 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
-
-import yaml
 
 from webrl.suites.miniwob.experts import DONE, read_page
 from webrl_arena.draws import Chosen, Entities, drawn
 from webrl_arena.evals import Eval, measured
 from webrl_arena.script import Script, notes_in, script_of
-from webrl_arena.world.content import load_words
+from webrl_arena.world.content import load_words, load_yaml
 
 STAFF = "staff"
 WAIT = "noop(1000)"
@@ -121,8 +118,7 @@ class Template:
 @cache
 def all_templates() -> tuple[Template, ...]:
     """Return the templates, in the order in which tasks are drawn."""
-    text = files("webrl_arena").joinpath("templates.yaml").read_text(encoding="utf-8")
-    sites: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
+    sites: dict[str, dict[str, dict[str, Any]]] = load_yaml("templates.yaml")
     return tuple(Template(site, name, how) for site, names in sites.items() for name, how in names.items())
 
 

@@ -19,14 +19,14 @@ refused, since its numbers could not be compared.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
-from webrl.config import RunConfig, apply_override, overlay, read_config, validate_config
+from webrl.config import RunConfig, apply_override, flatten, overlay, read_config, validate_config
 from webrl.config.resources import find_config, is_file, shipped_data
 from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
@@ -227,12 +227,5 @@ def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -
     resolved = validate_config(overlay(read_config(base), settings), source)
     check_settings(resolved, source)
     demos = config.demos if method == SFT else ()
-    return Cell(method, seed, resolved, (str(base), *_flatten(settings)), demos)
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={json.dumps(value)}"
+    arguments = (f"{key}={json.dumps(value)}" for key, value in flatten(settings))
+    return Cell(method, seed, resolved, (str(base), *arguments), demos)

@@ -98,7 +98,35 @@ def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
 
 def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[str, Mapping[str, Comparison]]) -> str:
     """Write the tables, with where the numbers come from; `found` is what `comparisons` returns."""
-    parts = [f"# {study.config.name}", *_header(study, results)]
+    path = study.folder / MACHINE
+    machine: Mapping[str, Any] = read_json(path) if path.is_file() else {}
+    finished = sum(result.is_finished for result in results)
+    gpus = f", {machine['gpus']} GPUs" if machine.get("gpus") else ""
+    where = (
+        f"{machine['platform']}, {machine['cores']} cores{gpus}, {machine['parallel']} cells at once; "
+        f"{machine['date']}; commit {machine['git_commit']}; "
+        f"{', '.join(f'{name} {version}' for name, version in machine['versions'].items())}"
+        if machine
+        else "not run yet"
+    )
+    parts = [
+        f"# {study.config.name}",
+        f"Run config `{study.config.config}`, seeds {', '.join(map(str, study.config.seeds))}, "
+        f"{study.config.num_phases} phases; {finished} of {len(results)} cells finished.",
+        f"{where}.",
+        "Success is the environment's own reward. Each number is the mean over seeds of the mean over evaluation "
+        "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Won "
+        ": lost counts the tasks that only the method, and only the other, solved. Seeds counts those that finished "
+        "every phase, over which alone the gain over the start is taken.",
+        "SD over seeds is that of the last phase. A difference survives the spread from run to run if zero lies "
+        "outside of its interval over pages and of Student's t interval of the seeds' differences (over seeds); with "
+        f"fewer than {MIN_SEEDS} seeds the spread is not known. "
+        + (
+            "Each seed's start is a training of its own."
+            if study.sfts
+            else "All seeds begin with one model: what another training of it would change is in no interval."
+        ),
+    ]
     for split, name in SPLITS.items():
         rows = list(_success_rows(study, results, split))
         if rows:
@@ -171,37 +199,6 @@ def comparisons(study: Study, results: Sequence[CellResult]) -> dict[str, dict[s
             if all(pairs[0]):
                 found.setdefault(method, {})[split] = compare(pairs[0], pairs[1], np.random.default_rng(0))
     return found
-
-
-def _header(study: Study, results: Sequence[CellResult]) -> list[str]:
-    path = study.folder / MACHINE
-    machine: Mapping[str, Any] = read_json(path) if path.is_file() else {}
-    finished = sum(result.is_finished for result in results)
-    gpus = f", {machine['gpus']} GPUs" if machine.get("gpus") else ""
-    where = (
-        f"{machine['platform']}, {machine['cores']} cores{gpus}, {machine['parallel']} cells at once; "
-        f"{machine['date']}; commit {machine['git_commit']}; "
-        f"{', '.join(f'{name} {version}' for name, version in machine['versions'].items())}"
-        if machine
-        else "not run yet"
-    )
-    return [
-        f"Run config `{study.config.config}`, seeds {', '.join(map(str, study.config.seeds))}, "
-        f"{study.config.num_phases} phases; {finished} of {len(results)} cells finished.",
-        f"{where}.",
-        "Success is the environment's own reward. Each number is the mean over seeds of the mean over evaluation "
-        "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Won "
-        ": lost counts the tasks that only the method, and only the other, solved. Seeds counts those that finished "
-        "every phase, over which alone the gain over the start is taken.",
-        "SD over seeds is that of the last phase. A difference survives the spread from run to run if zero lies "
-        "outside of its interval over pages and of Student's t interval of the seeds' differences (over seeds); with "
-        f"fewer than {MIN_SEEDS} seeds the spread is not known. "
-        + (
-            "Each seed's start is a training of its own."
-            if study.sfts
-            else "All seeds begin with one model: what another training of it would change is in no interval."
-        ),
-    ]
 
 
 def _success_rows(study: Study, results: Sequence[CellResult], split: str) -> Iterator[list[str]]:

@@ -66,10 +66,6 @@ class SiteAccess:
         self.logins = LoginStore(config, self.sites)
         self.evaluator = Evaluator(config, self.sites)
 
-    async def close(self) -> None:
-        """End the evaluator's browser."""
-        await self.evaluator.close()
-
 
 _ACCESS: WeakKeyDictionary[Browser, SiteAccess] = WeakKeyDictionary()
 """The access that belongs to a browser, made at its first reset."""

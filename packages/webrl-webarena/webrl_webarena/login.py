@@ -51,7 +51,7 @@ class LoginStore:
                 raise SiteError(f"no log-in for {name}: set rollout.webarena.accounts.{name}")
             account = self._accounts[name]
             if (name, url) not in self._logins:
-                self._logins[name, url] = Logins(_site(name, url, account, self._config), _where(name))
+                self._logins[name, url] = Logins(*_as_own(name, url, account, self._config))
             with _naming(name, url, account):
                 state = await self._logins[name, url].state(browser) or {}
             for cookie in state["cookies"]:
@@ -70,7 +70,7 @@ async def check_login(name: str, url: str, account: Account, config: WebArenaCon
         SiteError: the site does not answer, has another form, or refuses user or password.
     """
     with _naming(name, url, account):
-        return await mint(browser, _site(name, url, account, config), _where(name))
+        return await mint(browser, *_as_own(name, url, account, config))
 
 
 @contextlib.contextmanager
@@ -81,12 +81,8 @@ def _naming(name: str, url: str, account: Account) -> Iterator[None]:
         raise SiteError(f"log-in to {name} at {url} as {account.username!r}: {error}") from None
 
 
-def _where(name: str) -> str:
-    return f"rollout.webarena.accounts.{name}, and whether the site has been reset to its published data"
-
-
-def _site(name: str, url: str, account: Account, config: WebArenaConfig) -> WebConfig:
-    """Return the site as one of one's own, whose address `find_sites` has checked."""
+def _as_own(name: str, url: str, account: Account, config: WebArenaConfig) -> tuple[WebConfig, str]:
+    """Return the site as one of one's own (`find_sites` has checked its address), and what to check if it refuses."""
     form = known_sites()[name]["form"]
     login = WebLogin(
         form=FormLogin(
@@ -100,4 +96,5 @@ def _site(name: str, url: str, account: Account, config: WebArenaConfig) -> WebC
         check_s=config.login_check_s,
         timeout_s=_FORM_TIMEOUT_S,
     )
-    return WebConfig.model_construct(name=name, start_urls=(url,), login=login, state_dir=config.state_dir / "logins")
+    site = WebConfig.model_construct(name=name, start_urls=(url,), login=login, state_dir=config.state_dir / "logins")
+    return site, f"rollout.webarena.accounts.{name}, and whether the site has been reset to its published data"

@@ -16,7 +16,7 @@ import tempfile
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,27 +150,20 @@ def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
     if all(name in sys.modules for name in names.values()):
         found = {key: sys.modules[name] for key, name in names.items()}
     else:
-        with _environment(addresses), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # beartype's, over type hints of 2023
-            found = {key: importlib.import_module(name) for key, name in names.items()}
+        # BrowserGym and libwebarena cannot be imported unless all of their variables are set
+        values = {**addresses, **{f"WA_{name}": url for name, url in addresses.items()}}
+        before = {name: os.environ.pop(name, None) for name in values}
+        os.environ.update(values)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # beartype's, over type hints of 2023
+                found = {key: importlib.import_module(name) for key, name in names.items()}
+        finally:
+            for name in values:
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in before.items() if value is not None})
     modules = types.SimpleNamespace(**found)
     modules.holding_addresses = (modules.env_config, modules.lite_helpers, modules.full_helpers)
     modules.asking = (modules.lite_helpers, modules.full_helpers)
     modules.sleeping = (modules.lite, modules.full)
     return modules
-
-
-@contextlib.contextmanager
-def _environment(addresses: Mapping[str, str]) -> Iterator[None]:
-    """BrowserGym and libwebarena cannot be imported unless all of their variables are set."""
-    values = {**addresses, **{f"WA_{name}": url for name, url in addresses.items()}}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -339,12 +339,6 @@ def _spelled(slots: Slots, page: Page) -> str | None:
     return "".join(letters[:number]) if 0 < number <= len(letters) else None
 
 
-def _word(slots: Slots, page: Page) -> str | None:
-    """The n-th word of the paragraph without punctuation (the page ignores it)."""
-    word = nth(read_words(page), slots["nth"])
-    return re.sub(r"[^A-Za-z]", "", word) if word else None
-
-
 def _moment(text: str, read: str, write: str) -> str | None:
     try:
         return datetime.datetime.strptime(text, read).strftime(write)
@@ -356,7 +350,10 @@ TEXTS: dict[str, Callable[[Slots, Page], str | None]] = {
     "given": lambda slots, _: slots["text"] if '"' not in slots["text"] else None,
     "table": lambda slots, page: read_table(page).get(slots["label"]),
     "spelled": _spelled,
-    "word": _word,
+    # without punctuation, which the page ignores
+    "word": lambda slots, page: (
+        re.sub(r"[^A-Za-z]", "", word) if (word := nth(read_words(page), slots["nth"])) else None
+    ),
     "date": lambda slots, _: _moment(slots["date"], "%m/%d/%Y", "%Y-%m-%d"),
     "time": lambda slots, _: _moment(slots["time"].upper(), "%I:%M %p", "%H:%M"),
 }

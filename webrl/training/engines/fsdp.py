@@ -60,19 +60,15 @@ class FsdpEngine(Engine):
         for layer in getattr(base, "layers", []):
             fully_shard(layer, **options)
         fully_shard(model, **options)
-        if skeleton:
+        if skeleton:  # the main process deals out its weights
             model.to_empty(device="cpu" if isinstance(offload, CPUOffloadPolicy) else device)
-            self.fill(model, weights, buffers)
+            filled = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+            set_model_state_dict(model, weights if self.is_main else {}, options=filled)
+            for name, buffer in model.named_buffers():  # rotary frequencies are in no state dict
+                if self.is_main:
+                    buffer.copy_(buffers[name])
+                torch.distributed.broadcast(buffer, src=0)
         return model, make_optimizer(model, self.config)
-
-    def fill(self, model: nn.Module, weights: dict[str, Any], buffers: dict[str, Tensor]) -> None:
-        """Deal out the main process's weights to a model that has none; the others loaded its skeleton only."""
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        set_model_state_dict(model, weights if self.is_main else {}, options=options)
-        for name, buffer in model.named_buffers():  # rotary frequencies are in no state dict
-            if self.is_main:
-                buffer.copy_(buffers[name])
-            torch.distributed.broadcast(buffer, src=0)
 
     def check_type(self) -> None:
         """Every weight must be a shard."""

@@ -105,7 +105,10 @@ def _fuse_rotary(name: str) -> None:
         return
 
     def rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *others: Any, **options: Any) -> Any:
-        if others or options or not _fits_rotary(query, key, cos, sin):
+        table = (1, query.shape[-2], query.shape[-1])  # whole heads of one row, all in one precision
+        fits = query.ndim == key.ndim == 4 and query.shape[0] == 1 and cos.shape == sin.shape == table
+        fits &= query.dtype == key.dtype == cos.dtype == sin.dtype and query.shape[-1] % 2 == 0
+        if others or options or not fits or query.shape[2:] != key.shape[2:] or not has_kernels(query):
             return own(query, key, cos, sin, *others, **options)
         from webrl.training.layers.kernels import rotate
 
@@ -113,11 +116,3 @@ def _fuse_rotary(name: str) -> None:
 
     rotary.webrl_own = own  # type: ignore[attr-defined]
     modeling.apply_rotary_pos_emb = rotary  # type: ignore[attr-defined]
-
-
-def _fits_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    """True for whole heads of one row, all in one precision."""
-    table = (1, query.shape[-2], query.shape[-1])
-    shapes = query.ndim == key.ndim == 4 and query.shape[0] == 1 and cos.shape == sin.shape == table
-    same = query.dtype == key.dtype == cos.dtype == sin.dtype and query.shape[-1] % 2 == 0
-    return shapes and same and query.shape[2:] == key.shape[2:] and has_kernels(query)

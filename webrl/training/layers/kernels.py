@@ -47,7 +47,8 @@ def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-        x = _rows_in_memory(x)
+        if not (x.is_contiguous() or (x.ndim == 4 and x.transpose(1, 2).is_contiguous())):
+            x = x.contiguous()  # rows adjacent in memory, in any order, are enough
         num_rows = x.numel() // x.shape[-1]
         out, scale = torch.empty_like(x), torch.empty(num_rows, dtype=torch.float32, device=x.device)
         width, rows, warps = _tile(x.shape[-1])
@@ -105,13 +106,6 @@ class _Gated(torch.autograd.Function):
             grads[0].contiguous(), gate, up, grad_gate, grad_up, size, ctx.kind, _TILE, num_warps=8
         )
         return grad_gate, grad_up, None
-
-
-def _rows_in_memory(x: Tensor) -> Tensor:
-    """Return the tensor with its last dimension's rows adjacent in memory, in any order, which is enough for norms."""
-    if x.is_contiguous() or (x.ndim == 4 and x.transpose(1, 2).is_contiguous()):
-        return x
-    return x.contiguous()
 
 
 def _tile(size: int) -> tuple[int, int, int]:

@@ -61,10 +61,15 @@ class Shelf(NamedTuple):
 
 
 @cache
+def load_yaml(path: str) -> Any:
+    """Read a YAML file of `webrl_arena`, once."""
+    return yaml.safe_load(files("webrl_arena").joinpath(path).read_text(encoding="utf-8"))
+
+
+@cache
 def load_words(site: str) -> SimpleNamespace:
     """Read a file of `data/`: its lists, each a tuple under its name."""
-    text = files("webrl_arena.world").joinpath("data", f"{site}.yaml").read_text(encoding="utf-8")
-    return SimpleNamespace(**{name: _frozen(value) for name, value in yaml.safe_load(text).items()})
+    return SimpleNamespace(**{name: _frozen(value) for name, value in load_yaml(f"world/data/{site}.yaml").items()})
 
 
 @cache

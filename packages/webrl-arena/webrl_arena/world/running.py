@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
 from webrl.runs.machine import own_environment, own_python
-from webrl_arena.world.sites import CONTENT, keeper_of
+from webrl_arena.world.sites import CONTENT
 from webrl_serve.net import listen
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
@@ -123,7 +123,26 @@ def start(folder: Path, port: int, workers: int) -> State:
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
-    return _wait_until_healthy(folder, process)
+    import httpx
+
+    deadline = time.monotonic() + _START_S
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if (state := find(folder)) and state.pid == process.pid:
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200:
+                        return state
+            time.sleep(_POLL_S)
+    except BaseException:
+        process.terminate()
+        raise
+    ended = process.poll() is not None
+    process.kill()
+    tail = (folder / LOG).read_text(encoding="utf-8", errors="replace")[-_LOG_CHARS:]
+    raise StageError(
+        f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
+        f"its log {folder / LOG} says:\n{tail}"
+    )
 
 
 def stop(folder: Path) -> bool:
@@ -165,12 +184,11 @@ def content_digest() -> str:
     return _digest(*CONTENT)
 
 
-def template_path(folder: Path, site: str = "shop") -> Path:
-    """Return the path of a site's first database, which differs for every version of what makes it."""
-    keeper = keeper_of(site)
-    packages, sources = _MADE_BY[keeper]
+def template_path(folder: Path, site: str) -> Path:
+    """Return the path of a site's first database, if it has one, which differs for every version of what makes it."""
+    packages, sources = _MADE_BY[site]
     versions = "-".join(importlib.metadata.version(package) for package in packages)
-    return folder / "templates" / f"{keeper}-{versions}-{_digest(*CONTENT, *sources)}.sqlite3"
+    return folder / "templates" / f"{site}-{versions}-{_digest(*CONTENT, *sources)}.sqlite3"
 
 
 def _digest(*sources: str) -> str:
@@ -183,26 +201,3 @@ def _wait_for_the_dead(folder: Path) -> None:
         FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
     except Timeout:
         raise StageError(f"another process is starting or stopping an arena in {str(folder)!r}; wait for it") from None
-
-
-def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:
-    import httpx
-
-    deadline = time.monotonic() + _START_S
-    try:
-        while time.monotonic() < deadline and process.poll() is None:
-            if (state := find(folder)) and state.pid == process.pid:
-                with contextlib.suppress(httpx.TransportError):
-                    if httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200:
-                        return state
-            time.sleep(_POLL_S)
-    except BaseException:
-        process.terminate()
-        raise
-    ended = process.poll() is not None
-    process.kill()
-    tail = (folder / LOG).read_text(encoding="utf-8", errors="replace")[-_LOG_CHARS:]
-    raise StageError(
-        f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
-        f"its log {folder / LOG} says:\n{tail}"
-    )

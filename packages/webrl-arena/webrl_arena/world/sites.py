@@ -24,11 +24,6 @@ def addresses(root: str) -> dict[str, str]:
     return {name: root + path for name, path in SITES.items()}
 
 
-def keeper_of(site: str) -> str:
-    """Return the site in whose database a site's state is: itself, or the shop."""
-    return site if site in DATABASES else "shop"
-
-
 def database_of(site: str) -> str:
     """Return the file name of a site's database in a session's folder."""
-    return DATABASES[keeper_of(site)]
+    return DATABASES.get(site, DATABASES["shop"])

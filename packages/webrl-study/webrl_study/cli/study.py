@@ -57,7 +57,19 @@ def main(args: argparse.Namespace) -> int:
     given = {key: value for key, value in changes.items() if value is not None}
     study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
     if args.dry_run:
-        return _show_plan(study)
+        from webrl.replay.demonstrations import check_demonstrations
+        from webrl_study.cells import num_finished
+
+        _check_demos(study)
+        for cell in study.jobs:
+            check_demonstrations(cell.config)
+        kept, tasks = study.config, study.cells[0].config.tasks
+        print(f"# {study.folder}: {len(kept.methods)} methods x {len(kept.seeds)} seeds, {kept.num_phases} phases")
+        for cell in study.jobs:
+            print(f"{cell.name}: {num_finished(cell)} of {cell.config.num_phases + 1} done")
+            print(f"    webrl {shlex.join(map(redact_argument, cell.arguments))}")
+        print(f"# each phase evaluated on {tasks.num_eval_tasks} held-out seeds, {tasks.num_heldout_tasks} types")
+        return 0
     from webrl_study.cells import is_finished, num_cores, read_failures, run_cells
     from webrl_study.report import record_machine, write_report
     from webrl_study.results import read_results
@@ -111,20 +123,3 @@ def _check_demos(study: Any) -> None:
             raise UsageError(
                 f"demos: {str(path)!r} does not exist; name demonstrations of `webrl record-demos`, or none"
             )
-
-
-def _show_plan(study: Any) -> int:
-    from webrl.replay.demonstrations import check_demonstrations
-    from webrl_study.cells import num_finished
-
-    _check_demos(study)
-    for cell in study.jobs:
-        check_demonstrations(cell.config)
-    config = study.config
-    print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
-    for cell in study.jobs:
-        print(f"{cell.name}: {num_finished(cell)} of {cell.config.num_phases + 1} done")
-        print(f"    webrl {shlex.join(map(redact_argument, cell.arguments))}")
-    evaluated = study.cells[0].config.tasks
-    print(f"# each phase evaluated on {evaluated.num_eval_tasks} held-out seeds, {evaluated.num_heldout_tasks} types")
-    return 0

@@ -70,7 +70,7 @@ async def opened(
     """Makes environments on one browser, with one access to the sites."""
     access = SiteAccess(config.webarena)
     async with open_browser() as browser, AsyncExitStack() as closing:
-        closing.push_async_callback(access.close)
+        closing.push_async_callback(access.evaluator.close)
 
         def make() -> WebArenaEnv:
             env = WebArenaEnv(browser, config, access)

@@ -74,11 +74,17 @@ class Gateway:
         database = self._database(name)
         if not database.is_file():
             return _send(start_response, HTTPStatus.GONE, [], _DROPPED.encode())
-        start_response = _own(start_response)
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            """Add headers by which no cache, which sessions may share, gives one session's answer to another."""
+            given = {name.lower() for name, _ in headers}
+            own = [("Vary", "Cookie"), ("Cache-Control", "no-cache")]
+            return start_response(status, [*headers, *(pair for pair in own if pair[0].lower() not in given)], *rest)
+
         if f"{environ['PATH_INFO']}/".startswith(f"{SITES['tracker']}/"):
-            return self.tracker.answer(database.with_name(_TRACKER), environ, start_response)
+            return self.tracker.answer(database.with_name(_TRACKER), environ, start)
         with using(database):
-            answer = self.shop(environ, start_response)
+            answer = self.shop(environ, start)
             try:
                 return [b"".join(answer)]
             finally:
@@ -120,7 +126,12 @@ class Gateway:
                     account = User.objects.filter(email__iexact=email).first()
                     if account is None:
                         return _json(HTTPStatus.NOT_FOUND, {"error": f"the shop has no user {user!r}"})
-                    cookies[_LOGIN_COOKIE] = _log_in(account)
+                    store = SessionStore()
+                    store[SESSION_KEY] = str(account.pk)
+                    store[BACKEND_SESSION_KEY] = _BACKEND
+                    store[HASH_SESSION_KEY] = account.get_session_auth_hash()
+                    store.create()
+                    cookies[_LOGIN_COOKIE] = str(store.session_key)
                 cookies[tracker.COOKIE] = tracker.log_in(making / tracker.DATABASE, login_of(account.email))
             making.rename(self._database(name).parent)
         finally:
@@ -143,27 +154,6 @@ class Gateway:
 
     def _signer(self, purpose: str = "session") -> Signer:
         return Signer(key=self.key, salt=f"webrl_arena.world.{purpose}")
-
-
-def _own(start_response: Callable[..., Any]) -> Callable[..., Any]:
-    """With headers by which no cache, which sessions may share, gives one session's answer to another."""
-
-    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-        given = {name.lower() for name, _ in headers}
-        own = [("Vary", "Cookie"), ("Cache-Control", "no-cache")]
-        return start_response(status, [*headers, *(pair for pair in own if pair[0].lower() not in given)], *rest)
-
-    return start
-
-
-def _log_in(account: User) -> str:
-    """Log a user in; returns the value of the session cookie."""
-    store = SessionStore()
-    store[SESSION_KEY] = str(account.pk)
-    store[BACKEND_SESSION_KEY] = _BACKEND
-    store[HASH_SESSION_KEY] = account.get_session_auth_hash()
-    store.create()
-    return str(store.session_key)
 
 
 def _json(status: HTTPStatus, content: dict[str, Any]) -> Answer:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 from filelock import FileLock, Timeout
@@ -59,27 +59,24 @@ def main() -> None:
     key = secrets.token_urlsafe(24)
     configure(key)
     import_trac()
-    templates = {site: _template(folder, site) for site in DATABASES}
-    application = _application(folder, templates, key)
-    host, port = listener.getsockname()[:2]
-    # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000)  # one page has more new objects than the default
-    state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
-    try:
-        fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))
-    finally:
-        (folder / STATE).unlink(missing_ok=True)
-        drop_sessions(folder)
+    # once Django is configured and Trac is there
+    import machina
+    import oscar
+    import postman
+    import trac
+    from django.core.wsgi import get_wsgi_application
+    from waitress.server import create_server
+    from whitenoise import WhiteNoise
 
-
-def _template(folder: Path, site: str) -> Path:
+    from webrl_arena.world.shop.gateway import Gateway
     from webrl_arena.world.shop.load import build as build_shop
     from webrl_arena.world.shop.tracker.load import build as build_tracker
+    from webrl_arena.world.shop.tracker.site import Site
 
-    path = template_path(folder, site)
-    if not path.is_file():
+    templates = {site: template_path(folder, site) for site in DATABASES}
+    for site, path in templates.items():
+        if path.is_file():
+            continue
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as temporary:
             if site == "tracker":
@@ -89,35 +86,28 @@ def _template(folder: Path, site: str) -> Path:
         for older in path.parent.glob(f"{site}-*.sqlite3"):
             if older != path:
                 older.unlink()
-    return path
-
-
-def _application(folder: Path, templates: dict[str, Path], key: str) -> Any:
-    import machina
-    import oscar
-    import postman
-    import trac
-    from django.core.wsgi import get_wsgi_application
-    from whitenoise import WhiteNoise
-
-    from webrl_arena.world.shop.gateway import Gateway
-    from webrl_arena.world.shop.tracker.site import Site
-
     gateway = Gateway(get_wsgi_application(), Site(), folder.absolute(), templates, key)
-    served = WhiteNoise(gateway, prefix="static/", max_age=_STATIC_AGE_S)
+    application = WhiteNoise(gateway, prefix="static/", max_age=_STATIC_AGE_S)
     ours = (Path(package.__file__).with_name("static") for package in (oscar, postman))
-    for folder_of_files in (*ours, Path(machina.MACHINA_MAIN_STATIC_DIR)):
-        served.add_files(str(folder_of_files), prefix="static/")
-    served.add_files(str(Path(trac.__file__).with_name("htdocs")), prefix=f"{SITES['tracker']}/chrome/common/")
-    return served
+    for files in (*ours, Path(machina.MACHINA_MAIN_STATIC_DIR)):
+        application.add_files(str(files), prefix="static/")
+    application.add_files(str(Path(trac.__file__).with_name("htdocs")), prefix=f"{SITES['tracker']}/chrome/common/")
 
+    def work() -> None:
+        options = {"threads": _THREADS, "connection_limit": 1000, "asyncore_use_poll": True, "ident": None}
+        create_server(application, sockets=[listener], **options).run()
 
-def _work(application: Any, listener: socket.socket) -> None:
-    from waitress.server import create_server
-
-    create_server(
-        application, sockets=[listener], threads=_THREADS, connection_limit=1000, asyncore_use_poll=True, ident=None
-    ).run()
+    host, port = listener.getsockname()[:2]
+    # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)  # one page has more new objects than the default
+    state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
+    try:
+        fork_workers(work, int(sys.argv[3]), lambda: state.write(folder))
+    finally:
+        (folder / STATE).unlink(missing_ok=True)
+        drop_sessions(folder)
 
 
 def fork_workers(work: Callable[[], None], num_workers: int, on_ready: Callable[[], None]) -> None:

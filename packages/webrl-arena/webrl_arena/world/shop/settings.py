@@ -11,6 +11,7 @@ from typing import Any
 import django
 import oscar
 import yaml
+from django.apps import apps
 from django.conf import settings
 from machina import MACHINA_MAIN_TEMPLATE_DIR
 from oscar import defaults
@@ -19,19 +20,6 @@ _MACHINA_APPS = (
     *("forum", "forum_conversation", "forum_conversation.forum_attachments", "forum_conversation.forum_polls"),
     *("forum_feeds", "forum_moderation", "forum_search", "forum_tracking", "forum_member", "forum_permission"),
 )
-
-
-class _NoMigrations(dict[str, None]):
-    """Every app's migrations: none."""
-
-    def __contains__(self, app: object) -> bool:
-        return True
-
-    def __getitem__(self, app: str) -> None:
-        return None
-
-    def get(self, app: str, default: object = None) -> None:  # noqa: ARG002
-        return None
 
 
 def configure(secret: str) -> None:
@@ -43,9 +31,9 @@ def configure(secret: str) -> None:
     ours |= {
         "SECRET_KEY": secret,
         "INSTALLED_APPS": [*oscar.INSTALLED_APPS, "mptt", "machina", *machina, "postman"],
-        # The tables are made as they are today, not by way of ten years of migrations.
-        "MIGRATION_MODULES": _NoMigrations(),
     }
     oscar_defaults = {name: value for name, value in vars(defaults).items() if name.isupper()}
     settings.configure(**(oscar_defaults | ours))
     django.setup()
+    # The tables are made as they are today, not by way of ten years of migrations.
+    settings.MIGRATION_MODULES = dict.fromkeys(apps.app_configs)

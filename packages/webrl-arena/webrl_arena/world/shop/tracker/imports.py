@@ -5,11 +5,10 @@ API: `import_trac()`, before anything else of Trac is imported.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import importlib.util
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +31,7 @@ def import_trac() -> None:
         "find_distributions": lambda path, only=False: (),  # noqa: ARG005 - of plugins in a folder
         "get_distribution": importlib.metadata.distribution,
         "parse_version": lambda text: tuple(map(int, re.findall(r"\d+", text))),
-        "resource_filename": _resource_filename,
+        "resource_filename": lambda package, name: str(Path(str(import_module(package).__file__)).parent / name),
         "working_set": (),
     }
     resources = ModuleType("pkg_resources")
@@ -41,16 +40,9 @@ def import_trac() -> None:
     sys.modules.update(dict.fromkeys(_HIDDEN), pkg_resources=resources)  # type: ignore[arg-type]
     try:
         for name in _PARTS:
-            importlib.import_module(f"trac.{name}")
+            import_module(f"trac.{name}")
     finally:
         for name, module in hidden.items():
             del sys.modules[name]
             if module is not None:
                 sys.modules[name] = module
-
-
-def _resource_filename(package: str, name: str) -> str:
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    return str(Path(spec.origin).parent / name)

@@ -13,7 +13,7 @@ from trac import db_default
 from trac.db.sqlite_backend import SQLiteConnector
 
 from webrl_arena.world.content import STAFF_EMAIL, load_words
-from webrl_arena.world.tracker import PRIORITIES, RESOLUTIONS, STAFF, Person, Ticket, Tracker
+from webrl_arena.world.tracker import PRIORITIES, RESOLUTIONS, STAFF, Person, Tracker
 
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
 _PERMISSIONS = {
@@ -63,13 +63,20 @@ def _tables(content: Tracker) -> Iterator[tuple[str, str, Iterable[tuple[Any, ..
     milestones = [(m.name, _time(m.due), _time(m.due) * m.is_completed, m.description) for m in content.milestones]
     yield "milestone", "name due completed description", milestones
     yield "report", "author title query description", [(STAFF, *row, "") for row in _REPORTS]
-    yield (
-        "ticket",
-        "id type time changetime component priority owner reporter cc milestone status resolution summary description "
-        "keywords",
-        map(_ticket, content.tickets),
-    )
-    changes = (row for ticket in content.tickets for row in _changes(ticket))
+    tickets, changes = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for ticket in content.tickets:
+        changed = ticket.comments[-1].date if ticket.comments else ticket.date
+        given = (ticket.number, ticket.type, _time(ticket.date), _time(changed), ticket.component, ticket.priority)
+        state = (ticket.owner, ticket.reporter, "", ticket.milestone, ticket.status, ticket.resolution)
+        tickets.append((*given, *state, ticket.summary, ticket.description, ticket.keywords))
+        for number, comment in enumerate(ticket.comments, start=1):
+            common = (ticket.number, _time(comment.date), comment.author)
+            changes.append((*common, "comment", str(number), comment.body))
+            if ticket.resolution and number == len(ticket.comments):
+                changes.append((*common, "status", "new", "closed"))
+                changes.append((*common, "resolution", "", ticket.resolution))
+    columns = "id type time changetime component priority owner reporter cc milestone status resolution"
+    yield "ticket", f"{columns} summary description keywords", tickets
     yield "ticket_change", "ticket time author field oldvalue newvalue", changes
     guides = load_words("tracker").pages
     links = "".join(f" * [wiki:{name}]\n" for name in guides)
@@ -87,19 +94,3 @@ def _tables(content: Tracker) -> Iterator[tuple[str, str, Iterable[tuple[Any, ..
 def _time(moment: datetime.datetime) -> int:
     """Convert to microseconds, as Trac stores it."""
     return int(moment.timestamp()) * 1_000_000
-
-
-def _ticket(ticket: Ticket) -> tuple[Any, ...]:
-    changed = ticket.comments[-1].date if ticket.comments else ticket.date
-    given = (ticket.number, ticket.type, _time(ticket.date), _time(changed), ticket.component, ticket.priority)
-    state = (ticket.owner, ticket.reporter, "", ticket.milestone, ticket.status, ticket.resolution)
-    return *given, *state, ticket.summary, ticket.description, ticket.keywords
-
-
-def _changes(ticket: Ticket) -> Iterator[tuple[Any, ...]]:
-    for number, comment in enumerate(ticket.comments, start=1):
-        common = (ticket.number, _time(comment.date), comment.author)
-        yield *common, "comment", str(number), comment.body
-        if ticket.resolution and number == len(ticket.comments):
-            yield *common, "status", "new", "closed"
-            yield *common, "resolution", "", ticket.resolution

@@ -110,18 +110,6 @@ class SessionEnvironment(Environment):
         self.log = logger
 
 
-@contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Any]:
-    """The environment in a folder."""
-    environment = SessionEnvironment(str(folder))
-    manager = DatabaseManager(environment)
-    manager._cnx_pool = _Connections(*manager.get_connector())
-    try:
-        yield environment
-    finally:
-        manager.shutdown()
-
-
 def make(folder: Path) -> None:
     """The files of an environment, but for its database."""
     (folder / "conf").mkdir(parents=True)
@@ -154,17 +142,22 @@ class Site:
             self._pages = chrome.jenv, chrome.jenv_text
 
     def answer(self, folder: Path, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        """The answer, whole."""
-        with opened(folder) as environment:
+        """The answer, whole, of the environment in a folder."""
+        environment = SessionEnvironment(str(folder))
+        manager = DatabaseManager(environment)
+        manager._cnx_pool = _Connections(*manager.get_connector())
+        written: list[bytes] = []
+
+        def start(*arguments: Any) -> Callable[[bytes], None]:
+            start_response(*arguments)
+            return written.append
+
+        try:
             chrome = Chrome(environment)
             chrome.jenv, chrome.jenv_text = self._pages
             path = environ["PATH_INFO"].removeprefix(_PATH)
             own = {"SCRIPT_NAME": _PATH, "PATH_INFO": path, "wsgi.run_once": True, "trac.locale": "C"}
-            written: list[bytes] = []
-
-            def start(*arguments: Any) -> Callable[[bytes], None]:
-                start_response(*arguments)
-                return written.append
-
             pages = trac.web.main.dispatch_request(environ | own | {"trac.env_path": environment}, start)
             return [*written, *pages]
+        finally:
+            manager.shutdown()

@@ -41,12 +41,12 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
     """
-    from webrl.llm.eyes import Eyes
-
     base = base_of(name)
     folder = model_folder(base or name)
     if folder is None:
         return
+    from webrl.llm.eyes import Eyes  # imports torch, which what is not there can do without
+
     model = _empty_model(base or name, folder, sees)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE

@@ -15,6 +15,7 @@ from PIL import Image
 from transformers.utils import is_torchvision_available
 
 from webrl.errors import ModelError
+from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.runner import pad_left
@@ -162,6 +163,9 @@ def test_what_cannot_see_is_refused_by_name(tmp_path):
     (tmp_path / "mute" / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="has no chat template: take an instruction-tuned model"):
         Eyes(str(tmp_path / "mute"))
+    for name, said in (("bare", "processor"), ("mute", "has no chat template: take an instruction-tuned")):
+        with pytest.raises(ModelError, match=said):  # before a run starts, not at its first page
+            check_model(str(tmp_path / name), sees=True, prompt_format="chat")
     processor.chat_template = processor.tokenizer.chat_template = processor.chat_template.replace("<image>", "")
     eyes = Eyes(str(tmp_path / "mute"), processor=processor)
     with pytest.raises(ModelError, match="writes 0 places for one screenshot"):

@@ -15,8 +15,8 @@ from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.policy import ModelPolicy
-from webrl.llm.servers.http_pool import HttpPool
-from webrl.llm.servers.openai import OpenAIModel
+from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer
+from webrl.llm.servers.openai import OpenAIModel, parse_completion
 
 PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)
@@ -160,6 +160,78 @@ def test_an_unserved_model_name_and_bad_urls_are_clear_errors(folder):
         engine = EngineConfig(kind="openai", urls=urls, max_retries=0)
         with pytest.raises(ModelError, match=message):
             asyncio.run(OpenAIModel.connect(str(folder), engine))
+
+
+class Foreign(ChatServer):
+    """Lists `models`, and answers a chat with `choice`, or refuses its system role."""
+
+    def __init__(self, models=("writer",), choice=None, refuses=False):
+        super().__init__(lambda user, number: "")
+        self.models, self.choice, self.refuses, self.asked = models, choice, refuses, []
+
+    async def _models(self, request):
+        return web.json_response(
+            {"error": "Unexpected endpoint"} if self.models is None else {"data": [{"id": m} for m in self.models]}
+        )
+
+    async def _chat(self, request):
+        messages = (await request.json())["messages"]
+        self.asked.append([m["role"] for m in messages])
+        if self.refuses and messages[0]["role"] == "system":
+            return web.json_response({"message": "System role not supported"}, status=400)
+        content = {"message": {"content": messages[-1]["content"]}, "finish_reason": "stop"}
+        return web.json_response({"choices": [self.choice or content]})
+
+    def ask(self, name="no-such-tokenizer", *, times=1):
+        async def main():
+            async with self.running():
+                engine = EngineConfig(kind="openai", urls=(self.url,), max_retries=0, timeout_s=20)
+                async with open_model(name, engine, ModelsConfig()) as client:
+                    chat = [Message("system", "be brief"), Message("user", "hello")]
+                    return [await client.chat(chat, SAMPLING) for _ in range(times)], client
+
+        return asyncio.run(main())
+
+
+def test_of_several_served_models_none_is_guessed():
+    with pytest.raises(ModelError, match=r"/models lists embedder, writer; set engine\.model_name"):
+        Foreign(("embedder", "writer")).ask()
+    assert Foreign(("embedder", "ann/writer")).ask("ann/writer")[1].served_name == "ann/writer"
+    with pytest.raises(ModelError, match=r"lists no model: .*Unexpected endpoint.*does engine\.urls end in /v1\?"):
+        Foreign(None).ask()
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"message": {"content": "cli"}, "finish_reason": "abort"}, "broke the answer off .finish_reason='abort'"),
+        ({"message": {"content": ""}, "finish_reason": "content_filter"}, "finish_reason='content_filter'"),
+        ({"message": {"content": None}, "finish_reason": "stop"}, "no message content"),
+    ],
+)
+def test_an_answer_that_a_server_broke_off_is_a_failure_and_no_answer(choice, message):
+    with pytest.raises(PolicyError, match=message):
+        Foreign(choice=choice).ask()
+
+
+def test_an_answer_that_is_all_reasoning_is_an_empty_one():
+    message = {"content": None, "reasoning_content": "The user wants"}
+    (answer,), _ = Foreign(choice={"message": message, "finish_reason": "length"}).ask()
+    assert (answer.text, answer.finish_reason) == ("", "length")
+
+
+def test_where_a_servers_template_refuses_the_system_role_its_text_goes_before_the_users():
+    server = Foreign(refuses=True)
+    answers, _ = server.ask(times=2)
+    assert [answer.text for answer in answers] == ["be brief\n\nhello"] * 2
+    assert server.asked == [["system", "user"], ["user"], ["user"]]
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3.5, -float("inf")])
+def test_what_is_no_log_probability_is_never_recorded(value):
+    choice = {"logprobs": {"token_logprobs": [-0.5, value]}, "token_ids": [5, 6], "finish_reason": "stop"}
+    with pytest.raises(MalformedAnswer, match=f"{value} is no log-probability"):
+        parse_completion({"choices": [choice]})
 
 
 class Newer(ChatServer):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from llm_builders import build_tokenizer, save_tiny_model
-from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -83,6 +83,14 @@ DAMAGES = {
         r"of other shapes: model\.layers\.0\.mlp\.down_proj\.weight is .*16, 32.* and should be .*16, 48.* and 4 more",
     ),
     "a value model": (make_value_model, "is a value model .* name the actor's folder"),
+    "a reward model's head": (
+        lambda f: change_weights(f, lambda w: w.update({"v_head.summary.weight": torch.zeros(1, 16)})),
+        r"its files hold v_head\.summary\.weight.*webrl train-orm",
+    ),
+    "a rotary table that there is not": (
+        lambda f: change_config(f, rope_scaling={"type": "foo", "factor": 2.0}),
+        "cannot load the model '.*': a file there names 'foo', which is not known here",
+    ),
     "a width that is no number": (
         lambda f: change_config(f, hidden_size="wide"),
         "cannot read the config of '.*': Validation error for field 'hidden_size'",
@@ -312,6 +320,56 @@ def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapt
         ("second", "is an adapter itself; merge that first"),
         ("prompts", "is a PROMPT_TUNING, which cannot be merged"),
         ("adapter", r"has a file without base_model\.model\.model\.layers\.1\."),
+    ):
+        for use in (check_model, load_actor):
+            with pytest.raises(ModelError, match=message):
+                use(str(tmp_path / name))
+
+
+def lora_of(base: Path, target: Path, **options) -> Path:
+    torch.manual_seed(0)
+    lora = LoraConfig(r=2, init_lora_weights=False, task_type="CAUSAL_LM", **options)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(target)
+    return target
+
+
+@pytest.mark.filterwarnings("ignore:Model", "ignore:Setting `save_embedding_layers`", "ignore:Input and output")
+def test_an_adapter_of_weights_that_another_layer_uses_too_is_not_merged_into_both(folder, tmp_path):
+    tied = save_tiny_model(tmp_path / "tied", hidden=16)
+    for name, base, options in (
+        ("head", tied, {"target_modules": ["lm_head", "q_proj"]}),
+        ("embeddings", tied, {"target_modules": ["embed_tokens"]}),
+        ("replicated", folder, {"target_modules": ["q_proj"], "layer_replication": [[0, 2], [0, 2]]}),
+    ):
+        made = str(lora_of(base, tmp_path / name, **options))
+        for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+            with pytest.raises(ModelError, match=r"whose weights another layer of .* uses too"):
+                use(made)
+    for name, base, options in (
+        ("own head", folder, {"target_modules": ["lm_head"]}),
+        ("tokens", tied, {"trainable_token_indices": [5, 6]}),
+        ("whole", tied, {"modules_to_save": ["lm_head"]}),
+    ):
+        made = lora_of(base, tmp_path / name, **options)
+        expected = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), made))
+        check_model(str(made))
+        torch.testing.assert_close(logits(load_causal_lm(str(made), dtype="float32")), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_no_layers_change_is_refused(folder, adapter, tmp_path):
+    both = Path(shutil.copytree(folder, tmp_path / "both"))
+    for file in adapter.iterdir():
+        shutil.copy(file, both)
+    pinned = Path(shutil.copytree(adapter, tmp_path / "pinned"))
+    change = {"base_model_name_or_path": "ann/base", "revision": "v2"}
+    settings = json.loads((pinned / "adapter_config.json").read_text())
+    (pinned / "adapter_config.json").write_text(json.dumps(settings | change))
+    prompts = AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
+    for name, message in (
+        ("both", r"holds a whole model .* and an adapter .* Move the files of one elsewhere"),
+        ("pinned", r"trained on revision 'v2' of 'ann/base': .*hf download ann/base --revision v2"),
+        ("prompts", "is a ADAPTION_PROMPT, which cannot be merged"),
     ):
         for use in (check_model, load_actor):
             with pytest.raises(ModelError, match=message):

@@ -11,7 +11,7 @@ from test_interop_vab import write_trace
 
 from webrl.cli.train_orm import describe_report
 from webrl.config import LabelConfig, OrmConfig, validate_config
-from webrl.errors import DataError, JudgeError
+from webrl.errors import DataError, JudgeError, ModelError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
@@ -25,6 +25,7 @@ from webrl.reward.data import (
 )
 from webrl.reward.data import judged as as_judged
 from webrl.reward.labels import agreement, judge_report, undecided_sites
+from webrl.reward.orm import answer_tokens
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_records
@@ -217,6 +218,20 @@ def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
     assert counts["num_labelled"] == 120
     assert counts["agreement"]["num"] == 120
     assert counts["agreement"]["auc"]["value"] > 0.9
+
+
+def test_prompts_that_do_not_fit_the_model_are_refused_before_it_is_trained(tmp_path):
+    small = save_tiny_model(tmp_path / "small", positions=64)
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, i % 2, num_steps=1) for i in range(8)])
+    paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(small), tmp_path / "orm")
+    with pytest.raises(ModelError, match=r"has 64 positions, and label\.max_prompt_tokens=400 .*tokens=63"):
+        train_orm(make_config(tmp_path, small), paths)
+    assert not paths.out.exists()
+
+
+def test_a_judge_behind_a_server_without_token_ids_is_one_clear_error():
+    with pytest.raises(ModelError, match=r"set label\.judge=llm"):
+        answer_tokens(None)
 
 
 def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, base):

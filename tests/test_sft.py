@@ -65,7 +65,7 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
 
 def test_what_is_no_demonstration_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "no such file or")):
+    for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "o such file or")):
         with pytest.raises(DataError, match=said):
             read(tmp_path / name)
 
@@ -128,7 +128,10 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     tokenizer = load_tokenizer(str(paths.out))
     ((_, action, _),) = encode(
-        [make_trajectory(0, 1, num_steps=1)], open_encoder(tokenizer, str(base), config_for(base)), ProblemLog()
+        [make_trajectory(0, 1, num_steps=1)],
+        open_encoder(tokenizer, str(base), config_for(base)),
+        "browsergym",
+        ProblemLog(),
     )
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
@@ -140,9 +143,28 @@ def test_an_experts_waits_are_not_imitated(tmp_path):
     waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))
     problems = ProblemLog(num_shown=0)
     encoder = open_encoder(load_tokenizer(str(base)), str(base), config_for(base))
-    assert len(encode([played], encoder, problems)) == 3
-    assert len(encode([waited], encoder, problems)) == 2
+    assert len(encode([played], encoder, "browsergym", problems)) == 3
+    assert len(encode([waited], encoder, "browsergym", problems)) == 2
     assert problems.counts == {"wait": 1}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "kept"), [("browsergym", ["click('12')", "think\n```\nclick('12')\n```"]), ("webrl", ["do("])]
+)
+def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialect, kept):
+    answers = [
+        "I will click the button",
+        'do(action="Click", element="12")',
+        "click('12')",
+        "think\n```\nclick('12')\n```",
+    ]
+    page = make_trajectory(0, 1, num_steps=1)
+    steps = tuple(replace(page.steps[0], index=i, response=a, action=a) for i, a in enumerate(answers))
+    problems, shown = ProblemLog(num_shown=0), []
+    encode([replace(page, steps=steps)], lambda t, i: shown.append(t.steps[i].response), dialect, problems)
+    assert [any(answer.startswith(k) for answer in shown) for k in kept] == [True] * len(kept)
+    assert problems.counts == {"unreadable_action": len(answers) - len(kept)}
+    assert len(shown) == len(kept)
 
 
 @pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])

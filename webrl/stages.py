@@ -223,7 +223,9 @@ def train(context: Context) -> Counts:
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
         demonstrations = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
-        shown["demonstrations"] = encode(demonstrations, encoder, problems)
+        shown["demonstrations"] = encode(demonstrations, encoder, config.rollout.dialect, problems)
+        if not shown["demonstrations"]:
+            raise DataError(f"replay.demos: no step of them can be imitated: {dict(problems.counts)}")
         if problems.counts:
             logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"

@@ -16,7 +16,7 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations
 from webrl.reward.data import Groups, hold_out
-from webrl.rollouts.actions import read_any
+from webrl.rollouts.actions import ActionError, Dialect, read_answer, read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths, read_metrics
@@ -43,6 +43,7 @@ def check_data(config: RunConfig, paths: TrainingPaths) -> None:
 def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
     return DataError(
         f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
+        + ("" if counts else " (JSONL in UTF-8: one whole object a line)")
         + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
     )
 
@@ -66,9 +67,9 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
         train, heldout = split(shown, config.sft.heldout, config.seed)
         encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
-        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
+        examples, held = (encode(part, encoder, config.rollout.dialect, problems) for part in (train, heldout))
     if not examples:
-        raise _none_to_imitate(paths, counts)
+        raise _none_to_imitate(paths, counts + problems.counts)
     del shown, train, heldout  # their pages would fill the memory of every process
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(
@@ -130,14 +131,19 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
     return train, [trajectories[index] for index in sorted(chosen)]
 
 
-def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:
-    """Prompt and answer ids of every step, as if the policy had acted, but for waits and what is no readable action."""
+def encode(
+    trajectories: Sequence[Trajectory], encoder: StepEncoder, dialect: Dialect, problems: ProblemLog
+) -> list[Example]:
+    """Prompt and answer ids of every step, as if the policy had acted, but for waits and what it could not do."""
     examples: list[Example] = []
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
             place = f"{trajectory.trajectory_id}:{index}"
-            if not step.action.strip():
-                problems.add("unreadable_action", place, f"answer {step.response!r:.80} is not an action; left out")
+            try:
+                read_answer(step.response if step.action.strip() else "", dialect)
+            except ActionError as error:
+                what = f"answer {step.response!r:.80} is not an action of rollout.dialect={dialect} ({error})"
+                problems.add("unreadable_action", place, f"{what}; left out")
                 continue
             if step.action.startswith("noop("):
                 problems.add("wait", place, "a wait tells of a slow machine, not of the task; left out")

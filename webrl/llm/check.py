@@ -36,7 +36,7 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
 
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
-        prompt_format: of its prompts; all but `webrl` need a chat template, which of one that sees its processor has.
+        prompt_format: of its prompts; all but `webrl` need a chat template.
 
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
@@ -45,11 +45,13 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     folder = model_folder(base or name)
     if folder is None:
         return
+    from webrl.llm.eyes import Eyes  # imports torch, which what is not there can do without
+
     model = _empty_model(base or name, folder, sees)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
         add_adapter(model, name, base, _headers(name, path))
-    tokenizer = load_tokenizer(name)
+    tokenizer = Eyes(name).tokenizer if sees else load_tokenizer(name)
     # Control tokens that neither template nor page writes may lie beyond the embeddings: Gemma 3's placeholder of
     # pictures has no row in its models of text.
     pattern = controls(tokenizer).any
@@ -57,7 +59,7 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
-    if prompt_format != "webrl" and not sees:
+    if prompt_format != "webrl":
         render_chat(tokenizer, chat[:1])
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}

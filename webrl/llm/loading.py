@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -144,10 +145,10 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     kind = type(model).__name__
     missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
     unexpected = [] if new_heads else sorted(found["unexpected_keys"])
-    if "score.weight" in unexpected:
+    if head := next((key for key in unexpected if key.split(".")[0] in ("score", "v_head", "value_head")), None):
         raise ModelError(
-            f"model {name!r} is a value model (its files hold score.weight), not a language model: name the actor's "
-            "folder next to it"
+            f"model {name!r} is a value model (its files hold {head}), not a language model: name the actor's folder "
+            "next to it; of a reward model from elsewhere, its base (`webrl train-orm` makes a judge of that)"
         )
     wrong = [f"{key} is {list(held)} and should be {list(due)}" for key, held, due in sorted(found["mismatched_keys"])]
     for what, keys in (
@@ -179,13 +180,15 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
         ModelError: an adapter of another model, of a kind that cannot be merged, or a damaged one.
     """
     from peft import PeftConfig, PeftModel, set_peft_model_state_dict
+    from peft.tuners.trainable_tokens import TrainableTokensLayer
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from safetensors.torch import load_file
 
     try:
         config: Any = PeftConfig.from_pretrained(name)
-        if config.is_prompt_learning:
+        adapted: Any = None if config.is_prompt_learning else PeftModel(model, config)
+        if not hasattr(adapted, "merge_and_unload"):
             raise ModelError(f"adapter {name!r} is a {config.peft_type.value}, which cannot be merged; train a LoRA")
-        adapted: Any = PeftModel(model, config)
         state = load_file(Path(name).expanduser() / ADAPTER_FILE) if state is None else state
         found: Any = set_peft_model_state_dict(adapted, state)
     except ModelError:
@@ -198,6 +201,17 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
             raise ModelError(
                 f"adapter {name!r} has a file {what} {_some(keys)}: it was trained on another model than {base!r}, or "
                 "is damaged; correct base_model_name_or_path in its adapter_config.json, or save it again"
+            )
+    weights = [getattr(m, "weight", None) for m in adapted.modules() if not isinstance(m, BaseTunerLayer)]
+    users = Counter(id(weight) for weight in weights if weight is not None)
+    for key, layer in adapted.named_modules():
+        # peft itself ties trainable tokens
+        if not isinstance(layer, BaseTunerLayer) or isinstance(layer, TrainableTokensLayer):
+            continue
+        if users[id(getattr(layer.get_base_layer(), "weight", None))] > 1:
+            raise ModelError(
+                f"adapter {name!r} changes {key}, whose weights another layer of {base!r} uses too (tied embeddings, "
+                "replicated layers): merged, it would change both; train it without that layer"
             )
     return adapted
 
@@ -338,7 +352,7 @@ def adapter_base(folder: Path) -> str | None:
     if not config.is_file():
         return None
     try:
-        base = read_json(config)["base_model_name_or_path"]
+        base = (settings := read_json(config))["base_model_name_or_path"]
     except (DataError, KeyError, TypeError) as error:
         raise ModelError(f"{config}: cannot read base_model_name_or_path ({error}); save the adapter again") from None
     if not isinstance(base, str) or not base:
@@ -353,6 +367,16 @@ def adapter_base(folder: Path) -> str | None:
         raise ModelError(
             f"{config}: its base {base!r} is an adapter itself; merge that first: "
             "AutoPeftModelForCausalLM.from_pretrained(BASE).merge_and_unload().save_pretrained(NEW)"
+        )
+    if any(folder.glob("model*.safetensors")):
+        raise ModelError(
+            f"model folder {str(folder)!r} holds a whole model (model*.safetensors) and an adapter ({config.name}): "
+            "which is meant? Move the files of one elsewhere"
+        )
+    if whole is None and (revision := settings.get("revision")) not in (None, "main"):
+        raise ModelError(
+            f"{config}: the adapter was trained on revision {revision!r:.80} of {base!r}: get that with `hf download "
+            f"{base} --revision {revision} --local-dir FOLDER`, and name FOLDER in base_model_name_or_path"
         )
     return base
 
@@ -477,6 +501,8 @@ def first_line(error: BaseException) -> str:
     text = str(error).strip()
     if "trust_remote_code" in text:
         return CODE_REFUSED
+    if isinstance(error, KeyError):  # its text is the key alone
+        text = f"a file there names {text}, which is not known here"
     lines = text.splitlines() or [type(error).__name__]
     if lines[0].endswith(":") and len(lines) > 1:  # torch's "Error(s) in loading state_dict for …:" says nothing yet
         return f"{lines[0]} {lines[1].strip()}"[:300]

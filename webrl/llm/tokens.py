@@ -94,11 +94,7 @@ def render_chat(
             "(for a judge label.prompt_format=webrl), or add chat_template.jinja to the model folder"
         )
     problem: Exception | None = None
-    without_system = list(chat)
-    if len(chat) > 1 and chat[0]["role"] == "system":
-        joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
-        without_system = [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
-    for attempt in (list(chat), without_system):
+    for attempt in (list(chat), without_system(chat)):
         try:
             template = str(tokenizer.get_chat_template())
             text = str(
@@ -119,6 +115,14 @@ def render_chat(
             if attempt[0]["role"] != "system" or knows_system or attempt[0]["content"].strip() in text:
                 return text
     raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {problem}") from problem
+
+
+def without_system(chat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Messages with the system message put before the first of the others, for templates that know no such role."""
+    if len(chat) < 2 or chat[0]["role"] != "system":
+        return list(chat)
+    joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
+    return [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
 
 
 def in_blocks(chat: Sequence[dict[str, str]], with_picture: bool) -> list[dict[str, Any]]:

@@ -220,6 +220,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
     if plan.orm:
         configured_text(config.label)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
+    if plan.orm and rollouts and rollouts.kind == "records":
+        raise UsageError(f"--add_reward needs trajectories; {rollouts.path} holds training records without pages")
     history: list[Source] = []
     if 2 in plan.stages:
         if plan.demos:
@@ -244,6 +246,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 )
     for model in filter(None, (plan.actor, plan.orm)):  # last: it imports torch
         check_model(model, sees=False)
+    from webrl.reward.stage import judge
+
     summary: dict[str, Any] = {}
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
@@ -253,7 +257,11 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
             tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
             if plan.orm:
-                summary["labels"] = _judge(rollouts, plan.orm, plan.labels, config)
+                # defects are listed once, by the pass that writes the records
+                read = read_trajectories(rollouts, Tools(ProblemLog(num_shown=0)))
+                total = count_lines(rollouts.path) if rollouts.kind == "trajectories" else 0  # about, for progress
+                judging = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
+                summary["labels"] = judge(judging, (trajectory for _, trajectory, _ in read), plan.labels, total)
                 outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
             else:
                 outcomes = labelled_outcomes(rollouts, problems)
@@ -274,16 +282,3 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
         if tools.scorer:
             summary["scored"] = tools.scorer.counts
         return summary | {"problems": dict(problems.counts)}
-
-
-def _judge(source: Source, orm: str, labels: Path, config: RunConfig) -> dict[str, int]:
-    """Judge the rollouts; defects are listed once, by the pass that writes the records."""
-    from webrl.reward.stage import judge
-
-    if source.kind == "records":
-        raise UsageError(f"--add_reward needs trajectories; {source.path} holds training records without pages")
-    read = read_trajectories(source, Tools(ProblemLog(num_shown=0)))
-    trajectories = (trajectory for _, trajectory, _ in read)
-    total = count_lines(source.path) if source.kind == "trajectories" else 0  # about, for progress
-    judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": orm})})
-    return judge(judged, trajectories, labels, total)

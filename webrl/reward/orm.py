@@ -44,8 +44,11 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
     represents it: it is what the model has to decide on at the first answer position.
 
     Raises:
-        ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read.
+        ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read; or the judge
+            is a server that takes no token ids (None).
     """
+    if tokenizer is None:
+        raise ModelError("label.judge=orm reads token ids, and the judge's server takes none: set label.judge=llm")
     yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
     if len(yes) != 1 or len(no) != 1:
         logger.info("YES and NO are %d and %d tokens; their first tokens are used instead", len(yes), len(no))

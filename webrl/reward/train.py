@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import LabelConfig, RunConfig, plugins
-from webrl.errors import DataError
+from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
-from webrl.llm.loading import load_tokenizer
+from webrl.llm.loading import config_of, load_tokenizer
 from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
 from webrl.reward.labels import count_sites, judge_report
@@ -41,13 +41,9 @@ def check_data(paths: TrainingPaths) -> None:
         if judged[1]:
             return
     if not judged:
-        raise _nothing_judged(paths, problems)
+        names = ", ".join(map(str, paths.data))
+        raise DataError(f"{names}: no finished trajectory with an outcome: {dict(problems.counts)}")
     raise DataError(f"0 successes and {judged[0]} failures: the outcome model needs both; add rollouts")
-
-
-def _nothing_judged(paths: TrainingPaths, problems: ProblemLog) -> DataError:
-    names = ", ".join(map(str, paths.data))
-    return DataError(f"{names}: no finished trajectory with an outcome: {dict(problems.counts)}")
 
 
 def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
@@ -57,8 +53,8 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`judge_report`).
 
     Raises:
-        DataError: nothing judged, or one class only.
-        ModelError: unusable starting model.
+        DataError: one class only, or nothing.
+        ModelError: unusable starting model, or one with fewer positions than its prompts have tokens.
     """
     from webrl.training.update import train_sft
 
@@ -66,13 +62,20 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     with ProblemLog(paths.report / "problems.txt") as problems:
         judged = [item for path in paths.data for item in read_judged(path, problems)]
         problem_counts = dict(problems.counts)
-    if not judged:
-        raise _nothing_judged(paths, problems)
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
+    encoded = [encode_example(e, tokenizer, config.label) for e in examples]
+    longest = max(len(prompt_ids(e, tokenizer, config.label)) for e in [*examples, *heldout])
+    positions = getattr(config_of(paths.init).get_text_config(), "max_position_embeddings", None) or longest + 1
+    if longest >= positions:  # the page would be cut where a judge refuses, and the report at the end would fail
+        raise ModelError(
+            f"model {paths.init!r} has {positions} positions, and label.max_prompt_tokens="
+            f"{config.label.max_prompt_tokens} makes prompts of up to {longest} tokens: set label.max_prompt_tokens="
+            f"{positions - 1}"
+        )
     losses = train_sft(
-        [encode_example(e, tokenizer, config.label) for e in examples],
+        encoded,
         paths.init,
         paths.out,
         config.orm,

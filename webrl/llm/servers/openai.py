@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -15,14 +17,18 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer, Refused
-from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
+from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image, without_system
 from webrl.runs.clock import spent_on
 from webrl.runs.text import valid_text
 
 logger = logging.getLogger(__name__)
 
 _NUM_TOP_LOGPROBS = 20
+_NO_SYSTEM = re.compile(r"system.*role|role.*system|roles must alternate", re.IGNORECASE | re.DOTALL)
+"""What servers say where a model's chat template refuses the system role."""
 _TOKEN_PREFIX = "token_id:"
+_BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
+"""Finish reasons of answers that neither the model nor our limit ended."""
 
 
 class OpenAIModel:
@@ -44,6 +50,7 @@ class OpenAIModel:
         self._end_ids = () if tokenizer is None else end_token_ids(name, tokenizer)
         self._thinking = thinking
         self._limit_key = "max_tokens"
+        self._has_system_role = True
 
     @classmethod
     async def connect(cls, name: str, engine: EngineConfig, *, thinking: bool = False) -> OpenAIModel:
@@ -55,25 +62,27 @@ class OpenAIModel:
             thinking: whether chats are rendered with `enable_thinking`, where we render them.
 
         Raises:
-            ModelError: no URL, no server answers, or none serves `engine.model_name`.
+            ModelError: no URL, no server answers, or none serves `engine.model_name`; or several models are served, and
+                neither that nor `name` says which is meant.
         """
         key = os.environ.get(engine.api_key_env)
         remember(key or "")
         pool = HttpPool(engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
         try:
-            served_name = await _served_name(pool, engine)
-            tokenizer = None
+            served_name = await _served_name(pool, engine, name)
+            tokenizer, why_not = None, ""
             try:
                 tokenizer = load_tokenizer(name)
             except ModelError as error:
-                logger.info("no tokenizer for %r: %s", name, error)
-            if tokenizer is not None and not await _takes_ids(pool, served_name):
+                why_not = str(error)
+            if tokenizer is not None and (why_not := await _why_no_ids(pool, served_name)):
                 tokenizer = None
         except BaseException:
             await pool.close()
             raise
         if tokenizer is None:
-            logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
+            text = "%s: no exact token ids from this server (%s); only chat works, nothing to train on"
+            logger.warning(text, served_name, why_not)
         return cls(name, pool, served_name, tokenizer, thinking)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
@@ -96,9 +105,10 @@ class OpenAIModel:
         """Answer chat messages (`LanguageModel.chat`); by token ids where the server takes them."""
         if self.tokenizer is not None:
             return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
+        chat = [{"role": m.role, "content": m.content} for m in messages]
         body: dict[str, Any] = {
             "model": self.served_name,
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "messages": chat if self._has_system_role else without_system(chat),
             "temperature": sampling.temperature,
             "seed": _seed(sampling),
             self._limit_key: sampling.max_new_tokens,
@@ -166,6 +176,10 @@ class OpenAIModel:
                 self._limit_key = "max_completion_tokens"
                 rest = {key: value for key, value in body.items() if key != "max_tokens"}
                 return await self.ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
+            chat = without_system(body.get("messages", []))
+            if error.status == 400 and chat != body.get("messages", []) and _NO_SYSTEM.search(error.text):
+                self._has_system_role = False
+                return await self.ask(path, body | {"messages": chat}, parse)
             raise _as_error(error) from error
 
     def _need_ids(self) -> None:
@@ -177,40 +191,44 @@ class OpenAIModel:
             )
 
 
-async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
+async def _served_name(pool: HttpPool, engine: EngineConfig, name: str) -> str:
     try:
         listing = await pool.ask("/models", None, lambda answer: answer)
     except (PolicyError, Refused) as error:
         if engine.model_name and isinstance(error, Refused) and error.status == 404:
             return engine.model_name
         is_locked = isinstance(error, Refused) and error.status in (401, 403)
-        hint = "; is the key in engine.api_key_env right?" if is_locked else ""
+        hint = "; is the key in engine.api_key_env right?" if is_locked else "; does engine.urls end in /v1?"
         raise ModelError(f"no model server: {error}{hint}") from error
     models = listing.get("data") if isinstance(listing, dict) else None
     names = [str(m["id"]) for m in models if isinstance(m, dict) and "id" in m] if isinstance(models, list) else []
     if engine.model_name is None:
-        if not names:
-            raise ModelError(f"{pool.urls[0]}/models lists no model; set engine.model_name")
-        return names[0]
+        if len(names) != 1 and name not in names:
+            found = ", ".join(names[:20]) or f"no model: {str(listing)[:200]}"
+            raise ModelError(
+                f"{pool.urls[0]}/models lists {found}; set engine.model_name (and does engine.urls end in /v1?)"
+            )
+        return name if name in names else names[0]
     if names and engine.model_name not in names:
         raise ModelError(f"engine.model_name={engine.model_name!r} is not served; served: {', '.join(names[:20])}")
     return engine.model_name
 
 
-async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
+async def _why_no_ids(pool: HttpPool, served_name: str) -> str:
+    """Return why a server's token ids cannot be used; "" where they can."""
     body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     try:
         parse_completion(await pool.ask("/completions", body, lambda answer: answer))
-    except MalformedAnswer:
-        return False
+    except MalformedAnswer as error:
+        return str(error)
     except Refused as error:
         if error.status in (401, 403):
             raise _as_error(error) from error
-        return False
+        return str(error)
     except PolicyError as error:
         raise ModelError(f"{served_name!r} does not answer: {error}") from error
-    return True
+    return ""
 
 
 def _as_error(error: Refused) -> ModelError | PolicyError:
@@ -240,7 +258,9 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
             ids = [_token_id(t) for t in choice["logprobs"]["tokens"]]
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
-    return list(ids), logprobs, "length" if choice.get("finish_reason") == "length" else "stop"
+    if wrong := [x for x in logprobs if not -math.inf < x < 1e-3]:  # 0, and rounding
+        raise MalformedAnswer(f"{wrong[0]} is no log-probability: weights with NaN, or a server that gives raw logits?")
+    return list(ids), logprobs, _finish_reason(choice)
 
 
 def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
@@ -248,9 +268,18 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
     choice = _choice(answer)
     message = choice.get("message")
     text = message.get("content") if isinstance(message, dict) else None
+    if text is None and isinstance(message, dict) and (message.get("reasoning_content") or message.get("reasoning")):
+        text = ""  # all of it went into reasoning: an answer, if an empty one
     if not isinstance(text, str):
         raise MalformedAnswer(f"no message content in {str(choice)[:200]}")
-    return valid_text(text), "length" if choice.get("finish_reason") == "length" else "stop"
+    return valid_text(text), _finish_reason(choice)
+
+
+def _finish_reason(choice: dict[str, Any]) -> Literal["stop", "length"]:
+    reason = choice.get("finish_reason")
+    if reason in _BROKEN_OFF:
+        raise MalformedAnswer(f"the server broke the answer off (finish_reason={reason!r})")
+    return "length" if reason == "length" else "stop"
 
 
 def parse_first_position(answer: Any) -> dict[int, float]:

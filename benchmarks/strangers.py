@@ -94,6 +94,8 @@ def cases() -> Iterator[Case]:
     page = LIST.format("<option value=1>Root<option value=2 disabled>Bags")
     choose = ("select_option('{id:combobox}', 'Bags')",)
     yield Case("disabled option", "microsoft/playwright#36376", page, choose, r"(?s)disabled.*StaticText 'none'")
+    page = LIST.format("<option>Root<optgroup disabled><option value=1>Bags</optgroup><option value=2>Bags")
+    yield Case("its label again, enabled", "select2/select2#2306", page, choose, "got 2")
     page = LIST.format("<option value=1>Root<option value=2>Bags")
     yield Case("click on an option", "microsoft/playwright#15626", page, ("click('{id:option Bags}')",), "got 2")
     hidden = "<div aria-hidden=true><h1>Orders</h1><button>Export</button></div>"

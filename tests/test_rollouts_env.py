@@ -472,7 +472,12 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
         await asyncio.sleep(30)
 
     add = "document.body.insertAdjacentHTML('beforeend', '<iframe src={} {}></iframe>')"
-    hidden = ("style=display:none", "width=1 height=1")
+    hidden = (
+        "style=display:none",
+        "width=1 height=1",
+        "style=visibility:hidden",
+        "style=position:absolute;left:-9999px",
+    )
     page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe>
     <button onclick="{add.format("/late?2", "")}">Add</button>
     <button onclick="{"; ".join(add.format("/never", how) for how in hidden)}">Hide</button>"""

@@ -89,6 +89,14 @@ _UNFOLLOWED = re.compile(
 )
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
+# A frame that is hidden, tiny (it counts visitors) or beside the page, where no scrolling leads, shows nothing.
+_CAN_BE_SEEN = """function() {
+  const { right, bottom } = this.getBoundingClientRect();
+  const isBeside = bottom + scrollY <= 0 ||
+    (right + scrollX <= 0 && getComputedStyle(document.documentElement).direction === 'ltr');
+  return Math.min(this.clientWidth, this.clientHeight) > 1 && !isBeside &&
+    this.checkVisibility({ checkVisibilityCSS: true });
+}"""
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
 
 
@@ -368,14 +376,19 @@ class Tab:
         self._has_changed.set()
 
     async def arriving_frames(self) -> set[str]:
-        """The frames within the page that take room there and are on their way. Raises ChannelClosed."""
+        """The frames within the page that a person can see, now or by scrolling, and that are on their way.
+
+        Raises ChannelClosed.
+        """
         found = set()
         for frame in self.loading - {self.main_frame}:
-            with contextlib.suppress(ChannelError):  # it is not drawn, or has gone
+            with contextlib.suppress(ChannelError):  # it has gone
                 owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
-                box = (await self.send("DOM.getBoxModel", {"backendNodeId": owner["backendNodeId"]}))["model"]
-                left, top, _, _, right, bottom, *_ = box["content"]
-                if min(abs(right - left), abs(bottom - top)) > 1:  # else it counts visitors
+                node = await self.send("DOM.resolveNode", {"backendNodeId": owner["backendNodeId"]})
+                handle = {"objectId": node["object"]["objectId"]}
+                seen = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, **handle}
+                calls = (("Runtime.callFunctionOn", seen), ("Runtime.releaseObject", handle))
+                if (await self.send_all(*calls))[0]["result"].get("value"):
                     found.add(frame)
         return found
 

@@ -350,13 +350,14 @@
     const select = reach(bid);
     if (!(select instanceof HTMLSelectElement)) return false;
     const fits = matcher(select, wanted);
-    const isDisabled = (text) => [...select.options].find((option) => fits(option, text))?.matches(':disabled');
-    const disabled = wanted.find(isDisabled);
+    const enabled = [...select.options].filter((option) => !option.matches(':disabled'));
+    const isIn = (options, text) => [...options].some((option) => fits(option, text));
+    const disabled = wanted.find((text) => isIn(select.options, text) && !isIn(enabled, text));
     if (disabled !== undefined) return disabled;
     if (!usable(select)) return false;
     let missing = [...wanted];
     const chosen = [];
-    for (const option of select.options) {
+    for (const option of enabled) {
       if (!missing.some((text) => fits(option, text))) continue;
       chosen.push(option);
       missing = select.multiple ? missing.filter((text) => !fits(option, text)) : [];

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import io
 import json
-import logging
 import re
 import socket
 import threading
@@ -26,8 +25,6 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.html import describe
 from webrl.rollouts.pool import EnvPool
-from webrl_serve.net import listen, run_app
-from webrl_serve.openenv import server
 from webrl_serve.openenv.client import RemotePool
 from webrl_serve.openenv.messages import AtCapacity, as_json, encode
 from webrl_serve.openenv.server import HttpSessions, make_app
@@ -477,35 +474,3 @@ def test_an_unknown_task_ends_before_anything_is_served_and_variables_that_are_n
     unread, refused = capsys.readouterr().err.splitlines()
     assert unread.startswith("not read: BROWSERGYM_COLOUR (read: BROWSERGYM_ with PORT")
     assert "did you mean 'miniwob.click-test'" in refused
-
-
-def test_a_websocket_that_nobody_answers_is_logged_and_one_that_is_refused_is_not(caplog):
-    async def app(scope, receive, send):
-        if scope["type"] == "websocket" and scope["path"] == "/refused":
-            await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
-            await send({"type": "websocket.http.response.body", "body": b"no"})
-
-    async def ask(port, path):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        key = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + "A" * 22
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{key}==\r\n\r\n".encode())
-        status = (await reader.readline()).split()[1]
-        writer.close()
-        return status
-
-    async def serve():
-        stop = asyncio.Event()
-        with listen("127.0.0.1", 0) as listener:
-            running = asyncio.create_task(run_app(server._note_answers(app), listener, 9, stop, websockets=True))
-            statuses = [await ask(listener.getsockname()[1], path) for path in ("/refused", "/silent")]
-            stop.set()
-            await running
-        return statuses
-
-    logger = logging.getLogger("uvicorn.error")
-    logger.addFilter(server._is_ours)
-    try:
-        assert asyncio.run(serve()) == [b"403", b"500"]
-    finally:
-        logger.removeFilter(server._is_ours)
-    assert [record.message for record in caplog.records].count(f"{server._UNFINISHED}.") == 1

@@ -23,7 +23,6 @@ import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
@@ -98,10 +97,8 @@ _REMEMBERED = 4
 _STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
 """HTTP status of an error code."""
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
-_UNFINISHED = "ASGI callable returned without completing handshake"
-"""What uvicorn logs of every WebSocket that is not opened, even of a client that was refused or has hung up."""
-_has_answered: ContextVar[bool] = ContextVar("_has_answered", default=False)
-"""Whether this task's request has been answered, or an answer at least tried."""
+_CLIENTS_FAULTS = ("Invalid UTF-8", "ASGI callable returned without completing handshake")
+"""How errors begin that uvicorn logs of a WebSocket's client: one with a broken message, one that was refused."""
 _PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
 
 
@@ -164,9 +161,7 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     on_ready(address_of(listener), hub.size)
     logging.getLogger("uvicorn.error").addFilter(_is_ours)
     try:
-        await run_app(
-            _note_answers(make_app(hub, sessions)), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True
-        )
+        await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
         await sessions.close()
 
@@ -319,22 +314,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether what uvicorn logs is a fault of this server rather than of a WebSocket's client."""
-    text = record.getMessage()
-    return not (text.startswith("Invalid UTF-8") or (text.startswith(_UNFINISHED) and _has_answered.get()))
-
-
-def _note_answers(app: ASGIApp) -> ASGIApp:
-    """The application, of whose answers `_is_ours` knows."""
-
-    async def noted(scope: Scope, receive: Receive, send: Send) -> None:
-        async def answer(message: Message) -> None:
-            _has_answered.set(True)
-            await send(message)
-
-        await app(scope, receive, answer)
-
-    return noted
+    return not record.getMessage().startswith(_CLIENTS_FAULTS)
 
 
 async def _point_to_sessions(websocket: WebSocket) -> None:

@@ -212,6 +212,9 @@ def cases() -> Iterator[Case]:
     full = f"<div id=f><button onclick=f.requestFullscreen()>Full</button></div>{DONE}"
     steps = ("click('{id:button Full}')", "click('{id:button Go}')")
     yield Case("full screen", "microsoft/playwright#30156", full, steps, "button 'done'")
+    bare = "<a href=/bare/other.html>Next</a>"
+    steps = ("click('{id:link Next}')", "scroll(0, 300)")
+    yield Case("a page that may not run scripts", "", bare, steps, "the other page")
     paint = "<input type=color value=#123456>"
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
 
@@ -310,11 +313,20 @@ def main() -> int:
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    is_bare = False
+
     def do_GET(self) -> None:
         if self.path.startswith("/slow/"):
             time.sleep(1)
             self.path = self.path.removeprefix("/slow")
+        self.is_bare = self.path.startswith("/bare/")
+        self.path = self.path.removeprefix("/bare")
         super().do_GET()
+
+    def end_headers(self) -> None:
+        if self.is_bare:
+            self.send_header("Content-Security-Policy", "sandbox")
+        super().end_headers()
 
     def log_message(self, *_: object) -> None:
         pass

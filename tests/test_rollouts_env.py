@@ -759,6 +759,26 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
     assert "RootWebArea 'shown'" in on_page(pages, "click('{button 'run'}')")[0][-1]
 
 
+@pytest.mark.parametrize("place", ["page", "frame"])
+def test_links_of_a_document_without_scripts_are_followed(place):
+    body = """<title>bare</title><p style='height:3000px'>above</p><a href=/next>go</a>
+        <script>document.title = 'ran'</script>"""
+
+    async def bare(path, writer):
+        await reply(writer, body, headers="Content-Security-Policy: sandbox\r\n")
+
+    async def slow(path, writer):
+        await asyncio.sleep(0.3)
+        await reply(writer, body)
+
+    first = bare if place == "page" else "<iframe sandbox src=/frame></iframe>"
+    pages = {"/": first, "/frame": slow, "/next": "<button>arrived</button>"}
+    texts, results, _ = on_page(pages, "scroll(0, 700)", "click('{go}')", every_element=True)
+    assert "link 'go'" in texts[0] and "'ran'" not in texts[0]
+    assert [result.error for result in results] == ["", ""]
+    assert "arrived" in texts[2]
+
+
 POLLS = {
     "by the clock": "setInterval(poll, 100)",
     "after each answer": "const again = () => poll().then(() => setTimeout(again, 100)); again()",

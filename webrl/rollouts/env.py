@@ -29,7 +29,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab, load_script
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
@@ -57,6 +57,8 @@ _PATIENCE = 0.6
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
+# Where scripts are disabled (`Content-Security-Policy: sandbox`), other worlds hear events, but have no timers.
+_TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
@@ -446,7 +448,15 @@ class BrowserEnv:
         text = str(error)
         if "the page has no __webrl" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
-            await self._tabs[page].evaluate_in_page(self._page_script)
+            tab = self._tabs[page]
+            await tab.evaluate_in_page(self._page_script)
+            try:
+                await tab.evaluate("__webrl.moving()")
+            except ScriptError:  # it hears nothing
+                world = {"frameId": tab.main_frame, "worldName": "webrl page"}
+                context = (await tab.send("Page.createIsolatedWorld", world))["executionContextId"]
+                await tab.evaluate_in_page(_TIMER + self._page_script, context)
+                await tab.evaluate(_TIMER)
             return True
         if isinstance(error, ChannelClosed):
             # Playwright hears of a closed page by its own line, a little later.

@@ -91,6 +91,26 @@ def test_mouse_scroll_drag_and_upload(tmp_path):
     assert events == ["over", "drag", "drop", "file cv.txt", "wheel", "far"]
 
 
+# As sorting libraries do: the first move of 5 pixels begins a drag, what is dragged lies under the mouse, later moves count.
+SORTED = """<button id=item style="position:absolute;left:20px;top:20px;width:80px;height:30px">item</button>
+<button style="position:absolute;left:20px;top:220px;width:80px;height:30px">place</button><script>window.events = [];
+let from = null, drags = false, moved = 0;
+item.onmousedown = (e) => { from = e.clientY; drags = false; moved = 0; };
+document.onmousemove = (e) => { if (from === null) return;
+  if (drags) { moved++; item.style.top = `${e.clientY - 15}px`; }
+  else drags = Math.abs(e.clientY - from) > 5; };
+document.onmouseup = () => { if (from !== null) events.push(moved ? `to ${parseInt(item.style.top)}` : 'nothing'); from = null; };
+</script>"""
+
+
+@pytest.mark.parametrize(
+    "drag", ["drag_and_drop('{button 'item'}', '{button 'place'}')", "mouse_drag_and_drop(60, 35, 60, 235)"]
+)
+def test_a_drag_that_begins_at_the_first_move_reaches_its_place(drag):
+    _, results, events = on_page(SORTED, drag, evaluate="events")
+    assert ([result.error for result in results], events) == ([""], ["to 220"])
+
+
 def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
     actions = (
         "click('{button 'Off'}')",

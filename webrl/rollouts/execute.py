@@ -463,7 +463,10 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await attempt(await locate(tabs.page, from_bid), "hover")
     await _call(tabs, from_bid, "watchDrag")
     await tabs.page.mouse.down()
-    await attempt(await locate(tabs.page, to_bid), "hover")
+    target = await locate(tabs.page, to_bid)
+    await attempt(target, "hover")
+    # what begins to follow the mouse at its first move, perhaps under it, is dragged by the next
+    await attempt(target, "hover", force=True)
     await tabs.page.mouse.up()
     if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
         return
@@ -533,10 +536,14 @@ async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str
     await getattr(tabs.page.mouse, way)(button=button)
 
 
+_DRAG_MOVES = 5
+"""Pages begin to drag at a move of some pixels, and follow those after it."""
+
+
 async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
     await tabs.page.mouse.move(from_x, from_y)
     await tabs.page.mouse.down()
-    await tabs.page.mouse.move(to_x, to_y)
+    await tabs.page.mouse.move(to_x, to_y, steps=_DRAG_MOVES)
     await tabs.page.mouse.up()
 
 

@@ -432,6 +432,8 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     chosen = await _call(tabs, bid, "choose", wanted)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
+    if chosen == -1:
+        tabs.tell("select_option: the page has put another choice back")
     if chosen:
         return
     await set_value(tabs, bid, "select_option", options)

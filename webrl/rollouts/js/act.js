@@ -344,8 +344,8 @@
     const loose = new Set(wanted.filter((text) => ![...select.options].some((option) => isNamed(option, text))));
     return (option, text) => isNamed(option, text) || (loose.has(text) && tidy(text) === tidy(option.label));
   };
-  // Selects options by value or label; the first of the wanted that nobody could choose, as text; false if this is not
-  // the common case.
+  // Selects options by value or label; the first of the wanted that nobody could choose, as text; -1 if the page has put
+  // its own choice back; false if this is not the common case.
   api.choose = (bid, wanted) => {
     const select = reach(bid);
     if (!(select instanceof HTMLSelectElement)) return false;
@@ -367,7 +367,7 @@
     select.value = undefined;
     for (const option of chosen) option.selected = true;
     changed(select);
-    return true;
+    return chosen.every((option) => option.selected) || -1;
   };
 
   // Selects the option of a closed list, which has no place to click; false for anything else.

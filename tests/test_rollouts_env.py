@@ -507,7 +507,8 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
         "style=visibility:hidden",
         "style=position:absolute;left:-9999px",
     )
-    page = f"""<iframe srcdoc="<a href=/late>Next</a>"></iframe>
+    page = f"""<script>window.getComputedStyle = () => {{ throw 1 }};
+    Element.prototype.checkVisibility = () => true</script><iframe srcdoc="<a href=/late>Next</a>"></iframe>
     <button onclick="{add.format("/late?2", "")}">Add</button>
     <button onclick="{"; ".join(add.format("/never", how) for how in hidden)}">Hide</button>"""
     pages = {"/": page, "/late": late, "/never": never}

@@ -380,16 +380,24 @@ class Tab:
 
         Raises ChannelClosed.
         """
-        found = set()
-        for frame in self.loading - {self.main_frame}:
-            with contextlib.suppress(ChannelError):  # it has gone
-                owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
-                node = await self.send("DOM.resolveNode", {"backendNodeId": owner["backendNodeId"]})
-                handle = {"objectId": node["object"]["objectId"]}
-                seen = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, **handle}
-                calls = (("Runtime.callFunctionOn", seen), ("Runtime.releaseObject", handle))
-                if (await self.send_all(*calls))[0]["result"].get("value"):
-                    found.add(frame)
+        found: set[str] = set()
+        if not self.loading - {self.main_frame}:
+            return found
+        trees = [(await self.send("Page.getFrameTree"))["frameTree"]]
+        for tree in trees:
+            parent, children = tree["frame"]["id"], tree.get("childFrames", ())
+            trees += children
+            for frame in self.loading & {child["frame"]["id"] for child in children}:
+                with contextlib.suppress(ChannelError):  # it has gone
+                    owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
+                    await self.evaluate("null", parent)
+                    context = self.worlds.get(parent, 0)
+                    node = {"backendNodeId": owner["backendNodeId"], "executionContextId": context}
+                    element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
+                    seen = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
+                    calls = (("Runtime.callFunctionOn", seen), ("Runtime.releaseObject", {"objectId": element}))
+                    if (await self.send_all(*calls))[0]["result"].get("value"):
+                        found.add(frame)
         return found
 
     async def has_frames(self, end: float) -> bool:

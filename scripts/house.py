@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_810,
+    "core: lines": 25_826,  # 16 more than before, for the adapters, servers and sandboxed pages of others
     "core: files": 140,
-    "lines": 43_982,
+    "lines": 43_819,
     "files": 260,
-    "names per 1000 lines": 62.8,
+    "names per 1000 lines": 61.9,
     "options": 173,
     "duplicated runs": 0,
 }

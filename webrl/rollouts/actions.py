@@ -531,16 +531,13 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
         return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
     elif lower in known:
         return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
-    raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
-
-
-def _meant(name: str, dialect: Dialect) -> str:
-    """`: did you mean fill('12', 'text')?`, where that can be guessed."""
     if dialect == "webrl":
-        return f": did you mean {_EXAMPLES['exit' if name in _ENDS else 'do']}?"
-    near = difflib.get_close_matches(name, ACTIONS, n=1)
-    guess = "send_msg_to_user" if name in _ENDS else _MEANT.get(name) or next(iter(near), "")
-    return f": did you mean {_EXAMPLES.get(guess, f'{guess}(…)')}?" if guess else ", take one of those listed."
+        guess = "exit" if lower in _ENDS else "do"
+    else:
+        near = [*difflib.get_close_matches(lower, ACTIONS, n=1), ""]
+        guess = "send_msg_to_user" if lower in _ENDS else _MEANT.get(lower, near[0])
+    hint = f": did you mean {_EXAMPLES.get(guess, f'{guess}(…)')}?" if guess else ", take one of those listed."
+    raise ActionError(f"No action {name!r}{hint}")
 
 
 def _alias(name: str, values: list[Any]) -> str:

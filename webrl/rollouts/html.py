@@ -122,7 +122,9 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     seen = _is_seen(node, width, height)
     can_keep = seen or bool(label) or (parent_is_kept_select and node.tag == "option")
     content = (node.text or "").strip()[:MAX_TEXT]
-    attributes = _attributes(node)
+    values = {name: node.get(name, "") for name in SHOWN_ATTRIBUTES}
+    shown = {name: value.strip()[:MAX_TEXT] for name, value in values.items() if (name, value) != ("type", "hidden")}
+    attributes = {name: value for name, value in shown.items() if value}
     speaks = bool(content) or any(name != _BOX for name in attributes)
 
     parts = []
@@ -145,12 +147,6 @@ def _is_seen(node: Any, width: float, height: float) -> bool:
         return False
     is_in_window = left + box_width >= 0 and left <= width and top + box_height >= 0 and top <= height
     return is_in_window and node.get("aria-hidden", "false") != "true"
-
-
-def _attributes(node: Any) -> dict[str, str]:
-    values = {name: node.get(name, "") for name in SHOWN_ATTRIBUTES}
-    shown = {name: value.strip()[:MAX_TEXT] for name, value in values.items() if (name, value) != ("type", "hidden")}
-    return {name: value for name, value in shown.items() if value}
 
 
 def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:

@@ -85,8 +85,8 @@ def generate(context: Context) -> Counts:
         seen = run(find_suite(config.tasks.suite).explore(config))
         counts = curriculum.write_answers(config, exploration_requests(config, seen), rng, folder)
         return counts | {"num_explored": len(seen)}
-    known = curriculum.attempted(context.run, context.phase)
     failures = load_failures(context.run.path, before=context.phase)
+    known = curriculum.attempted(context.run, context.phase)
     return curriculum.propose(config, failures, known=known, rng=rng, folder=folder)
 
 

@@ -94,6 +94,8 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
             raise DataError(
                 f"{path}: no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)"
             )
+    elif not path.is_file():
+        raise DataError(f"{path}: no such file or folder")
     elif path.suffix in (".pt", ".pth", ".pkl"):
         yield from ((trajectory, label.reward) for trajectory, label in read_released(path, problems))
     else:

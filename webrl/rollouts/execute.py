@@ -462,13 +462,15 @@ async def _focus(tabs: Tabs, bid: str) -> None:
 
 
 async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
+    from playwright.async_api import Error
+
     await attempt(await locate(tabs.page, from_bid), "hover")
     await _call(tabs, from_bid, "watchDrag")
     await tabs.page.mouse.down()
     target = await locate(tabs.page, to_bid)
     await attempt(target, "hover")
-    # what begins to follow the mouse at its first move, perhaps under it, is dragged by the next
-    await attempt(target, "hover", force=True)
+    with contextlib.suppress(Error):  # what began to follow the mouse at its first move may have replaced the target
+        await attempt(target, "hover", force=True)
     await tabs.page.mouse.up()
     if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
         return

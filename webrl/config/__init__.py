@@ -675,8 +675,9 @@ def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] 
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        within = {e["loc"][:n] for e in error.errors() for n in range(1, len(e["loc"]))}
-        problems = [e for e in error.errors() if e["loc"] not in within]  # a list is short only for its wrong items
+        problems = error.errors()
+        within = {e["loc"][:n] for e in problems for n in range(1, len(e["loc"]))}
+        problems = [e for e in problems if e["loc"] not in within]  # a list is too short only because items are wrong
         shared = {e["loc"][1:] for e in problems if e["loc"][:1] and e["loc"][0] in SHARED}
         places = [tuple(section.split(".")) for sections in SHARED.values() for section in sections]
         # what a section says wrong because the shared one does is said once

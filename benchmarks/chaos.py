@@ -82,7 +82,6 @@ def main() -> int:
 
 def kill_all(scratch: Path, args: argparse.Namespace) -> list[Tally]:
     """All kinds, `--jobs` of them at a time, each a line when it is done."""
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(scratch / "pycache"))
     shim = build_shim(scratch)
     shares = {kind: KINDS[kind][1] for kind in args.kinds}
     with ThreadPoolExecutor(args.jobs) as threads:

@@ -135,7 +135,7 @@ SMALL = (
     "name=small", "num_phases=2", "tasks.source=fresh", "label.judge=environment", "tasks.num_eval_tasks=0",
     "tasks.train_sites=[miniwob.focus-text-2,miniwob.form-sequence-3]", "tasks.num_heldout_tasks=0",
     "tasks.num_seed_tasks=6", "rollout.num_generations=3", "rollout.envs_per_worker=6", "rollout.max_steps=4",
-    "rollout.max_new_tokens=24", "actor.epochs=1",
+    "rollout.max_new_tokens=24", "actor.epochs=1", "accept.tasks=4",
 )  # fmt: skip
 
 

@@ -170,8 +170,8 @@ def test_thirty_times_the_rate_costs_a_phase_and_not_the_model(tmp_path: Path, o
     grouped = ["actor.imitation=0", "replay.strategy=none", "rollout.num_generations=4", "rollout.refill=1"]
     config = make_config(
         tmp_path, f"actor.objective={objective}", "actor.lr=3e-3", "actor.max_kl=0.5", "actor.max_success_drop=0.1",
-        "num_phases=1", "tasks.num_seed_tasks=39", "tasks.num_eval_tasks=104", "tasks.num_heldout_tasks=0",
-        "accept.tasks=39", "trackers=[]", *(grouped if objective == "grpo" else []),
+        "num_phases=1", "tasks.num_seed_tasks=26", "tasks.num_eval_tasks=52", "tasks.num_heldout_tasks=0",
+        "accept.tasks=26", "trackers=[]", *(grouped if objective == "grpo" else []),
     )  # fmt: skip
     start, after = (phase["eval"] for phase in read_json(run(config).summary)["phases"])
     assert after["over_start"]["ci95"][1] >= 0, (start["successes"], after["successes"])

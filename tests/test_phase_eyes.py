@@ -25,7 +25,7 @@ PHASES = (
     "num_phases=1", "tasks.source=fresh", "tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2",
     "tasks.num_heldout_tasks=0", "label.judge=environment", "replay.strategy=none", "replay.demos=[]",
     "actor.objective=webrl", "actor.epochs=1", "actor.batch_size=2", "actor.lr=1e-3", "critic.batch_size=4",
-    "critic.epochs=1", "critic.lr=1e-3",
+    "critic.epochs=1", "critic.lr=1e-3", "accept.tasks=2",
 )  # fmt: skip
 
 

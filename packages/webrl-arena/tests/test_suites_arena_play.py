@@ -202,7 +202,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
     assert "2/2 solved" in capsys.readouterr().out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]
     small += ["generate.num_tasks=8", "filter.feasibility=false", "filter.max_tasks=3"]
-    small += ["critic.steps=1", "actor.steps=1"]
+    small += ["critic.steps=1", "actor.steps=1", "accept.tasks=2"]
     assert main(["run", "arena", sites, *small, *common]) == 0
     summary = json.loads((tmp_path / "arena" / "summary.json").read_text())
     for phase in summary["phases"]:

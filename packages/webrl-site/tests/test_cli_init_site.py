@@ -295,6 +295,7 @@ def test_the_tutorial_goes_from_nothing_to_a_first_phase(tmp_path):
             f"rollout.web.start_urls=[{url}/]", f"rollout.web.reset.url={url}/reset", f"runs_dir={tmp_path}/runs",
             f"rollout.web.database=sqlite:///{database}", f"rollout.web.state_dir={tmp_path}/state",
             "tasks.num_seed_tasks=4", "tasks.num_eval_tasks=3", "rollout.max_steps=2", "trackers=[]",
+            "accept.tasks=2",
         ]  # fmt: skip
         command = [sys.executable, "-m", "webrl.cli", *shlex.split(start.partition("#")[0])[1:], *settings]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -456,6 +456,7 @@ SMALL = {
     },
     "generate": {"num_tasks": 8}, "filter": {"critic_band": False, "max_tasks": 4},
     "rollout": {"envs_per_worker": 2, "max_steps": 3}, "critic": {"steps": 1}, "actor": {"steps": 2},
+    "accept": {"tasks": 4},
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def write_config(world: World, folder: Path, url: str) -> Path:
         "tasks": {"suite": "webarena_lite", "num_seed_tasks": 3, "num_eval_tasks": 5},
         "generate": {"num_tasks": 12, "tasks_per_prompt": 1,
                      "engine": {"kind": "openai", "urls": [url], "model_name": "writer"}},
-        "filter": {"value_low": 0.0, "value_high": 1.0},
+        "filter": {"value_low": 0.0, "value_high": 1.0}, "accept": {"tasks": 2},
         "rollout": rollout | {"webarena": world.webarena(train_files=[str(seeds)])},
     }  # fmt: skip
     path = folder / "wa.yaml"

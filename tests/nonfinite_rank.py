@@ -1,4 +1,4 @@
-"""Run by torchrun in the tests of losses that are no numbers: one such step of an engine, then one that is well."""
+"""Run by torchrun in the tests of losses that are no numbers: one such step of each engine, then one that is well."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from webrl.training.ranks import join, leave
 from webrl.training.update import prepare
 
 
-def main(folder: Path, engine_name: str, precision: str) -> None:
-    """Print `kept moved`: whether the weights were kept in the first step, and moved in the second."""
+def main(folder: Path, names: list[str]) -> None:
+    """Print `ENGINE/PRECISION: kept moved`: were the weights kept in the first step, and moved in the second?"""
     join("cpu")
-    config = OptimConfig.model_validate({"engine": engine_name, "precision": precision, "lr": 1e-2})
-    model = load_actor(folder)
-    prepare(model, config, 0)
-    engine = open_engine(model, config, "cpu")
-    before = weights(engine)
-    step(engine, torch.tensor(float("inf") if engine.rank == engine.num_ranks - 1 else 1.0))
-    kept = weights(engine)
-    engine.optimizer.zero_grad()
-    step(engine, torch.tensor(1.0))
-    moved = weights(engine)
-    if engine.is_main:
-        same = [all(torch.equal(a[n], b[n]) for n in a) for a, b in ((before, kept), (kept, moved))]
-        print("kept" if same[0] else "changed", "still" if same[1] else "moved", flush=True)
+    for name in names:
+        engine_name, precision = name.split("/")
+        config = OptimConfig.model_validate({"engine": engine_name, "precision": precision, "lr": 1e-2})
+        model = load_actor(folder)
+        prepare(model, config, 0)
+        engine = open_engine(model, config, "cpu")
+        before = weights(engine)
+        step(engine, torch.tensor(float("inf") if engine.rank == engine.num_ranks - 1 else 1.0))
+        kept = weights(engine)
+        engine.optimizer.zero_grad()
+        step(engine, torch.tensor(1.0))
+        moved = weights(engine)
+        if engine.is_main:
+            same = [all(torch.equal(a[n], b[n]) for n in a) for a, b in ((before, kept), (kept, moved))]
+            print(f"{name}:", "kept" if same[0] else "changed", "still" if same[1] else "moved", flush=True)
     leave()
 
 
@@ -50,4 +52,4 @@ def weights(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Run by torchrun in the distributed tests: train the actor on the records in a folder with the given settings."""
+"""Run by torchrun in the distributed tests: train critic and actor, by each of the given settings in turn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,15 +19,19 @@ from webrl.training.update import train_actor, train_critic
 from webrl.types import StepRecord
 
 
-def main(folder: Path, name: str, settings: str) -> None:
-    config = RunConfig.model_validate(json.loads(settings))
+def main(root: Path, jobs: dict[str, dict[str, Any]]) -> None:
     join("cpu")
-    records = list(read_records(folder / "records.jsonl", StepRecord))
-    metrics = folder / f"{name}.jsonl"
-    train_critic(records, folder / "actor", folder / f"{name}_critic", config, seed=1, metrics_path=metrics)
-    assert tensor_bytes() < (folder / "actor" / "model.safetensors").stat().st_size / 10, "the critic is still there"
-    scored = score_values(records, folder / f"{name}_critic", config)
-    train_actor(scored, folder / "actor", folder / name, config, seed=1, metrics_path=metrics)
+    for job, settings in jobs.items():
+        folder, name = (root / job).parent, Path(job).name
+        config = RunConfig.model_validate(settings)
+        records = list(read_records(folder / "records.jsonl", StepRecord))
+        metrics = folder / f"{name}.jsonl"
+        train_critic(records, folder / "actor", folder / f"{name}_critic", config, seed=1, metrics_path=metrics)
+        assert tensor_bytes() < (folder / "actor" / "model.safetensors").stat().st_size / 10, (
+            "the critic is still there"
+        )
+        scored = score_values(records, folder / f"{name}_critic", config)
+        train_actor(scored, folder / "actor", folder / name, config, seed=1, metrics_path=metrics)
     leave()
 
 
@@ -43,4 +48,4 @@ def tensor_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

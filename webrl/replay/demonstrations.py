@@ -157,8 +157,8 @@ def check_demonstrations(config: RunConfig) -> None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
         if not is_usable:
             raise UsageError(
-                f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}: set the dialect in which it "
-                "was recorded, or leave it out"
+                f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}: set the dialect in which "
+                "it was recorded, or leave it out"
             )
 
 

@@ -44,7 +44,7 @@ def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
     return DataError(
         f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
         + ("" if counts else " (JSONL in UTF-8: one whole object a line)")
-        + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
+        + ("; sft.outcome=all also uses unjudged ones and failures" if counts and not counts["trajectories"] else "")
     )
 
 

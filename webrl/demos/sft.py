@@ -41,11 +41,9 @@ def check_data(config: RunConfig, paths: TrainingPaths) -> None:
 
 
 def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
-    return DataError(
-        f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
-        + ("" if counts else " (JSONL in UTF-8: one whole object a line)")
-        + ("; sft.outcome=all also uses unjudged ones and failures" if counts and not counts["trajectories"] else "")
-    )
+    found = dict(counts) or "no trajectory in it (JSONL in UTF-8: one whole object a line)"
+    hint = "; sft.outcome=all also uses unjudged ones and failures" if counts and not counts["trajectories"] else ""
+    return DataError(f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {found}{hint}")
 
 
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:

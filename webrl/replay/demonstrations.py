@@ -18,7 +18,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
-from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, split_thinking
+from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_thinking
 from webrl.reward.labels import read_outcomes
 from webrl.rollouts.actions import ActionError, Dialect, read_answer
 from webrl.runs.store import read_lines
@@ -137,8 +137,7 @@ def check_demonstrations(config: RunConfig) -> None:
     """Check that each of `replay.demos` can be imitated, or begin the replay buffer.
 
     Raises:
-        UsageError: one is missing, holds no success or nothing that the policy could do, or a screenshot that the run's
-            actor needs is missing.
+        UsageError: one is missing, holds no success or no action of the dialect, or lacks a screenshot that is needed.
     """
     dialect = config.rollout.dialect
     for path in config.used_demos:
@@ -156,10 +155,7 @@ def check_demonstrations(config: RunConfig) -> None:
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
         if not is_usable:
-            raise UsageError(
-                f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}: set the dialect in which "
-                "it was recorded, or leave it out"
-            )
+            raise UsageError(f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}; leave it out")
 
 
 def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
@@ -248,7 +244,8 @@ def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None
 
 def encode_response(tokenizer: Any, text: str) -> list[int]:
     """Token ids of an answer: the tags of its reasoning as the model writes them, everything else as plain text."""
-    thinking, rest = split_thinking(text)
+    rest = without_thinking(text)
+    thinking = text.removesuffix(rest)
     if not thinking:
         return encode_plain(tokenizer, text)
     inner, close, gap = thinking.removeprefix(OPEN).partition(CLOSE)

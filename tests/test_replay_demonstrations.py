@@ -140,10 +140,7 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     check_inputs(bad, ["train"])
     write_records(tmp_path / "other.jsonl", [shown("d0")])
     demos = {"demos": [str(tmp_path / "other.jsonl")]}
-    for dialect, said in (
-        ("browsergym", ""),
-        ("webrl", r"other\.jsonl' shows no action of rollout\.dialect=webrl: set"),
-    ):
+    for dialect, said in (("browsergym", ""), ("webrl", r"other\.jsonl' shows no action of rollout\.dialect=webrl")):
         config = make_config(tmp_path, actor, replay=demos, rollout={"dialect": dialect})
         with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
             check_inputs(config, ["replay"])

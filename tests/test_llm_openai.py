@@ -165,9 +165,9 @@ def test_an_unserved_model_name_and_bad_urls_are_clear_errors(folder):
 class Foreign(ChatServer):
     """Lists `models`, and answers a chat with `choice`, or refuses its system role."""
 
-    def __init__(self, models=("writer",), choice=None, refuses=False):
+    def __init__(self, models=("writer",), choice=None, refuses=False, longest=100):
         super().__init__(lambda user, number: "")
-        self.models, self.choice, self.refuses, self.asked = models, choice, refuses, []
+        self.models, self.choice, self.refuses, self.longest, self.asked = models, choice, refuses, longest, []
 
     async def _models(self, request):
         return web.json_response(
@@ -179,6 +179,8 @@ class Foreign(ChatServer):
         self.asked.append([m["role"] for m in messages])
         if self.refuses and messages[0]["role"] == "system":
             return web.json_response({"message": "System role not supported"}, status=400)
+        if len(messages[-1]["content"]) > self.longest:
+            return web.json_response({"message": f"too long: {messages}"}, status=400)
         content = {"message": {"content": messages[-1]["content"]}, "finish_reason": "stop"}
         return web.json_response({"choices": [self.choice or content]})
 
@@ -225,6 +227,21 @@ def test_where_a_servers_template_refuses_the_system_role_its_text_goes_before_t
     answers, _ = server.ask(times=2)
     assert [answer.text for answer in answers] == ["be brief\n\nhello"] * 2
     assert server.asked == [["system", "user"], ["user"], ["user"]]
+
+
+def test_an_error_that_quotes_the_system_role_does_not_change_later_chats():
+    server = Foreign(longest=10)
+
+    async def main():
+        async with server.running():
+            engine = EngineConfig(kind="openai", urls=(server.url,), max_retries=0, timeout_s=20)
+            async with open_model("no-such-tokenizer", engine, ModelsConfig()) as client:
+                with pytest.raises(PolicyError, match="too long"):
+                    await client.chat([Message("system", "be brief"), Message("user", "hello" * 9)], SAMPLING)
+                return await client.chat([Message("system", "be brief"), Message("user", "hello")], SAMPLING)
+
+    assert asyncio.run(main()).text == "hello"
+    assert server.asked[-1] == ["system", "user"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), 3.5, -float("inf")])

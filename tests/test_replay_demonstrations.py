@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections import Counter
@@ -137,6 +138,12 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     with pytest.raises(UsageError, match=rf"replay\.demos: '{tmp_path}/bad\.jsonl' has no finished trajectory that"):
         check_inputs(bad, ["replay"])
     check_inputs(bad, ["train"])
+    write_records(tmp_path / "other.jsonl", [shown("d0")])
+    demos = {"demos": [str(tmp_path / "other.jsonl")]}
+    for dialect, said in (("browsergym", ""), ("webrl", r"other\.jsonl' shows no action of rollout\.dialect=webrl")):
+        config = make_config(tmp_path, actor, replay=demos, rollout={"dialect": dialect})
+        with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
+            check_inputs(config, ["replay"])
 
 
 def test_process_data_begins_with_demonstrations_too(tmp_path, actor):

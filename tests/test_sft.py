@@ -136,6 +136,15 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
 
+def test_other_outcomes_are_advised_only_where_outcomes_left_all_out(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(2)])
+    config = config_for(base)
+    other = config.model_copy(update={"rollout": config.rollout.model_copy(update={"dialect": "webrl"})})
+    with pytest.raises(DataError, match=r"to imitate: \{'trajectories': 2, 'unreadable_action': 2\}$"):
+        train_start(other, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
+
+
 def test_an_experts_waits_are_not_imitated(tmp_path):
     base = save_tiny_model(tmp_path / "base")
     played = make_trajectory(0, 1, num_steps=3)

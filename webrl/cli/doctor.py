@@ -46,10 +46,8 @@ def main(args: argparse.Namespace) -> int:
         config = load_config(find_config(args.config) if args.config else None)
         found = asyncio.run(plugins.load(plugins.HOOKS, "check-sites")(config.rollout.webarena))
         fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
-        checks = [
-            Check(each.site, OK if each.ok else MISSING, f"{each.url}, used by {each.held_by}", each.problem)
-            for each in found
-        ] or [Check("sites", MISSING, "no WebArena site is configured", fix)]
+        checks = [Check(s.site, OK if s.ok else MISSING, f"{s.url}, used by {s.held_by}", s.problem) for s in found]
+        checks = checks or [Check("sites", MISSING, "no WebArena site is configured", fix)]
     else:
         checks = [CHECKS[name]() for name in args.checks or CHECKS]
     width = max(len(check.name) for check in checks)

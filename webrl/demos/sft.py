@@ -14,9 +14,9 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
-from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations
+from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations, why_left_out
 from webrl.reward.data import Groups, hold_out
-from webrl.rollouts.actions import ActionError, Dialect, read_answer, read_any
+from webrl.rollouts.actions import Dialect, read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths, read_metrics
@@ -41,11 +41,9 @@ def check_data(config: RunConfig, paths: TrainingPaths) -> None:
 
 
 def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
-    return DataError(
-        f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectory in it'}"
-        + ("" if counts else " (JSONL in UTF-8: one whole object a line)")
-        + ("; sft.outcome=all also uses unjudged ones and failures" if counts else "")
-    )
+    found = dict(counts) or "no trajectory in it (JSONL in UTF-8: one whole object a line)"
+    hint = "; sft.outcome=all also uses unjudged ones and failures" if counts and not counts["trajectories"] else ""
+    return DataError(f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {found}{hint}")
 
 
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
@@ -139,14 +137,8 @@ def encode(
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
             place = f"{trajectory.trajectory_id}:{index}"
-            try:
-                read_answer(step.response if step.action.strip() else "", dialect)
-            except ActionError as error:
-                what = f"answer {step.response!r:.80} is not an action of rollout.dialect={dialect} ({error})"
-                problems.add("unreadable_action", place, f"{what}; left out")
-                continue
-            if step.action.startswith("noop("):
-                problems.add("wait", place, "a wait tells of a slow machine, not of the task; left out")
+            if reason := why_left_out(step, dialect):
+                problems.add(reason[0], place, reason[1])
                 continue
             try:
                 examples.append(encoder(trajectory, index))

@@ -259,12 +259,6 @@ def without_thinking(text: str) -> str:
     return _THINKING.sub("", text, count=1)
 
 
-def split_thinking(text: str) -> tuple[str, str]:
-    """(reasoning with its tags, rest); joined they are `text`."""
-    rest = without_thinking(text)
-    return text[: len(text) - len(rest)], rest
-
-
 RELEASED_END = "<|eot_id|>"
 """The token that ends an action of the released checkpoints, for every model."""
 

@@ -18,8 +18,9 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
-from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, split_thinking
+from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_thinking
 from webrl.reward.labels import read_outcomes
+from webrl.rollouts.actions import ActionError, Dialect, read_answer
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Step, Task, Trajectory
 
@@ -136,20 +137,37 @@ def check_demonstrations(config: RunConfig) -> None:
     """Check that each of `replay.demos` can be imitated, or begin the replay buffer.
 
     Raises:
-        UsageError: one is missing or holds no success, or a screenshot that the run's actor needs is missing.
+        UsageError: one is missing, holds no success or no action of the dialect, or lacks a screenshot that is needed.
     """
+    dialect = config.rollout.dialect
     for path in config.used_demos:
-        shown = None
+        shown, is_usable = None, not config.actor.imitation
         try:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):
-                if config.rollout.image_size is None:
+                is_usable |= any(why_left_out(step, dialect) is None for step in shown.steps)
+                if config.rollout.image_size is not None:
+                    for index in range(len(shown.steps)):
+                        read_picture(shown, index, config)
+                elif is_usable:
                     break
-                for index in range(len(shown.steps)):
-                    read_picture(shown, index, config)
         except DataError as error:
             raise UsageError(f"replay.demos: {error}") from None
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
+        if not is_usable:
+            raise UsageError(f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}; leave it out")
+
+
+def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
+    """Return why a step is not imitated, as a kind of problem and its text; None if it is."""
+    try:
+        read_answer(step.response if step.action.strip() else "", dialect)
+    except ActionError as error:
+        what = f"answer {step.response!r:.80} is not an action of rollout.dialect={dialect} ({error})"
+        return "unreadable_action", f"{what}; left out"
+    if step.action.startswith("noop("):
+        return "wait", "a wait tells of a slow machine, not of the task; left out"
+    return None
 
 
 StepEncoder = Callable[[Trajectory, int], Example]
@@ -226,7 +244,8 @@ def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None
 
 def encode_response(tokenizer: Any, text: str) -> list[int]:
     """Token ids of an answer: the tags of its reasoning as the model writes them, everything else as plain text."""
-    thinking, rest = split_thinking(text)
+    rest = without_thinking(text)
+    thinking = text.removesuffix(rest)
     if not thinking:
         return encode_plain(tokenizer, text)
     inner, close, gap = thinking.removeprefix(OPEN).partition(CLOSE)

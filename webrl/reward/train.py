@@ -66,8 +66,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
     encoded = [encode_example(e, tokenizer, config.label) for e in examples]
-    prompts = [prompt for prompt, _ in encoded] + [prompt_ids(e, tokenizer, config.label) for e in heldout]
-    longest = max(map(len, prompts))
+    longest = max([len(p) for p, _ in encoded] + [len(prompt_ids(e, tokenizer, config.label)) for e in heldout])
     positions = getattr(config_of(paths.init).get_text_config(), "max_position_embeddings", None) or longest + 1
     if longest >= positions:  # the page would be cut where a judge refuses, and the report at the end would fail
         raise ModelError(

@@ -148,11 +148,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     if log is None:
         return {}
     checkpoints.discard()
-    counts: dict[str, Any] = {
-        "steps": len(batches),
-        "samples": num_own,
-        "active": sum(job.active[:num_own]),
-    }
+    counts: dict[str, Any] = {"steps": len(batches), "samples": num_own, "active": sum(job.active[:num_own])}
     if job.trust and job.trust.stopped:
         counts |= {"kept_steps": job.trust.kept_steps, "stopped": job.trust.stopped}
     return summarize(read_metrics(metrics_path, job.name), job.name) | {

@@ -152,16 +152,16 @@ def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
     else:
         # BrowserGym and libwebarena cannot be imported unless all of their variables are set
         values = {**addresses, **{f"WA_{name}": url for name, url in addresses.items()}}
-        before = {name: os.environ.pop(name, None) for name in values}
+        before = dict(os.environ)
         os.environ.update(values)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # beartype's, over type hints of 2023
                 found = {key: importlib.import_module(name) for key, name in names.items()}
         finally:
-            for name in values:
+            for name in values.keys() - before.keys():
                 os.environ.pop(name, None)
-            os.environ.update({name: value for name, value in before.items() if value is not None})
+            os.environ.update({name: before[name] for name in values.keys() & before.keys()})
     modules = types.SimpleNamespace(**found)
     modules.holding_addresses = (modules.env_config, modules.lite_helpers, modules.full_helpers)
     modules.asking = (modules.lite_helpers, modules.full_helpers)

@@ -178,8 +178,9 @@ class OpenAIModel:
                 return await self.ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
             chat = without_system(body.get("messages", []))
             if error.status == 400 and chat != body.get("messages", []) and _NO_SYSTEM.search(error.text):
-                self._has_system_role = False
-                return await self.ask(path, body | {"messages": chat}, parse)
+                answer = await self.ask(path, body | {"messages": chat}, parse)
+                self._has_system_role = False  # only now: an error may quote messages, and be of something else
+                return answer
             raise _as_error(error) from error
 
     def _need_ids(self) -> None:

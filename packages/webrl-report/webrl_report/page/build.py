@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import webrl
-from webrl.config import SHARED, RunConfig, share
+from webrl.config import SHARED, RunConfig, flatten, share
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.evaluate import difference_text
@@ -181,21 +181,14 @@ def _configuration(run: RunFacts) -> Section:
     return section
 
 
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Return dotted key -> value; lists are values."""
-    if not isinstance(data, dict) or not data:
-        return {prefix[:-1]: data} if prefix else {}
-    return {key: value for name, part in data.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
-
-
 def settings_table(run: RunFacts) -> Table:
     """Return what a run's config sets otherwise than the defaults."""
-    defaults = flatten(share(RunConfig().model_dump(mode="json")))
-    shared = flatten(share({name: run.config[name] for name in SHARED if name in run.config}))
+    defaults = dict(flatten(share(RunConfig().model_dump(mode="json"))))
+    shared = dict(flatten(share({name: run.config[name] for name in SHARED if name in run.config})))
     expected = defaults | {key: value for key, value in shared.items() if key.partition(".")[0] not in SHARED}
     rows: list[tuple[object, ...]] = [
         (key, _text(value), _text(defaults[key]) if key in defaults else "no such setting today")
-        for key, value in flatten(share(run.config)).items()
+        for key, value in flatten(share(run.config))
         if key not in _PLACE_KEYS and (key not in expected or expected[key] != value)
     ]
     return Table(("setting", "this run", "default"), rows, is_wide=True)
@@ -203,8 +196,8 @@ def settings_table(run: RunFacts) -> Table:
 
 def differences(runs: Sequence[RunFacts]) -> Table:
     """Return settings that are not the same in all runs."""
-    flat = [flatten(share(run.config)) for run in runs]
-    keys = dict.fromkeys(key for run in runs for key in flatten(run.config) if key not in _PLACE_KEYS)
+    flat = [dict(flatten(share(run.config))) for run in runs]
+    keys = dict.fromkeys(key for run in runs for key, _ in flatten(run.config) if key not in _PLACE_KEYS)
     rows: list[tuple[object, ...]] = []
     for key in keys:
         texts = [_text(config[key]) if key in config else "not set" for config in flat]

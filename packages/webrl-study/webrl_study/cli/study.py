@@ -105,7 +105,6 @@ def _check(study: Any) -> None:
     from webrl.preflight import check_inputs
     from webrl_study.cells import check_config
 
-    stages = list(STAGES)
     _check_demos(study)
     for cell in (*study.sfts, *study.starts, *study.cells):
         check_config(cell)
@@ -114,7 +113,7 @@ def _check(study: Any) -> None:
         if study.sfts:  # their start may be yet to be trained
             base = {"actor": study.sfts[0].config.models.actor}
             config = config.model_copy(update={"models": config.models.model_copy(update=base)})
-        check_inputs(config, [*stages, "sft"] if cell.demos else stages)
+        check_inputs(config, [*STAGES, "sft"] if cell.demos else STAGES)
 
 
 def _check_demos(study: Any) -> None:

@@ -616,7 +616,7 @@ def test_a_field_that_does_not_take_a_text_says_so():
     <input type=date value=2024-01-02>"""
     actions = ("fill('{own}', 'x')", "fill('{last}', 'x')", "fill('{other}', 'y')", "clear('{last}')", "clear('{own}')")
     texts, errors = on_page(page, *actions, "clear('{paint}')", "clear('{Date}')")
-    kept, moved = "the text of the field is what it was before", "the element does not take the focus"
+    kept, moved = "the page did not keep what was filled in", "the element does not take the focus"
     assert [(kept in text, moved in text) for text in texts] == [
         *((False, False), (True, False), (False, False), (True, True), (False, False), (True, False)),
         *((False, False), (False, False)),

@@ -91,13 +91,32 @@ def test_mouse_scroll_drag_and_upload(tmp_path):
     assert events == ["over", "drag", "drop", "file cv.txt", "wheel", "far"]
 
 
-def test_a_choice_that_the_page_puts_back_is_told():
-    body = """<select onchange="if (keep.checked) return; this.value = 'a'"><option>a<option>b</select>
-        <label><input type=checkbox id=keep>keep</label>"""
-    actions = ("select_option('{combobox}', 'b')", "click('{checkbox 'keep'}')", "select_option('{combobox}', 'b')")
-    texts, results, _ = on_page(body, *actions)
-    assert [result.error for result in results] == ["", "", ""]
-    assert ["put another choice back" in text for text in texts] == [False, True, False, False]
+def test_what_is_filled_or_chosen_and_put_back_is_told_and_what_is_written_in_another_way_is_not():
+    """At once, with the next frame or a little later."""
+    late = "oninput='setTimeout(() => { this.textContent = `old` }, 9)'"
+    body = f"""<select onchange="if (keep.checked) return; this.value = 'a'"><option>a<option>b</select>
+        <label><input type=checkbox id=keep>keep</label><div contenteditable {late}>old</div>
+        <select onchange="requestAnimationFrame(() => {{ this.value = 'c' }})"><option>c<option>d</select>
+        <input type=date value=2024-01-02 onchange="setTimeout(() => {{ this.value = '2024-01-02' }}, 9)">
+        <input aria-label=phone value="(555) 010-1234" oninput="this.value = '(555) 010-1234'">
+        <iframe srcdoc="<input aria-label=name value=Ann {late.replace("textContent", "value").replace("old", "Ann")}>
+        <select aria-label=size onchange='this.value = 1'><option>1<option>2</select>"></iframe>"""
+    told = {
+        "select_option('{combobox}', 'b')": True,
+        "click('{checkbox 'keep'}')": False,
+        "select_option('{combobox '' value='a'}', 'b')": False,
+        "fill('{editable}', 'new')": True,
+        "click('{option 'd'}')": True,
+        "fill('{Date}', '2025-03-04')": True,
+        "fill('{phone}', '5550101234')": False,
+        "fill('{phone}', '5550109999')": True,
+        "fill('{name}', 'Bob')": True,
+        "select_option('{size}', '2')": True,
+        "noop()": False,
+    }
+    texts, results, _ = on_page(body, *told, every_element=True)
+    assert [result.error for result in results] == [""] * len(told)
+    assert ["the page did not keep" in text for text in texts] == [False, *told.values()]
 
 
 # As sorting libraries do: a move of 5 pixels begins a drag, what is dragged lies under the mouse, later moves count.

@@ -117,6 +117,8 @@ class Tab:
         """Modifier keys that the agent holds down."""
         self.frames: dict[str, str] = {}
         """DevTools' ids of the frames that were last looked at, by their bid."""
+        self.filled_in = ""
+        """DevTools' id of the frame in which the last action has filled or chosen something; "": in none."""
         self.unseen_in_frames = 0
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []

@@ -241,6 +241,7 @@ class BrowserEnv:
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
+                self.tab.filled_in = ""
             observation, verdict = await self._look(HORIZON_MS if action else 0)
             self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
@@ -422,6 +423,11 @@ class BrowserEnv:
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
+        if frame := tab.filled_in:
+            tab.filled_in = ""
+            with contextlib.suppress(ChannelError):  # the frame has gone
+                if await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
+                    self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
         for line in tab.outward:
             self._notices.tell(line)

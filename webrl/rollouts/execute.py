@@ -55,6 +55,8 @@ _PLACES = ("x", "y", "from_x", "from_y")
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
+_FILLS = ("choose", "pick", "selectField", "watchInput")
+"""What of it remembers a value, for `isPutBack`."""
 _EXAMPLES = {
     "color": "#ff0000",
     "date": "2024-12-31",
@@ -133,6 +135,7 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
             if not 0 <= arguments.get(key, 0) < side:
                 most = round(side * tabs.scale) - 1
                 raise ActionFailed(f"Error: {key}={action.arguments[key]:g} is outside the window, up to {most}")
+    tabs.tab.filled_in = ""
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
@@ -288,6 +291,8 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
+    if name in _FILLS:
+        tabs.tab.filled_in = frame or tabs.tab.main_frame
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
@@ -392,7 +397,7 @@ async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu:
 async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
-    await _call(tabs, bid, "watchInput")
+    await _call(tabs, bid, "watchInput", *arguments)
 
     async def is_done() -> bool:
         return bool(await _call(tabs, bid, "hadInput"))
@@ -432,8 +437,6 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     chosen = await _call(tabs, bid, "choose", wanted)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
-    if chosen == -1:
-        tabs.tell("select_option: the page has put another choice back")
     if chosen:
         return
     await set_value(tabs, bid, "select_option", options)

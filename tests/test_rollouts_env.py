@@ -547,6 +547,17 @@ def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
     assert "busy=1" in text
 
 
+def test_a_page_that_waits_for_a_script_is_shown_as_far_as_it_has_come_and_says_so():
+    async def never(_, writer):
+        await asyncio.sleep(20)
+
+    page = "<script src=/here></script><p>half</p><script src=/never></script><p>rest"
+    (text,), _, _ = on_page({"/": page, "/here": "", "/never": never}, step_timeout_s=3, settle_cap_s=0.5)
+    told, shown = text.split("\n", 1)
+    assert re.fullmatch(r"this page is still loading; not here yet: http://[^/]+/never", told)
+    assert "'half'" in shown
+
+
 def test_a_tab_is_waited_for_whatever_asks_for_it():
     page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>"""
     opened = ("click('{link}')", "tab_close()", "click('{button}')")

@@ -245,28 +245,23 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
 
 
 async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str) -> None:
-    """Go to another page by a method of Playwright's, and wait for what it loads: a picture may never come, nor the end
-    of a page that leaves before it is there.
+    """Go to another page by a method of Playwright's, and wait for what it loads: a picture or script may never come,
+    nor the end of a page that leaves before it is there.
 
     Raises Playwright's Error: there is no page after `timeout_ms`.
     """
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
     before = tab.num_documents
-    call = getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
-    opening = asyncio.ensure_future(call)
-    while not (await asyncio.wait([opening], timeout=1))[0]:
+    await getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="commit")
+    loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
+    while not (await asyncio.wait([loading], timeout=1))[0]:
         if tab.num_documents > before + MAX_DOCUMENTS:
             await tab.send("Page.stopLoading")
             tabs.tell(KEEPS_LOADING)
             return
-        if tab.outward and tab.num_documents > before and not tab.leaving:
+        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000 or (tab.outward and not tab.leaving):
             return  # Playwright waits for what leads out of the browser
-    await opening
-    loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
-    while not (await asyncio.wait([loading], timeout=1))[0]:
-        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000:
-            return
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:

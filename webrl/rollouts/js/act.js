@@ -414,8 +414,11 @@
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
+    const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
+      .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
     const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
-      api.printed && 'a print dialog was opened, and closed'];
+      api.printed && 'a print dialog was opened, and closed', missing &&
+        `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
     [asked, api.printed] = [null, false];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere

@@ -478,15 +478,20 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         "mouse_click(5000, 5)": "x=5000 is outside the window, up to 1279",
         "click('{file}')": "a file dialog was opened, and closed without a file",
         "click('{bill}')": "a print dialog was opened, and closed",
+        "click('{none}')": "/none' was answered with nothing to show (status 204)",
         "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
     }
 
     async def loop(path, writer):
         await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
 
+    async def none(_, writer):
+        await reply(writer, "", "204 No Content")
+
     page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
+    page += "<a href=/none>none</a>"
     page += "<button onclick=f.contentWindow.print()>bill</button><iframe id=f srcdoc=x></iframe>"
-    _, results, _ = on_page({"/": page, "/loop": loop}, *told)
+    _, results, _ = on_page({"/": page, "/loop": loop, "/none": none}, *told)
     said = [f"{result.error}\n{result.observation.text}" for result in results]
     assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
     assert " dialog" not in said[-1]

@@ -36,6 +36,10 @@ _NETWORK = b'{"method":"Network.'
 _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
+_NO_CONTENT = re.compile(
+    _NETWORK + rb'responseReceived".{,300}"type":"Document","response":{"url":"[^"]*","status":20[45],'
+)
+NOTHING_TO_SHOW = "{!r:.200} was answered with nothing to show (status {})"
 
 _JS_FOLDER = Path(__file__).parent / "js"
 
@@ -312,6 +316,10 @@ class Tab:
             self._heard_at = time.monotonic()
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
                 self._note_request(load_json(data))
+            elif _NO_CONTENT.match(data):
+                answer = load_json(data)["params"]
+                if answer["frameId"] == self.main_frame:
+                    self._tell(NOTHING_TO_SHOW.format(answer["response"]["url"], answer["response"]["status"]))
             return
         message = load_json(data)
         future = self._waiting.get(message.get("id", 0))

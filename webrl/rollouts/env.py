@@ -29,7 +29,15 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
+from webrl.rollouts.devtools import (
+    NOTHING_TO_SHOW,
+    REPLACED,
+    ChannelClosed,
+    ChannelError,
+    ScriptError,
+    Tab,
+    load_script,
+)
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
@@ -109,14 +117,26 @@ class Notices:
         from playwright.async_api import Error
 
         why = request.failure or "ERR_ABORTED"  # a download, an empty answer, or left for another page
-        if not request.is_navigation_request() or "ERR_ABORTED" in why:
+        if not request.is_navigation_request():
+            return
+        is_inner: bool | None = None
+        with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
+            is_inner = request.frame.parent_frame is not None
+        if "ERR_ABORTED" in why:
+            if is_inner is None:  # else the direct line has heard it
+                self.finish(self._note_empty(request))
             return
         if "ERR_TUNNEL" in why:
-            with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
-                if request.frame.parent_frame is not None:
-                    return  # most often a tracker's frame, which nobody sees
+            if is_inner:
+                return  # most often a tracker's frame, which nobody sees
             why = "its host is outside those of this task, or does not answer"
         self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
+
+    async def _note_empty(self, request: Request) -> None:
+        response = await request.response()
+        if response is not None and response.status in (204, 205):
+            self.downloads += 1  # its tab is closed as a download's is
+            self._lines.append(NOTHING_TO_SHOW.format(request.url, response.status))
 
     def _answer(self, dialog: Dialog) -> None:
         accepts = self._accept or dialog.type == "beforeunload"  # as Playwright answers when there is no listener

@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from ctypes import c_float
 from typing import TYPE_CHECKING, Any
 
 from webrl.rollouts.devtools import ChannelError
@@ -99,6 +100,9 @@ def _describe(
     name = node["name"]["value"]
     if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:
         properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
+    value = node.get("value", {}).get("value", _ABSENT)
+    if uses is not None:
+        value, properties = _exact(value), [(name, _exact(each)) for name, each in properties]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
@@ -125,8 +129,8 @@ def _describe(
     line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
     if bid is not None:
         line = f"[{bid}] {line}"
-    if "value" in node.get("value", ()):
-        line += f" value={node['value']['value']!r}"
+    if value is not _ABSENT:
+        line += f" value={value!r}"
     return name, ", ".join([line, *attributes])
 
 
@@ -148,6 +152,14 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
 
 
 _ABSENT = object()
+
+
+def _exact(value: Any) -> Any:
+    """The number that a page has, of one that its tree has in single precision: 7.3 for 7.300000190734863."""
+    if not isinstance(value, float):
+        return value
+    short = float(f"{value:.6g}")
+    return short if c_float(short).value == value else value
 
 
 def _attribute(pair: tuple[str, Any]) -> str:

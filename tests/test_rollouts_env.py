@@ -479,6 +479,8 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         "click('{file}')": "a file dialog was opened, and closed without a file",
         "click('{bill}')": "a print dialog was opened, and closed",
         "click('{none}')": "/none' was answered with nothing to show (status 204)",
+        "goto('/empty')": "the server answered with an empty page (status 404)",
+        "goto('/')": "RootWebArea 't', focused",
         "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
     }
 
@@ -488,10 +490,13 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
     async def none(_, writer):
         await reply(writer, "", "204 No Content")
 
+    async def empty(_, writer):
+        await reply(writer, "", "404 Not Found")
+
     page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
     page += "<a href=/none>none</a>"
     page += "<button onclick=f.contentWindow.print()>bill</button><iframe id=f srcdoc=x></iframe>"
-    _, results, _ = on_page({"/": page, "/loop": loop, "/none": none}, *told)
+    _, results, _ = on_page({"/": page, "/loop": loop, "/none": none, "/empty": empty}, *told)
     said = [f"{result.error}\n{result.observation.text}" for result in results]
     assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
     assert " dialog" not in said[-1]
@@ -563,12 +568,14 @@ def test_a_page_that_waits_for_a_script_is_shown_as_far_as_it_has_come_and_says_
     assert "'half'" in shown
 
 
-def test_a_tab_is_waited_for_whatever_asks_for_it():
-    page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>"""
-    opened = ("click('{link}')", "tab_close()", "click('{button}')")
+def test_a_tab_is_waited_for_whatever_asks_for_it_and_left_where_its_opener_closes_it():
+    page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>
+    <button onclick="const tab = window.open(''); setTimeout(() => tab.close(), 100)">blink</button>"""
+    opened = ("click('{link}')", "tab_close()", "click('{blink}')", "click('{button 'form'}')")
     texts, results, _ = on_page({"/": page, "/2": "<title>second</title>"}, *opened, settle_cap_s=60)
-    assert [result.error for result in results] == [""] * 3
-    assert ["'second'" in text for text in texts] == [False, True, False, True]
+    assert [result.error for result in results] == [""] * 4
+    assert ["'second'" in text for text in texts] == [False, True, False, False, True]
+    assert "'link'" in texts[3]
 
 
 def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):

@@ -402,6 +402,10 @@ class BrowserEnv:
                 page = tab.page
                 if tries_left and await self._leave_download():
                     continue
+                if page.url == "about:blank" and (opener := await page.opener()) in self._tabs:
+                    with contextlib.suppress(ChannelError, ChannelClosed):  # it may close what it has opened again
+                        settle = f"__webrl.settle({horizon_ms}, {self._config.settle_cap_s * 1000:.0f})"
+                        await self._tabs[opener].evaluate_or_stop(settle, self.patience_s)
                 await tab.arrive(end)
                 # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
                 if not tries_left:

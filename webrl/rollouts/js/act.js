@@ -416,8 +416,11 @@
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
     const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
+    const { responseStatus, decodedBodySize } = performance.getEntriesByType('navigation')[0] ?? {};
+    const isEmpty = !missing && responseStatus && !decodedBodySize && !document.body?.firstChild;
     const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
-      api.printed && 'a print dialog was opened, and closed', missing &&
+      api.printed && 'a print dialog was opened, and closed',
+      isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
     [asked, api.printed] = [null, false];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };

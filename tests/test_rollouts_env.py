@@ -139,6 +139,28 @@ def test_a_drag_that_begins_at_the_first_move_reaches_its_place(drag):
     assert ([result.error for result in results], events) == ([""], ["to 220"])
 
 
+def test_a_drag_passes_over_what_lies_between_and_ends_where_its_target_was_when_it_began():
+    """What is dragged takes the place of the item that the mouse is over; as the drag begins all of them move down."""
+    page = """<style>li { height: 40px; list-style: none }</style><ul id=list><li tabindex=0>A<li tabindex=0>B
+    <li tabindex=0>C<li tabindex=0>D</ul><script>let taken = null;
+    list.onmousedown = (e) => { taken = e.target; e.preventDefault(); };
+    onmousemove = (e) => { if (!taken) return;
+      list.style.paddingTop = '70px';
+      for (const item of list.children) {
+        const { top, bottom } = item.getBoundingClientRect();
+        if (item === taken || e.clientY < top || bottom < e.clientY) continue;
+        const isBefore = item.compareDocumentPosition(taken) & Node.DOCUMENT_POSITION_FOLLOWING;
+        item[isBefore ? 'before' : 'after'](taken);
+      } };
+    onmouseup = () => { taken = null; };</script>"""
+    drags = [f"drag_and_drop('{{'{item}'}}', '{{'{place}'}}')" for item, place in ("AD", "BC", "DB")]
+    texts, results, _ = on_page(page, *drags, every_element=True)
+    assert [result.error for result in results] == [""] * 3
+    assert [re.findall("StaticText '([A-D])'", text) for text in texts] == [
+        *map(list, ("ABCD", "BCDA", "CBDA", "CDBA"))
+    ]
+
+
 def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
     actions = (
         "click('{button 'Off'}')",

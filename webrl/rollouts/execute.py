@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import re
 import sys
 import time
@@ -459,17 +460,43 @@ async def _focus(tabs: Tabs, bid: str) -> None:
     await attempt(await locate(tabs.page, bid), "focus")
 
 
+_DRAG_MOVES = 5
+"""Pages begin to drag at a move of some pixels, and follow those after it; what is sorted looks at those on the way."""
+_DRAG_BEGIN_PX = 10
+
+
+async def _middle(tabs: Tabs, element: Locator) -> list[float]:
+    """Of what the window shows of an element. Raises Playwright's Error, ActionFailed: it has gone."""
+    box, window = await attempt(element, "bounding_box"), tabs.page.viewport_size
+    if not box:
+        raise ActionFailed("Error: the element is not visible")
+    ends = (
+        (box["x"], box["width"], window and window["width"]),
+        (box["y"], box["height"], window and window["height"]),
+    )
+    return [(max(start, 0) + min(start + size, most or math.inf)) / 2 for start, size, most in ends]
+
+
 async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     from playwright.async_api import Error
 
-    await attempt(await locate(tabs.page, from_bid), "hover")
+    source, target = await locate(tabs.page, from_bid), await locate(tabs.page, to_bid)
+    await attempt(target, "hover", trial=True)  # it can be reached: said before the button is down
+    await attempt(source, "hover")
+    start = await _middle(tabs, source)
     await _call(tabs, from_bid, "watchDrag")
     await tabs.page.mouse.down()
-    target = await locate(tabs.page, to_bid)
-    await attempt(target, "hover")
-    with contextlib.suppress(Error):  # what began to follow the mouse at its first move may have replaced the target
-        await attempt(target, "hover", force=True)
-    await tabs.page.mouse.up()
+    try:
+        await attempt(target, "scroll_into_view_if_needed")
+        place = await _middle(tabs, target)
+        part = min(1.0, _DRAG_BEGIN_PX / max(1.0, math.dist(start, place)))
+        await tabs.page.mouse.move(*(here + part * (there - here) for here, there in zip(start, place, strict=True)))
+        with contextlib.suppress(Error, ActionFailed):  # what begins now may have moved the target, or replaced it
+            place = await _middle(tabs, target)
+        await tabs.page.mouse.move(*place, steps=_DRAG_MOVES)
+        await tabs.page.mouse.move(*place)
+    finally:
+        await tabs.page.mouse.up()
     if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
         return
     try:
@@ -536,10 +563,6 @@ async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, fl
 async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:
     await tabs.page.mouse.move(x, y)
     await getattr(tabs.page.mouse, way)(button=button)
-
-
-_DRAG_MOVES = 5
-"""Pages begin to drag at a move of some pixels, and follow those after it."""
 
 
 async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:

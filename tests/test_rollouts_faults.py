@@ -157,17 +157,17 @@ def test_downloads_are_refused_and_a_tab_that_is_still_loading_is_not_taken_for_
 
     async def play(env):
         links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
+        links += "<a download=a.bin href=data:,x>data</a><a download=a.bin id=b>blob</a>"
+        links += "<script>b.href = URL.createObjectURL(new Blob(['x']))</script>"
         async with serve({"/": links, "/file": download, "/slow": slow}) as url:
             first = await env.reset(at(url + "/"))
-            got = (await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")).observation.text
-            while "download" not in got:
-                got = (await env.step("noop(100)")).observation.text
+            steps = [await env.step(f"click('{bid_of(first.text, 'link', name)}')") for name in ("get", "data", "blob")]
             opened = await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
-            return got, opened, (await env.step(f"goto('{url}/file')")).error
+            direct = await env.step(f"goto('{url}/file')")
+            return [step.observation.text for step in steps], opened, direct.error
 
-    got, opened, direct = in_browser(play)
-    assert got.startswith("download 'a.bin', refused")
-    assert "RootWebArea 't'" in got
+    texts, opened, direct = in_browser(play)
+    assert [text.startswith("download 'a.bin', refused\nRootWebArea 't'") for text in texts] == [True] * 3
     assert "Download is starting" in direct or "ERR_ABORTED" in direct
     assert "RootWebArea 'slow'" in opened.observation.text
 

@@ -36,10 +36,6 @@ _NETWORK = b'{"method":"Network.'
 _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
-_NO_CONTENT = re.compile(
-    _NETWORK + rb'responseReceived".{,300}"type":"Document","response":{"url":"[^"]*","status":20[45],'
-)
-NOTHING_TO_SHOW = "{!r:.200} was answered with nothing to show (status {})"
 
 _JS_FOLDER = Path(__file__).parent / "js"
 
@@ -133,6 +129,8 @@ class Tab:
         """Whether the last tab that it asked for was to lead out of the browser: Chromium 153 opens an empty one."""
         self.loading: set[str] = set()
         """The page's frames that are on their way to a document, its own included, by DevTools' id."""
+        self.stays = False
+        """Whether what was last asked for has brought no document so far: it is a download, or nothing."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -316,10 +314,6 @@ class Tab:
             self._heard_at = time.monotonic()
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
                 self._note_request(load_json(data))
-            elif _NO_CONTENT.match(data):
-                answer = load_json(data)["params"]
-                if answer["frameId"] == self.main_frame:
-                    self._tell(NOTHING_TO_SHOW.format(answer["response"]["url"], answer["response"]["status"]))
             return
         message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
@@ -354,15 +348,19 @@ class Tab:
             self.worlds.pop(frame, None)
             if frame == self.main_frame:
                 self.num_documents += 1  # with its content to come
+                self.stays = False
             else:
                 self._arrive(frame)
         elif method == "Page.frameStartedLoading" or params.get("disposition") == "currentTab":
             self.loading.add(params["frameId"])
             self._given_up.discard(params["frameId"])
             if params["frameId"] == self.main_frame:
+                self.stays = True
                 self.forget_imports()
         elif method == "Page.frameStoppedLoading":
             self._arrive(params["frameId"])
+        elif method == "Page.downloadWillBegin":
+            self.stays = True
         elif method == "Page.domContentEventFired":
             self._arrive(self.main_frame)
 

@@ -29,15 +29,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import (
-    NOTHING_TO_SHOW,
-    REPLACED,
-    ChannelClosed,
-    ChannelError,
-    ScriptError,
-    Tab,
-    load_script,
-)
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
 from webrl.rollouts.html import take
@@ -119,16 +111,13 @@ class Notices:
         why = request.failure or "ERR_ABORTED"  # a download, an empty answer, or left for another page
         if not request.is_navigation_request():
             return
-        is_inner: bool | None = None
-        with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
-            is_inner = request.frame.parent_frame is not None
         if "ERR_ABORTED" in why:
-            if is_inner is None:  # else the direct line has heard it
-                self.finish(self._note_empty(request))
+            self.finish(self._note_empty(request))
             return
         if "ERR_TUNNEL" in why:
-            if is_inner:
-                return  # most often a tracker's frame, which nobody sees
+            with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
+                if request.frame.parent_frame is not None:
+                    return  # most often a tracker's frame, which nobody sees
             why = "its host is outside those of this task, or does not answer"
         self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
 
@@ -136,7 +125,7 @@ class Notices:
         response = await request.response()
         if response is not None and response.status in (204, 205):
             self.downloads += 1  # its tab is closed as a download's is
-            self._lines.append(NOTHING_TO_SHOW.format(request.url, response.status))
+            self._lines.append(f"{request.url!r:.200} was answered with nothing to show (status {response.status})")
 
     def _answer(self, dialog: Dialog) -> None:
         accepts = self._accept or dialog.type == "beforeunload"  # as Playwright answers when there is no listener
@@ -453,6 +442,10 @@ class BrowserEnv:
                 if await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
                     self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
+        if tab.stays and not tab.leaving:
+            tab.stays = False
+            for _ in range(2):  # Playwright hears why, and what the status was, before it answers
+                await tab.page.title()
         for line in tab.outward:
             self._notices.tell(line)
         tab.outward.clear()

@@ -397,16 +397,22 @@ class Tab:
             trees += children
             for frame in self.loading & {child["frame"]["id"] for child in children}:
                 with contextlib.suppress(ChannelError):  # it has gone
-                    owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
-                    await self.evaluate("null", parent)
-                    context = self.worlds.get(parent, 0)
-                    node = {"backendNodeId": owner["backendNodeId"], "executionContextId": context}
-                    element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
-                    seen = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
-                    calls = (("Runtime.callFunctionOn", seen), ("Runtime.releaseObject", {"objectId": element}))
-                    if (await self.send_all(*calls))[0]["result"].get("value"):
+                    if await self.ask_owner(frame, parent, _CAN_BE_SEEN):
                         found.add(frame)
         return found
+
+    async def ask_owner(self, frame: str, parent: str, function: str) -> Any:
+        """Value of a function, in our own world of the frame `parent`, with the element that `frame` is in as `this`.
+
+        Raises ChannelError (it has gone), ChannelClosed.
+        """
+        owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
+        await self.evaluate("null", parent)
+        node = {"backendNodeId": owner["backendNodeId"], "executionContextId": self.worlds.get(parent, 0)}
+        element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
+        asked = {"functionDeclaration": function, "returnByValue": True, "objectId": element}
+        calls = (("Runtime.callFunctionOn", asked), ("Runtime.releaseObject", {"objectId": element}))
+        return (await self.send_all(*calls))[0]["result"].get("value")
 
     async def has_frames(self, end: float) -> bool:
         """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.

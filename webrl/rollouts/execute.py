@@ -465,16 +465,13 @@ _DRAG_MOVES = 5
 _DRAG_BEGIN_PX = 10
 
 
-async def _middle(tabs: Tabs, element: Locator) -> list[float]:
+async def _middle(tabs: Tabs, element: Locator) -> tuple[float, float]:
     """Of what the window shows of an element. Raises Playwright's Error, ActionFailed: it has gone."""
     box, window = await attempt(element, "bounding_box"), tabs.page.viewport_size
-    if not box:
+    if box is None or window is None:
         raise ActionFailed("Error: the element is not visible")
-    ends = (
-        (box["x"], box["width"], window and window["width"]),
-        (box["y"], box["height"], window and window["height"]),
-    )
-    return [(max(start, 0) + min(start + size, most or math.inf)) / 2 for start, size, most in ends]
+    (left, right), (top, bottom) = ((box[at], box[at] + box[side]) for at, side in (("x", "width"), ("y", "height")))
+    return (max(left, 0) + min(right, window["width"])) / 2, (max(top, 0) + min(bottom, window["height"])) / 2
 
 
 async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:

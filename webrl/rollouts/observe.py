@@ -230,8 +230,9 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
         for child in waiting.pop().get("childFrames", ()):
             frame = child["frame"]["id"]
             try:
-                owner = await _owner(tab, frame)
-                flat = (await tab.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
+                owner = await tab.send("DOM.getFrameOwner", {"frameId": frame})
+                node = {"backendNodeId": owner["backendNodeId"]}
+                flat = (await tab.send("DOM.describeNode", node))["node"]["attributes"]
                 attributes = dict(zip(flat[::2], flat[1::2], strict=True))
                 bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
                 if bid is None or (uses is None and sandbox is not None and "allow-scripts" not in sandbox.split()):
@@ -247,11 +248,6 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
             waiting.append(child)
     tab.frames = found
     return found
-
-
-async def _owner(tab: Tab, frame: str) -> int:
-    """The element that a frame is in."""
-    return int((await tab.send("DOM.getFrameOwner", {"frameId": frame}))["backendNodeId"])
 
 
 def _require_gone(error: ChannelError) -> None:
@@ -292,11 +288,7 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
         found.append(await tab.evaluate(expression, frame))
         for child in tree.get("childFrames", ()):
             try:
-                owner = await _owner(tab, child["frame"]["id"])
-                node = {"backendNodeId": owner, "executionContextId": tab.worlds.get(frame, 0)}
-                element = (await tab.send("DOM.resolveNode", node))["object"]["objectId"]
-                shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
-                if (await tab.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                if await tab.ask_owner(child["frame"]["id"], frame, _IS_SHOWN):
                     await visit(child)
             except ChannelError as error:
                 _require_gone(error)

@@ -364,20 +364,29 @@ def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_non
     assert "value" not in broken.observation.text
 
 
-def test_an_element_that_goes_while_it_is_aimed_at_has_no_boxes():
-    async def play(env):
-        async with serve({"/": "<a href=/next>one<br>two</a>", "/next": "next"}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            link = f"__webrl.find('{bid_of(text, 'link', 'one two')}')"
-            boxes = [await env.tab.content_quads(link)]
-            await env.page.evaluate("document.querySelector('a').remove()")
-            boxes.append(await env.tab.content_quads(link))
-            await env.page.goto(url + "/next")
-            return [*boxes, await env.tab.content_quads(link)]
+def test_an_element_around_others_is_clicked_where_the_browser_has_the_first_box_of_its_content():
+    """In the middle of `DOM.getContentQuads`, as Playwright clicks."""
+    page = """<a href=#>one<br>two</a><br><a href=#><img width=40 height=60 alt=pic></a>
+    <a href=#>in <div>block</div></a> <a href=#><span style="float:left;width:50px;height:50px">float</span></a>
+    <label>box <input type=checkbox></label> <a href=#><svg width=30 height=30><rect width=9 height=9 /></svg></a>"""
 
-    there, removed, left = in_browser(play)
-    assert there
-    assert removed == left == []
+    async def play(env):
+        async with serve({"/": page}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            context, found = {"contextId": env.tab.worlds[env.tab.main_frame]}, []
+            for bid in sorted(set(re.findall(r"\[(\d+)\] (?:link|LabelText)", text))):
+                here = {"expression": f"__webrl.find('{bid}')"} | context
+                handle = (await env.tab.send("Runtime.evaluate", here))["result"]["objectId"]
+                quads = (await env.tab.send("DOM.getContentQuads", {"objectId": handle}))["quads"]
+                left, top, _, _, right, bottom, *_ = quads[0]
+                point = await env.tab.evaluate(f"__webrl.aim('{bid}', 500)")
+                found.append((point, [(left + right) / 2, (top + bottom) / 2]))
+            return found
+
+    found = in_browser(play)
+    assert len(found) == 6
+    for point, middle in found:
+        assert point == pytest.approx(middle, abs=0.1)
 
 
 COPIES = """<title>copies</title><input aria-label=from value=typed><input aria-label=to onpaste="document.title +=

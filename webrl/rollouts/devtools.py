@@ -397,22 +397,19 @@ class Tab:
             trees += children
             for frame in self.loading & {child["frame"]["id"] for child in children}:
                 with contextlib.suppress(ChannelError):  # it has gone
-                    if await self.ask_owner(frame, parent, _CAN_BE_SEEN):
+                    if await self.can_be_seen(frame, parent):
                         found.add(frame)
         return found
 
-    async def ask_owner(self, frame: str, parent: str, function: str) -> Any:
-        """Value of a function, in our own world of the frame `parent`, with the element that `frame` is in as `this`.
-
-        Raises ChannelError (it has gone), ChannelClosed.
-        """
+    async def can_be_seen(self, frame: str, parent: str) -> bool:
+        """Whether a person can see a frame in `parent`, now or by scrolling. Raises ChannelError: it has gone."""
         owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
         await self.evaluate("null", parent)
         node = {"backendNodeId": owner["backendNodeId"], "executionContextId": self.worlds.get(parent, 0)}
         element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
-        asked = {"functionDeclaration": function, "returnByValue": True, "objectId": element}
+        asked = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
         calls = (("Runtime.callFunctionOn", asked), ("Runtime.releaseObject", {"objectId": element}))
-        return (await self.send_all(*calls))[0]["result"].get("value")
+        return bool((await self.send_all(*calls))[0]["result"].get("value"))
 
     async def has_frames(self, end: float) -> bool:
         """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.
@@ -504,23 +501,6 @@ class Tab:
     async def insert_text(self, text: str) -> None:
         """Put text at the caret of the focused field."""
         await self.send("Input.insertText", {"text": text})
-
-    async def content_quads(self, expression: str) -> list[list[float]]:
-        """Boxes of the element that an expression in our own world names: eight numbers each, clockwise.
-
-        Empty if the element has gone, or its document.
-        """
-        context = self.worlds.get(self.main_frame, 0)
-        try:
-            answer = await self.send("Runtime.evaluate", {"expression": expression, "contextId": context})
-            if "objectId" not in answer["result"]:
-                return []
-            handle = {"objectId": answer["result"]["objectId"]}
-            calls = (("DOM.getContentQuads", handle), ("Runtime.releaseObject", handle))
-            quads: list[list[float]] = (await self.send_all(*calls))[0]["quads"]
-            return quads
-        except ChannelError:
-            return []
 
 
 def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:

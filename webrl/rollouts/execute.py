@@ -56,8 +56,6 @@ _PLACES = ("x", "y", "from_x", "from_y")
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
-_FILLS = ("choose", "pick", "selectField", "watchInput")
-"""What of it remembers a value, for `isPutBack`."""
 _EXAMPLES = {
     "color": "#ff0000",
     "date": "2024-12-31",
@@ -287,7 +285,7 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
-    if name in _FILLS:
+    if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `isPutBack`
         tabs.tab.filled_in = frame or tabs.tab.main_frame
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
@@ -295,9 +293,6 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
 async def _aim(tabs: Tabs, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
     point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses)
-    if point == "mixed":
-        quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses, quads)
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
@@ -494,14 +489,13 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
         await tabs.page.mouse.move(*place)
     finally:
         await tabs.page.mouse.up()
-    if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
-        return
-    try:
-        effect = await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame)
-    except (ChannelError, ChannelClosed):  # the drop has taken the page away
-        return
-    if effect == "none":
-        tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
+    frame = _frame_of(tabs, from_bid, "watchDrag")
+    with contextlib.suppress(ChannelError, ChannelClosed):  # the drop has taken the page away
+        if (
+            frame is not None
+            and await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame) == "none"
+        ):
+            tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:

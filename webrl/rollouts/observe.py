@@ -269,12 +269,6 @@ async def shown_frames(frame: Frame) -> list[Frame]:
     return found
 
 
-_IS_SHOWN = """function() {
-  const box = this.getBoundingClientRect();
-  return this.checkVisibility({ visibilityProperty: true }) && box.width > 0 && box.height > 0;
-}"""
-
-
 async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
     """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
 
@@ -288,7 +282,7 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
         found.append(await tab.evaluate(expression, frame))
         for child in tree.get("childFrames", ()):
             try:
-                if await tab.ask_owner(child["frame"]["id"], frame, _IS_SHOWN):
+                if await tab.can_be_seen(child["frame"]["id"], frame):
                     await visit(child)
             except ChannelError as error:
                 _require_gone(error)

@@ -28,8 +28,17 @@
     return element;
   };
 
-  // Inline elements around others: only the browser knows the boxes that Playwright would click in.
-  const isMixed = (element) => element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
+  // The boxes that Playwright would click in: of an inline element around others, theirs and its text's.
+  const partsOf = (element) => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    return [...range.getClientRects()];
+  };
+  const boxesOf = (element) => {
+    const isAround = element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
+    const parts = isAround && !(element instanceof SVGElement) ? partsOf(element) : [];
+    return parts.length ? parts : [...element.getClientRects()];
+  };
 
   // What of a box is inside the viewport, or null.
   const inWindow = (box) => {
@@ -145,7 +154,7 @@
   // or behind something.
   const freePlace = (element, boxes) => {
     const [STEPS, MOST] = [8, 20]; // a large table that is covered has thousands of boxes
-    for (const box of [...boxes].map(inWindow).filter(Boolean).slice(0, MOST)) {
+    for (const box of boxes.map(inWindow).filter(Boolean).slice(0, MOST)) {
       const place = [centre(box), ...placesIn(box, STEPS)].find((each) => isOnTop(element, each));
       if (place) return place;
     }
@@ -153,11 +162,8 @@
   };
   // The same in the boxes of what is in an element, which may have none itself (`display: contents`, or all in it floats),
   // and of its labels: a box to tick is often out of sight, and drawn by what stands there.
-  const otherPlace = (element) => {
-    const range = document.createRange();
-    range.selectNodeContents(element);
-    return freePlace(element, [range, ...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()]));
-  };
+  const otherPlace = (element) =>
+    freePlace(element, [...partsOf(element), ...[...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()])]);
 
   // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
   // if there are others.
@@ -220,18 +226,15 @@
     return was;
   };
 
-  // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
-  // of DOM.getContentQuads); 'hidden' if it is not visible and nothing that goes on could show it within `waitMs`.
-  // `presses`: it is clicked there, so that `missed` tells whether it was.
-  api.aim = (bid, waitMs, presses, quads) => {
+  // Where to click for a bid: [x, y]; null if this is not the common case; 'hidden' if it is not visible and nothing that
+  // goes on could show it within `waitMs`. `presses`: it is clicked there, so that `missed` tells whether it was.
+  api.aim = (bid, waitMs, presses) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element) bringIntoView(element);
     if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
-    if (!quads && isMixed(element)) return 'mixed';
-    const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
-    const place = freePlace(element, quads ? quads.map(corners) : element.getClientRects()) ?? otherPlace(element);
+    const place = freePlace(element, boxesOf(element)) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
   };
 

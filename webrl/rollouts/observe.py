@@ -20,8 +20,6 @@ from webrl.rollouts.html import observe_html
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame
-
     from webrl.rollouts.devtools import Tab
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
@@ -254,19 +252,6 @@ def _require_gone(error: ChannelError) -> None:
     """Raises the error, unless it says that a frame is no more: a page takes frames out while it is looked at."""
     if not _GONE.search(str(error)):
         raise error
-
-
-async def shown_frames(frame: Frame) -> list[Frame]:
-    """The frame and all below it that are shown, outermost first."""
-    found = [frame]
-    for child in frame.child_frames:
-        # Without an address nothing has come yet, or the browser refused it: a script would wait for ever.
-        if not child.url or child.is_detached():
-            continue
-        element = await child.frame_element()
-        if await element.content_frame() == child and await element.is_visible():
-            found += await shown_frames(child)
-    return found
 
 
 async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:

@@ -436,16 +436,18 @@ class BrowserEnv:
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
-        if frame := tab.filled_in:
-            tab.filled_in = ""
-            with contextlib.suppress(ChannelError):  # the frame has gone
-                if await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
-                    self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
+        from playwright.async_api import Error
+
+        frame, tab.filled_in = tab.filled_in, ""
+        with contextlib.suppress(ChannelError):  # the frame has gone
+            if frame and await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
+                self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
         if tab.stays and not tab.leaving:
             tab.stays = False
-            for _ in range(2):  # Playwright hears why, and what the status was, before it answers
-                await tab.page.title()
+            with contextlib.suppress(Error):  # it leaves again
+                for _ in range(2):  # Playwright hears why, and what the status was, before it answers
+                    await tab.page.title()
         for line in tab.outward:
             self._notices.tell(line)
         tab.outward.clear()

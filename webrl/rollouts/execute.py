@@ -428,9 +428,8 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     chosen = await _call(tabs, bid, "choose", wanted)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
-    if chosen:
-        return
-    await set_value(tabs, bid, "select_option", options)
+    if not chosen:
+        await set_value(tabs, bid, "select_option", options)
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:

@@ -215,6 +215,27 @@ def cases() -> Iterator[Case]:
     bare = "<a href=/bare/other.html>Next</a>"
     steps = ("click('{id:link Next}')", "scroll(0, 300)")
     yield Case("a page that may not run scripts", "", bare, steps, "the other page")
+    back = "setTimeout(() => { this.textContent = `old` }, 9)"
+    editor = ("fill('{id:generic|generic|paragraph}', 'new')",)
+    kept = "did not keep"
+    yield Case("an editor that puts its text back", "", f'<p contenteditable oninput="{back}">old', editor, kept)
+    select = "<select onchange='requestAnimationFrame(() => { this.value = `a` })'><option>a<option>b</select>"
+    yield Case("a choice put back with the next frame", "", select, ("select_option('{id:combobox}', 'b')",), kept)
+    stuck = "<p>half<script src=/stuck></script>"
+    yield Case("a script that never comes", "segment-boneyard/nightmare#1138", stuck, (), "(?s)/stuck.*'half'")
+    nothing = "nothing to show .status 204"
+    yield Case("a link to nothing", "puppeteer/puppeteer#9458", "<a href=/status/204>Go</a>", link, nothing)
+    yield Case("a link to an empty page", "", "<a href=/status/404>Go</a>", link, "empty page .status 404")
+    blink = '<p>main<button onclick="const w = window.open(``); setTimeout(() => w.close(), 100)">Go</button>'
+    yield Case("a tab that is closed again", "", blink, click, "'main'")
+    items = "".join(f"<button style='display:block;height:40px'>{name}</button>" for name in "ABC")
+    sort = f"""<div id=l>{items}</div><script>let d; const at = (item) => [...l.children].indexOf(item);
+    l.onmousedown = (e) => {{ d = e.target }}; onmouseup = () => {{ d = null }};
+    onmousemove = ({{ clientX, clientY }}) => {{ const t = d && document.elementFromPoint(clientX, clientY);
+    if (t && t !== d && t.parentElement === l) t[at(t) > at(d) ? 'after' : 'before'](d) }}</script>"""
+    drag = ("drag_and_drop('{id:button A}', '{id:button C}')",)
+    yield Case("a list that is sorted by dragging", "puppeteer/puppeteer#3735", sort, drag, "(?s)'B'.*'C'.*'A'")
+    yield Case("a number in single precision", "", "<input type=range max=9 step=.1 value=7.3>", (), "value=7.3,")
     paint = "<input type=color value=#123456>"
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
 
@@ -316,6 +337,12 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
     is_bare = False
 
     def do_GET(self) -> None:
+        if self.path == "/stuck":
+            time.sleep(20)
+        if self.path.startswith("/status/"):
+            self.send_response(int(self.path.removeprefix("/status/")))
+            self.end_headers()
+            return
         if self.path.startswith("/slow/"):
             time.sleep(1)
             self.path = self.path.removeprefix("/slow")

@@ -616,7 +616,7 @@ def test_a_field_that_does_not_take_a_text_says_so():
     <input type=date value=2024-01-02>"""
     actions = ("fill('{own}', 'x')", "fill('{last}', 'x')", "fill('{other}', 'y')", "clear('{last}')", "clear('{own}')")
     texts, errors = on_page(page, *actions, "clear('{paint}')", "clear('{Date}')")
-    kept, moved = "the text of the field is what it was before", "the element does not take the focus"
+    kept, moved = "the page did not keep what was filled in", "the element does not take the focus"
     assert [(kept in text, moved in text) for text in texts] == [
         *((False, False), (True, False), (False, False), (True, True), (False, False), (True, False)),
         *((False, False), (False, False)),
@@ -789,7 +789,8 @@ def test_what_a_person_sees_of_a_state_a_picture_and_a_number_is_told():
     <button class=odd>Odd</button><button class="even selected">Even</button><button class=active disabled>Off</button>
     <p class=active>plain
     <p><span>a</span> <span>b</span></p><ul><li onclick="document.title = 'muted'">Mute</li></ul>
-    <img src=x.png width=9 height=9 onclick="0"><img src=y.png><input type=number><input type=number min=1 max=9>"""
+    <img src=x.png width=9 height=9 onclick="0"><img src=y.png><input type=number><input type=number min=1 max=9>
+    <input type=range min=0.1 max=9 step=0.1 value=7.3>"""
     (text, after), _ = on_page(page, "click('{Mute}')")
     for line in ("link '1', active", "button 'Even', selected", "listitem '', clickable"):
         assert line in text
@@ -799,6 +800,7 @@ def test_what_a_person_sees_of_a_state_a_picture_and_a_number_is_told():
     assert "StaticText ''" not in text
     bounds = [re.findall(r"value(?:min|max)=\d", line) for line in text.splitlines() if "spinbutton" in line]
     assert bounds == [[], ["valuemin=1", "valuemax=9"]]
+    assert re.search("slider '' value=7.3, .*valuemin=0.1, valuemax=9,", text)
 
 
 def test_an_svg_shape_says_what_a_person_sees_of_it():

@@ -91,13 +91,32 @@ def test_mouse_scroll_drag_and_upload(tmp_path):
     assert events == ["over", "drag", "drop", "file cv.txt", "wheel", "far"]
 
 
-def test_a_choice_that_the_page_puts_back_is_told():
-    body = """<select onchange="if (keep.checked) return; this.value = 'a'"><option>a<option>b</select>
-        <label><input type=checkbox id=keep>keep</label>"""
-    actions = ("select_option('{combobox}', 'b')", "click('{checkbox 'keep'}')", "select_option('{combobox}', 'b')")
-    texts, results, _ = on_page(body, *actions)
-    assert [result.error for result in results] == ["", "", ""]
-    assert ["put another choice back" in text for text in texts] == [False, True, False, False]
+def test_what_is_filled_or_chosen_and_put_back_is_told_and_what_is_written_in_another_way_is_not():
+    """At once, with the next frame or a little later."""
+    late = "oninput='setTimeout(() => { this.textContent = `old` }, 9)'"
+    body = f"""<select onchange="if (keep.checked) return; this.value = 'a'"><option>a<option>b</select>
+        <label><input type=checkbox id=keep>keep</label><div contenteditable {late}>old</div>
+        <select onchange="requestAnimationFrame(() => {{ this.value = 'c' }})"><option>c<option>d</select>
+        <input type=date value=2024-01-02 onchange="setTimeout(() => {{ this.value = '2024-01-02' }}, 9)">
+        <input aria-label=phone value="(555) 010-1234" oninput="this.value = '(555) 010-1234'">
+        <iframe srcdoc="<input aria-label=name value=Ann {late.replace("textContent", "value").replace("old", "Ann")}>
+        <select aria-label=size onchange='this.value = 1'><option>1<option>2</select>"></iframe>"""
+    told = {
+        "select_option('{combobox}', 'b')": True,
+        "click('{checkbox 'keep'}')": False,
+        "select_option('{combobox '' value='a'}', 'b')": False,
+        "fill('{editable}', 'new')": True,
+        "click('{option 'd'}')": True,
+        "fill('{Date}', '2025-03-04')": True,
+        "fill('{phone}', '5550101234')": False,
+        "fill('{phone}', '5550109999')": True,
+        "fill('{name}', 'Bob')": True,
+        "select_option('{size}', '2')": True,
+        "noop()": False,
+    }
+    texts, results, _ = on_page(body, *told, every_element=True)
+    assert [result.error for result in results] == [""] * len(told)
+    assert ["the page did not keep" in text for text in texts] == [False, *told.values()]
 
 
 # As sorting libraries do: a move of 5 pixels begins a drag, what is dragged lies under the mouse, later moves count.
@@ -118,6 +137,28 @@ document.onmouseup = () => { events.push(moved ? `to ${parseInt(item.style.top)}
 def test_a_drag_that_begins_at_the_first_move_reaches_its_place(drag):
     _, results, events = on_page(SORTED, drag, evaluate="events")
     assert ([result.error for result in results], events) == ([""], ["to 220"])
+
+
+def test_a_drag_passes_over_what_lies_between_and_ends_where_its_target_was_when_it_began():
+    """What is dragged takes the place of the item that the mouse is over; as the drag begins all of them move down."""
+    page = """<style>li { height: 40px; list-style: none }</style><ul id=list><li tabindex=0>A<li tabindex=0>B
+    <li tabindex=0>C<li tabindex=0>D</ul><script>let taken = null;
+    list.onmousedown = (e) => { taken = e.target; e.preventDefault(); };
+    onmousemove = (e) => { if (!taken) return;
+      list.style.paddingTop = '70px';
+      for (const item of list.children) {
+        const { top, bottom } = item.getBoundingClientRect();
+        if (item === taken || e.clientY < top || bottom < e.clientY) continue;
+        const isBefore = item.compareDocumentPosition(taken) & Node.DOCUMENT_POSITION_FOLLOWING;
+        item[isBefore ? 'before' : 'after'](taken);
+      } };
+    onmouseup = () => { taken = null; };</script>"""
+    drags = [f"drag_and_drop('{{'{item}'}}', '{{'{place}'}}')" for item, place in ("AD", "BC", "DB")]
+    texts, results, _ = on_page(page, *drags, every_element=True)
+    assert [result.error for result in results] == [""] * 3
+    assert [re.findall("StaticText '([A-D])'", text) for text in texts] == [
+        *map(list, ("ABCD", "BCDA", "CBDA", "CDBA"))
+    ]
 
 
 def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
@@ -323,20 +364,29 @@ def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_non
     assert "value" not in broken.observation.text
 
 
-def test_an_element_that_goes_while_it_is_aimed_at_has_no_boxes():
-    async def play(env):
-        async with serve({"/": "<a href=/next>one<br>two</a>", "/next": "next"}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            link = f"__webrl.find('{bid_of(text, 'link', 'one two')}')"
-            boxes = [await env.tab.content_quads(link)]
-            await env.page.evaluate("document.querySelector('a').remove()")
-            boxes.append(await env.tab.content_quads(link))
-            await env.page.goto(url + "/next")
-            return [*boxes, await env.tab.content_quads(link)]
+def test_an_element_around_others_is_clicked_where_the_browser_has_the_first_box_of_its_content():
+    """In the middle of `DOM.getContentQuads`, as Playwright clicks."""
+    page = """<a href=#>one<br>two</a><br><a href=#><img width=40 height=60 alt=pic></a>
+    <a href=#>in <div>block</div></a> <a href=#><span style="float:left;width:50px;height:50px">float</span></a>
+    <label>box <input type=checkbox></label> <a href=#><svg width=30 height=30><rect width=9 height=9 /></svg></a>"""
 
-    there, removed, left = in_browser(play)
-    assert there
-    assert removed == left == []
+    async def play(env):
+        async with serve({"/": page}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            context, found = {"contextId": env.tab.worlds[env.tab.main_frame]}, []
+            for bid in sorted(set(re.findall(r"\[(\d+)\] (?:link|LabelText)", text))):
+                here = {"expression": f"__webrl.find('{bid}')"} | context
+                handle = (await env.tab.send("Runtime.evaluate", here))["result"]["objectId"]
+                quads = (await env.tab.send("DOM.getContentQuads", {"objectId": handle}))["quads"]
+                left, top, _, _, right, bottom, *_ = quads[0]
+                point = await env.tab.evaluate(f"__webrl.aim('{bid}', 500)")
+                found.append((point, [(left + right) / 2, (top + bottom) / 2]))
+            return found
+
+    found = in_browser(play)
+    assert len(found) == 6
+    for point, middle in found:
+        assert point == pytest.approx(middle, abs=0.1)
 
 
 COPIES = """<title>copies</title><input aria-label=from value=typed><input aria-label=to onpaste="document.title +=
@@ -459,15 +509,25 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         "mouse_click(5000, 5)": "x=5000 is outside the window, up to 1279",
         "click('{file}')": "a file dialog was opened, and closed without a file",
         "click('{bill}')": "a print dialog was opened, and closed",
+        "click('{none}')": "/none' was answered with nothing to show (status 204)",
+        "goto('/empty')": "the server answered with an empty page (status 404)",
+        "goto('/')": "RootWebArea 't', focused",
         "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
     }
 
     async def loop(path, writer):
         await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
 
+    async def none(_, writer):
+        await reply(writer, "", "204 No Content")
+
+    async def empty(_, writer):
+        await reply(writer, "", "404 Not Found")
+
     page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
+    page += "<a href=/none>none</a>"
     page += "<button onclick=f.contentWindow.print()>bill</button><iframe id=f srcdoc=x></iframe>"
-    _, results, _ = on_page({"/": page, "/loop": loop}, *told)
+    _, results, _ = on_page({"/": page, "/loop": loop, "/none": none, "/empty": empty}, *told)
     said = [f"{result.error}\n{result.observation.text}" for result in results]
     assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
     assert " dialog" not in said[-1]
@@ -528,12 +588,25 @@ def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
     assert "busy=1" in text
 
 
-def test_a_tab_is_waited_for_whatever_asks_for_it():
-    page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>"""
-    opened = ("click('{link}')", "tab_close()", "click('{button}')")
+def test_a_page_that_waits_for_a_script_is_shown_as_far_as_it_has_come_and_says_so():
+    async def never(_, writer):
+        await asyncio.sleep(20)
+
+    page = "<script src=/here></script><p>half</p><script src=/never></script><p>rest"
+    (text,), _, _ = on_page({"/": page, "/here": "", "/never": never}, step_timeout_s=3, settle_cap_s=0.5)
+    told, shown = text.split("\n", 1)
+    assert re.fullmatch(r"this page is still loading; not here yet: http://[^/]+/never", told)
+    assert "'half'" in shown
+
+
+def test_a_tab_is_waited_for_whatever_asks_for_it_and_left_where_its_opener_closes_it():
+    page = """<base target=_blank><a href=/2>link</a><form action=/2><button>form</button></form>
+    <button onclick="const tab = window.open(''); setTimeout(() => tab.close(), 100)">blink</button>"""
+    opened = ("click('{link}')", "tab_close()", "click('{blink}')", "click('{button 'form'}')")
     texts, results, _ = on_page({"/": page, "/2": "<title>second</title>"}, *opened, settle_cap_s=60)
-    assert [result.error for result in results] == [""] * 3
-    assert ["'second'" in text for text in texts] == [False, True, False, True]
+    assert [result.error for result in results] == [""] * 4
+    assert ["'second'" in text for text in texts] == [False, True, False, False, True]
+    assert "'link'" in texts[3]
 
 
 def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):

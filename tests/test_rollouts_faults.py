@@ -122,12 +122,21 @@ async def download(path, writer):
     await reply(writer, "x" * 1000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
 
 
+async def nothing(path, writer):
+    await reply(writer, "", "204 No Content")
+
+
 @pytest.mark.parametrize(
-    "link", ["<a href=/file target=_blank>get</a>", "<button onclick=window.open('/file')>get</button>"]
+    ("link", "answer", "told"),
+    [
+        ("<a href=/file target=_blank>get</a>", download, "download 'a.bin', refused"),
+        ("<button onclick=window.open('/file')>get</button>", download, "download 'a.bin', refused"),
+        ("<a href=/file target=_blank>get</a>", nothing, "/file' was answered with nothing to show (status 204)"),
+    ],
 )
-def test_a_tab_that_is_opened_for_a_download_is_closed(link):
+def test_a_tab_that_is_opened_for_a_download_or_for_nothing_is_closed(link, answer, told):
     async def play(env):
-        async with serve({"/": f"<title>t</title>{link}", "/file": download}) as url:
+        async with serve({"/": f"<title>t</title>{link}", "/file": answer}) as url:
             first = await env.reset(at(url + "/"))
             role = "link" if link.startswith("<a") else "button"
             clicked = await env.step(f"click('{bid_of(first.text, role, 'get')}')")
@@ -137,7 +146,7 @@ def test_a_tab_that_is_opened_for_a_download_is_closed(link):
             return clicked.observation.text, later.observation.text
 
     clicked, later = in_browser(play)
-    assert "download 'a.bin', refused" in clicked + later
+    assert told in clicked + later
     assert "RootWebArea 't'" in later
 
 
@@ -148,17 +157,17 @@ def test_downloads_are_refused_and_a_tab_that_is_still_loading_is_not_taken_for_
 
     async def play(env):
         links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
+        links += "<a download=a.bin href=data:,x>data</a><a download=a.bin id=b>blob</a>"
+        links += "<script>b.href = URL.createObjectURL(new Blob(['x']))</script>"
         async with serve({"/": links, "/file": download, "/slow": slow}) as url:
             first = await env.reset(at(url + "/"))
-            got = (await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")).observation.text
-            while "download" not in got:
-                got = (await env.step("noop(100)")).observation.text
+            steps = [await env.step(f"click('{bid_of(first.text, 'link', name)}')") for name in ("get", "data", "blob")]
             opened = await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
-            return got, opened, (await env.step(f"goto('{url}/file')")).error
+            direct = await env.step(f"goto('{url}/file')")
+            return [step.observation.text for step in steps], opened, direct.error
 
-    got, opened, direct = in_browser(play)
-    assert got.startswith("download 'a.bin', refused")
-    assert "RootWebArea 't'" in got
+    texts, opened, direct = in_browser(play)
+    assert [text.startswith("download 'a.bin', refused\nRootWebArea 't'") for text in texts] == [True] * 3
     assert "Download is starting" in direct or "ERR_ABORTED" in direct
     assert "RootWebArea 'slow'" in opened.observation.text
 

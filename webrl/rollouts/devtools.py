@@ -117,6 +117,8 @@ class Tab:
         """Modifier keys that the agent holds down."""
         self.frames: dict[str, str] = {}
         """DevTools' ids of the frames that were last looked at, by their bid."""
+        self.filled_in = ""
+        """DevTools' id of the frame in which the last action has filled or chosen something; "": in none."""
         self.unseen_in_frames = 0
         """Elements of those frames that a person could use, but that are not shown."""
         self.outward: list[str] = []
@@ -127,6 +129,8 @@ class Tab:
         """Whether the last tab that it asked for was to lead out of the browser: Chromium 153 opens an empty one."""
         self.loading: set[str] = set()
         """The page's frames that are on their way to a document, its own included, by DevTools' id."""
+        self.stays = False
+        """Whether what was last asked for has brought no document so far: it is a download, or nothing."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -344,15 +348,19 @@ class Tab:
             self.worlds.pop(frame, None)
             if frame == self.main_frame:
                 self.num_documents += 1  # with its content to come
+                self.stays = False
             else:
                 self._arrive(frame)
         elif method == "Page.frameStartedLoading" or params.get("disposition") == "currentTab":
             self.loading.add(params["frameId"])
             self._given_up.discard(params["frameId"])
             if params["frameId"] == self.main_frame:
+                self.stays = True
                 self.forget_imports()
         elif method == "Page.frameStoppedLoading":
             self._arrive(params["frameId"])
+        elif method == "Page.downloadWillBegin":
+            self.stays = True
         elif method == "Page.domContentEventFired":
             self._arrive(self.main_frame)
 
@@ -389,16 +397,19 @@ class Tab:
             trees += children
             for frame in self.loading & {child["frame"]["id"] for child in children}:
                 with contextlib.suppress(ChannelError):  # it has gone
-                    owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
-                    await self.evaluate("null", parent)
-                    context = self.worlds.get(parent, 0)
-                    node = {"backendNodeId": owner["backendNodeId"], "executionContextId": context}
-                    element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
-                    seen = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
-                    calls = (("Runtime.callFunctionOn", seen), ("Runtime.releaseObject", {"objectId": element}))
-                    if (await self.send_all(*calls))[0]["result"].get("value"):
+                    if await self.can_be_seen(frame, parent):
                         found.add(frame)
         return found
+
+    async def can_be_seen(self, frame: str, parent: str) -> bool:
+        """Whether a person can see a frame in `parent`, now or by scrolling. Raises ChannelError: it has gone."""
+        owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
+        await self.evaluate("null", parent)
+        node = {"backendNodeId": owner["backendNodeId"], "executionContextId": self.worlds.get(parent, 0)}
+        element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
+        asked = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
+        calls = (("Runtime.callFunctionOn", asked), ("Runtime.releaseObject", {"objectId": element}))
+        return bool((await self.send_all(*calls))[0]["result"].get("value"))
 
     async def has_frames(self, end: float) -> bool:
         """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.
@@ -490,23 +501,6 @@ class Tab:
     async def insert_text(self, text: str) -> None:
         """Put text at the caret of the focused field."""
         await self.send("Input.insertText", {"text": text})
-
-    async def content_quads(self, expression: str) -> list[list[float]]:
-        """Boxes of the element that an expression in our own world names: eight numbers each, clockwise.
-
-        Empty if the element has gone, or its document.
-        """
-        context = self.worlds.get(self.main_frame, 0)
-        try:
-            answer = await self.send("Runtime.evaluate", {"expression": expression, "contextId": context})
-            if "objectId" not in answer["result"]:
-                return []
-            handle = {"objectId": answer["result"]["objectId"]}
-            calls = (("DOM.getContentQuads", handle), ("Runtime.releaseObject", handle))
-            quads: list[list[float]] = (await self.send_all(*calls))[0]["quads"]
-            return quads
-        except ChannelError:
-            return []
 
 
 def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:

@@ -109,7 +109,10 @@ class Notices:
         from playwright.async_api import Error
 
         why = request.failure or "ERR_ABORTED"  # a download, an empty answer, or left for another page
-        if not request.is_navigation_request() or "ERR_ABORTED" in why:
+        if not request.is_navigation_request():
+            return
+        if "ERR_ABORTED" in why:
+            self.finish(self._note_empty(request))
             return
         if "ERR_TUNNEL" in why:
             with contextlib.suppress(Error):  # Playwright does not know its frame yet: it is a new tab's own
@@ -117,6 +120,12 @@ class Notices:
                     return  # most often a tracker's frame, which nobody sees
             why = "its host is outside those of this task, or does not answer"
         self._lines.append(f"{valid_text(request.url)!r:.200} did not open: {why}")
+
+    async def _note_empty(self, request: Request) -> None:
+        response = await request.response()
+        if response is not None and response.status in (204, 205):
+            self.downloads += 1  # its tab is closed as a download's is
+            self._lines.append(f"{request.url!r:.200} was answered with nothing to show (status {response.status})")
 
     def _answer(self, dialog: Dialog) -> None:
         accepts = self._accept or dialog.type == "beforeunload"  # as Playwright answers when there is no listener
@@ -241,6 +250,7 @@ class BrowserEnv:
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
+                self.tab.filled_in = ""
             observation, verdict = await self._look(HORIZON_MS if action else 0)
             self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
@@ -381,6 +391,10 @@ class BrowserEnv:
                 page = tab.page
                 if tries_left and await self._leave_download():
                     continue
+                if page.url == "about:blank" and (opener := await page.opener()) in self._tabs:
+                    with contextlib.suppress(ChannelError, ChannelClosed):  # it may close what it has opened again
+                        settle = f"__webrl.settle({horizon_ms}, {self._config.settle_cap_s * 1000:.0f})"
+                        await self._tabs[opener].evaluate_or_stop(settle, self.patience_s)
                 await tab.arrive(end)
                 # A page that has replaced itself five times is seen as soon as it is there: it may do so for ever.
                 if not tries_left:
@@ -422,7 +436,18 @@ class BrowserEnv:
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
+        from playwright.async_api import Error
+
+        frame, tab.filled_in = tab.filled_in, ""
+        with contextlib.suppress(ChannelError):  # the frame has gone
+            if frame and await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
+                self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
+        if tab.stays and not tab.leaving:
+            tab.stays = False
+            with contextlib.suppress(Error):  # it leaves again
+                for _ in range(2):  # Playwright hears why, and what the status was, before it answers
+                    await tab.page.title()
         for line in tab.outward:
             self._notices.tell(line)
         tab.outward.clear()

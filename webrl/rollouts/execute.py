@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import re
 import sys
 import time
@@ -133,6 +134,7 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
             if not 0 <= arguments.get(key, 0) < side:
                 most = round(side * tabs.scale) - 1
                 raise ActionFailed(f"Error: {key}={action.arguments[key]:g} is outside the window, up to {most}")
+    tabs.tab.filled_in = ""
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **arguments)
     except Error as error:
@@ -242,28 +244,23 @@ async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
 
 
 async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str) -> None:
-    """Go to another page by a method of Playwright's, and wait for what it loads: a picture may never come, nor the end
-    of a page that leaves before it is there.
+    """Go to another page by a method of Playwright's, and wait for what it loads: a picture or script may never come,
+    nor the end of a page that leaves before it is there.
 
     Raises Playwright's Error: there is no page after `timeout_ms`.
     """
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
     before = tab.num_documents
-    call = getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="domcontentloaded")
-    opening = asyncio.ensure_future(call)
-    while not (await asyncio.wait([opening], timeout=1))[0]:
+    await getattr(page, method)(*arguments, timeout=timeout_ms, wait_until="commit")
+    loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
+    while not (await asyncio.wait([loading], timeout=1))[0]:
         if tab.num_documents > before + MAX_DOCUMENTS:
             await tab.send("Page.stopLoading")
             tabs.tell(KEEPS_LOADING)
             return
-        if tab.outward and tab.num_documents > before and not tab.leaving:
+        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000 or (tab.outward and not tab.leaving):
             return  # Playwright waits for what leads out of the browser
-    await opening
-    loading = asyncio.ensure_future(page.wait_for_load_state(timeout=max(1, (end - time.monotonic()) * 1000)))
-    while not (await asyncio.wait([loading], timeout=1))[0]:
-        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000:
-            return
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:
@@ -288,15 +285,14 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
+    if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `isPutBack`
+        tabs.tab.filled_in = frame or tabs.tab.main_frame
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
 async def _aim(tabs: Tabs, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
     """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
     point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses)
-    if point == "mixed":
-        quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses, quads)
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
@@ -392,7 +388,7 @@ async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu:
 async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
-    await _call(tabs, bid, "watchInput")
+    await _call(tabs, bid, "watchInput", *arguments)
 
     async def is_done() -> bool:
         return bool(await _call(tabs, bid, "hadInput"))
@@ -432,11 +428,8 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     chosen = await _call(tabs, bid, "choose", wanted)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
-    if chosen == -1:
-        tabs.tell("select_option: the page has put another choice back")
-    if chosen:
-        return
-    await set_value(tabs, bid, "select_option", options)
+    if not chosen:
+        await set_value(tabs, bid, "select_option", options)
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
@@ -461,25 +454,47 @@ async def _focus(tabs: Tabs, bid: str) -> None:
     await attempt(await locate(tabs.page, bid), "focus")
 
 
+_DRAG_MOVES = 5
+"""Pages begin to drag at a move of some pixels, and follow those after it; what is sorted looks at those on the way."""
+_DRAG_BEGIN_PX = 10
+
+
+async def _middle(tabs: Tabs, element: Locator) -> tuple[float, float]:
+    """Of what the window shows of an element. Raises Playwright's Error, ActionFailed: it has gone."""
+    box, window = await attempt(element, "bounding_box"), tabs.page.viewport_size
+    if box is None or window is None:
+        raise ActionFailed("Error: the element is not visible")
+    (left, right), (top, bottom) = ((box[at], box[at] + box[side]) for at, side in (("x", "width"), ("y", "height")))
+    return (max(left, 0) + min(right, window["width"])) / 2, (max(top, 0) + min(bottom, window["height"])) / 2
+
+
 async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     from playwright.async_api import Error
 
-    await attempt(await locate(tabs.page, from_bid), "hover")
+    source, target = await locate(tabs.page, from_bid), await locate(tabs.page, to_bid)
+    await attempt(target, "hover", trial=True)  # it can be reached: said before the button is down
+    await attempt(source, "hover")
+    start = await _middle(tabs, source)
     await _call(tabs, from_bid, "watchDrag")
     await tabs.page.mouse.down()
-    target = await locate(tabs.page, to_bid)
-    await attempt(target, "hover")
-    with contextlib.suppress(Error):  # what began to follow the mouse at its first move may have replaced the target
-        await attempt(target, "hover", force=True)
-    await tabs.page.mouse.up()
-    if (frame := _frame_of(tabs, from_bid, "watchDrag")) is None:
-        return
     try:
-        effect = await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame)
-    except (ChannelError, ChannelClosed):  # the drop has taken the page away
-        return
-    if effect == "none":
-        tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
+        await attempt(target, "scroll_into_view_if_needed")
+        place = await _middle(tabs, target)
+        part = min(1.0, _DRAG_BEGIN_PX / max(1.0, math.dist(start, place)))
+        await tabs.page.mouse.move(*(here + part * (there - here) for here, there in zip(start, place, strict=True)))
+        with contextlib.suppress(Error, ActionFailed):  # what begins now may have moved the target, or replaced it
+            place = await _middle(tabs, target)
+        await tabs.page.mouse.move(*place, steps=_DRAG_MOVES)
+        await tabs.page.mouse.move(*place)
+    finally:
+        await tabs.page.mouse.up()
+    frame = _frame_of(tabs, from_bid, "watchDrag")
+    with contextlib.suppress(ChannelError, ChannelClosed):  # the drop has taken the page away
+        if (
+            frame is not None
+            and await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame) == "none"
+        ):
+            tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
@@ -538,10 +553,6 @@ async def _wheel(tabs: Tabs, delta_x: float, delta_y: float, at: tuple[float, fl
 async def _mouse_button(tabs: Tabs, x: float, y: float, button: Any, *, way: str) -> None:
     await tabs.page.mouse.move(x, y)
     await getattr(tabs.page.mouse, way)(button=button)
-
-
-_DRAG_MOVES = 5
-"""Pages begin to drag at a move of some pixels, and follow those after it."""
 
 
 async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:

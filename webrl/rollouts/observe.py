@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from ctypes import c_float
 from typing import TYPE_CHECKING, Any
 
 from webrl.rollouts.devtools import ChannelError
@@ -19,8 +20,6 @@ from webrl.rollouts.html import observe_html
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame
-
     from webrl.rollouts.devtools import Tab
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
@@ -99,6 +98,9 @@ def _describe(
     name = node["name"]["value"]
     if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:
         properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
+    value = node.get("value", {}).get("value", _ABSENT)
+    if uses is not None:
+        value, properties = _exact(value), [(name, _exact(each)) for name, each in properties]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
@@ -125,8 +127,8 @@ def _describe(
     line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
     if bid is not None:
         line = f"[{bid}] {line}"
-    if "value" in node.get("value", ()):
-        line += f" value={node['value']['value']!r}"
+    if value is not _ABSENT:
+        line += f" value={value!r}"
     return name, ", ".join([line, *attributes])
 
 
@@ -148,6 +150,14 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
 
 
 _ABSENT = object()
+
+
+def _exact(value: Any) -> Any:
+    """The number that a page has, of one that its tree has in single precision: 7.3 for 7.300000190734863."""
+    if not isinstance(value, float):
+        return value
+    short = float(f"{value:.6g}")
+    return short if c_float(short).value == value else value
 
 
 def _attribute(pair: tuple[str, Any]) -> str:
@@ -218,8 +228,9 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
         for child in waiting.pop().get("childFrames", ()):
             frame = child["frame"]["id"]
             try:
-                owner = await _owner(tab, frame)
-                flat = (await tab.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
+                owner = await tab.send("DOM.getFrameOwner", {"frameId": frame})
+                node = {"backendNodeId": owner["backendNodeId"]}
+                flat = (await tab.send("DOM.describeNode", node))["node"]["attributes"]
                 attributes = dict(zip(flat[::2], flat[1::2], strict=True))
                 bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
                 if bid is None or (uses is None and sandbox is not None and "allow-scripts" not in sandbox.split()):
@@ -237,34 +248,10 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
     return found
 
 
-async def _owner(tab: Tab, frame: str) -> int:
-    """The element that a frame is in."""
-    return int((await tab.send("DOM.getFrameOwner", {"frameId": frame}))["backendNodeId"])
-
-
 def _require_gone(error: ChannelError) -> None:
     """Raises the error, unless it says that a frame is no more: a page takes frames out while it is looked at."""
     if not _GONE.search(str(error)):
         raise error
-
-
-async def shown_frames(frame: Frame) -> list[Frame]:
-    """The frame and all below it that are shown, outermost first."""
-    found = [frame]
-    for child in frame.child_frames:
-        # Without an address nothing has come yet, or the browser refused it: a script would wait for ever.
-        if not child.url or child.is_detached():
-            continue
-        element = await child.frame_element()
-        if await element.content_frame() == child and await element.is_visible():
-            found += await shown_frames(child)
-    return found
-
-
-_IS_SHOWN = """function() {
-  const box = this.getBoundingClientRect();
-  return this.checkVisibility({ visibilityProperty: true }) && box.width > 0 && box.height > 0;
-}"""
 
 
 async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
@@ -280,11 +267,7 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
         found.append(await tab.evaluate(expression, frame))
         for child in tree.get("childFrames", ()):
             try:
-                owner = await _owner(tab, child["frame"]["id"])
-                node = {"backendNodeId": owner, "executionContextId": tab.worlds.get(frame, 0)}
-                element = (await tab.send("DOM.resolveNode", node))["object"]["objectId"]
-                shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
-                if (await tab.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                if await tab.can_be_seen(child["frame"]["id"], frame):
                     await visit(child)
             except ChannelError as error:
                 _require_gone(error)

@@ -24,7 +24,6 @@ from webrl.errors import DataError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab, load_script
 from webrl.rollouts.env import HORIZON_MS
-from webrl.rollouts.observe import shown_frames
 from webrl.runs.store import write_json
 from webrl_site.hooks import run_command
 from webrl_site.settings import FormLogin, WebConfig
@@ -163,7 +162,7 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig, where:
         if answer is not None and answer.status >= 400:
             raise SiteError(f"it answers {answer.status}")
         await _is_quiet(tab)
-        frames = [frame for frame in await shown_frames(page.main_frame) if await frame.locator(_PASSWORD).count()]
+        frames = [frame for frame in await _shown_frames(page.main_frame) if await frame.locator(_PASSWORD).count()]
         place, wait_ms = next(iter(frames), page.main_frame), min(timeout_s, _ACT_S) * 1000
         for name, value in (form.fields | secrets).items():
             field = await _field(place, name)
@@ -275,6 +274,19 @@ async def _is_quiet(tab: Tab) -> bool:
         pass
     tab.forget_imports()
     return False
+
+
+async def _shown_frames(frame: Frame) -> list[Frame]:
+    """The frame and all below it that are shown, outermost first."""
+    found = [frame]
+    for child in frame.child_frames:
+        # Without an address nothing has come yet, or the browser refused it: a script would wait for ever.
+        if not child.url or child.is_detached():
+            continue
+        element = await child.frame_element()
+        if await element.content_frame() == child and await element.is_visible():
+            found += await _shown_frames(child)
+    return found
 
 
 async def _field(place: Frame, name: str) -> Locator:

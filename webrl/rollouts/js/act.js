@@ -28,8 +28,17 @@
     return element;
   };
 
-  // Inline elements around others: only the browser knows the boxes that Playwright would click in.
-  const isMixed = (element) => element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
+  // The boxes that Playwright would click in: of an inline element around others, theirs and its text's.
+  const partsOf = (element) => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    return [...range.getClientRects()];
+  };
+  const boxesOf = (element) => {
+    const isAround = element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
+    const parts = isAround && !(element instanceof SVGElement) ? partsOf(element) : [];
+    return parts.length ? parts : [...element.getClientRects()];
+  };
 
   // What of a box is inside the viewport, or null.
   const inWindow = (box) => {
@@ -145,7 +154,7 @@
   // or behind something.
   const freePlace = (element, boxes) => {
     const [STEPS, MOST] = [8, 20]; // a large table that is covered has thousands of boxes
-    for (const box of [...boxes].map(inWindow).filter(Boolean).slice(0, MOST)) {
+    for (const box of boxes.map(inWindow).filter(Boolean).slice(0, MOST)) {
       const place = [centre(box), ...placesIn(box, STEPS)].find((each) => isOnTop(element, each));
       if (place) return place;
     }
@@ -153,11 +162,8 @@
   };
   // The same in the boxes of what is in an element, which may have none itself (`display: contents`, or all in it floats),
   // and of its labels: a box to tick is often out of sight, and drawn by what stands there.
-  const otherPlace = (element) => {
-    const range = document.createRange();
-    range.selectNodeContents(element);
-    return freePlace(element, [range, ...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()]));
-  };
+  const otherPlace = (element) =>
+    freePlace(element, [...partsOf(element), ...[...(element.labels ?? [])].flatMap((part) => [...part.getClientRects()])]);
 
   // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
   // if there are others.
@@ -220,19 +226,28 @@
     return was;
   };
 
-  // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
-  // of DOM.getContentQuads); 'hidden' if it is not visible and nothing that goes on could show it within `waitMs`.
-  // `presses`: it is clicked there, so that `missed` tells whether it was.
-  api.aim = (bid, waitMs, presses, quads) => {
+  // Where to click for a bid: [x, y]; null if this is not the common case; 'hidden' if it is not visible and nothing that
+  // goes on could show it within `waitMs`. `presses`: it is clicked there, so that `missed` tells whether it was.
+  api.aim = (bid, waitMs, presses) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element) bringIntoView(element);
     if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
-    if (!quads && isMixed(element)) return 'mixed';
-    const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
-    const place = freePlace(element, quads ? quads.map(corners) : element.getClientRects()) ?? otherPlace(element);
+    const place = freePlace(element, boxesOf(element)) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
+  };
+
+  // What was filled or chosen last: the element, its value before, and the one that it was to have.
+  let filled = null;
+  const valueOf = (element) => (element.isContentEditable ? element.textContent
+    : Array.from(element.selectedOptions ?? [element], ({ value }) => value).join('\n'));
+  const remember = (element, wanted) => { filled = { element, before: valueOf(element), wanted, hadInput: false }; };
+  // Whether that is what it was before; a page that writes what it has been given in another way has not put it back.
+  api.isPutBack = () => {
+    const { element, before, wanted } = filled ?? {};
+    const tidy = (text) => text.replace(/(?!^-)[\s(),-]+/g, '').toLowerCase();
+    return element?.isConnected && valueOf(element) === before && tidy(before) !== tidy(wanted);
   };
 
   const changed = (element) => {
@@ -243,7 +258,6 @@
   // Selects all text of a field, ready for input: 'selected', 'keys' if it listens to them, or 'elsewhere' if it leaves the
   // focus to another; or sets `value` where a field takes no text: 'set', or the field's type if that is none of its values.
   // False if this is not the common case.
-  let filled = null;
   api.selectField = (bid, value) => {
     const element = reach(bid);
     if (!element || !usable(element) || element.readOnly) return false;
@@ -256,34 +270,39 @@
       element.selectionStart = 0;
       element.selectionEnd = element.value.length;
     } else if (element instanceof HTMLInputElement && SET.has(element.type)) {
-      const was = element.value;
+      remember(element, value);
       element.focus();
       element.value = value.trim();
       // A slider goes as far as it can, and a time may be written in another way.
       const isValue = { color: element.value !== '#000000' || value.trim() === element.value,
         range: value !== '' && !Number.isNaN(Number(value)) };
       if (!(isValue[element.type] ?? (element.value !== '' || value === ''))) {
-        element.value = was;
+        element.value = filled.before;
         return element.type;
       }
+      filled.wanted = element.value;
       changed(element);
       return 'set';
     } else {
       return false;
     }
-    filled = { element, value, before: element.value };
+    remember(element, value);
     element.focus();
     if (element.getRootNode().activeElement !== element) return 'elsewhere';
     return api.hearsKeys(element) ? 'keys' : 'selected';
   };
 
   // Whether the element has had input since it was watched.
-  let watch = null;
-  api.watchInput = (bid) => {
-    const mine = watch = { hadInput: false };
-    find(bid)?.addEventListener('input', () => { mine.hadInput = true; }, { capture: true, once: true });
+  api.watchInput = (bid, wanted = '') => {
+    const element = find(bid)?.control ?? find(bid);
+    filled = null;
+    if (!element) return;
+    remember(element, String(wanted));
+    const mine = filled;
+    element.addEventListener('input', () => Object.assign(mine, { hadInput: true, wanted: valueOf(element) }),
+      { capture: true, once: true });
   };
-  api.hadInput = () => watch.hadInput;
+  api.hadInput = () => filled?.hadInput ?? false;
 
   // What became of the browser's own drag that was begun since it was watched: 'none' if no place took it; null: there was
   // none, as where a page follows the mouse.
@@ -344,8 +363,15 @@
     const loose = new Set(wanted.filter((text) => ![...select.options].some((option) => isNamed(option, text))));
     return (option, text) => isNamed(option, text) || (loose.has(text) && tidy(text) === tidy(option.label));
   };
-  // Selects options by value or label; the first of the wanted that nobody could choose, as text; -1 if the page has put
-  // its own choice back; false if this is not the common case.
+  const choose = (select, options) => {
+    remember(select, '');
+    select.value = undefined;
+    for (const option of options) option.selected = true;
+    filled.wanted = valueOf(select);
+    changed(select);
+  };
+  // Selects options by value or label; the first of the wanted that nobody could choose, as text; false if this is not the
+  // common case.
   api.choose = (bid, wanted) => {
     const select = reach(bid);
     if (!(select instanceof HTMLSelectElement)) return false;
@@ -364,10 +390,8 @@
       if (!select.multiple) break;
     }
     if (missing.length) return false;
-    select.value = undefined;
-    for (const option of chosen) option.selected = true;
-    changed(select);
-    return chosen.every((option) => option.selected) || -1;
+    choose(select, chosen);
+    return true;
   };
 
   // Selects the option of a closed list, which has no place to click; false for anything else.
@@ -376,8 +400,7 @@
     const select = option instanceof HTMLOptionElement && !option.matches(':disabled') ? option.closest('select') : null;
     if (!select || select.multiple || select.size > 1 || !usable(select)) return false;
     if (option.selected) return true;
-    option.selected = true;
-    changed(select);
+    choose(select, [option]);
     return true;
   };
 
@@ -394,11 +417,15 @@
     if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
-    const { element, value, before } = filled ?? {};
-    const isKept = element?.isConnected && element.value === before && before !== value;
+    const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
+      .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
+    const { responseStatus, decodedBodySize } = performance.getEntriesByType('navigation')[0] ?? {};
+    const isEmpty = !missing && responseStatus && !decodedBodySize && !document.body?.firstChild;
     const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
-      api.printed && 'a print dialog was opened, and closed', isKept && 'the text of the field is what it was before'];
-    [asked, api.printed, filled] = [null, false, null];
+      api.printed && 'a print dialog was opened, and closed',
+      isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
+        `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
+    [asked, api.printed] = [null, false];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));

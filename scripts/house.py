@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_843,  # 33 more than 0a: for the adapters, servers and pages of others
+    "core: lines": 25_854,  # 44 more than a week ago, for the adapters, servers, files and pages of others
     "core: files": 140,
-    "lines": 43_840,
+    "lines": 43_851,
     "files": 260,
     "names per 1000 lines": 61.9,
     "options": 173,

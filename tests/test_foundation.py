@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -82,6 +83,11 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
     assert len(list(read_lines(path, problems.append))) == len(problems) == 1
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
     assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
+    for data, what in (('{"a": 1}\n'.encode("utf-16"), "text in UTF-16"), (gzip.compress(b'{"a": 1}\n'), "gzip")):
+        path.write_bytes(data)
+        problems.clear()
+        assert list(read_lines(path, problems.append)) == []
+        assert problems == [f"{path}: {what}; unpack or convert it first: JSONL is text in UTF-8"]
 
 
 def test_a_failed_write_leaves_the_old_file_and_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:

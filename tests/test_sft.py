@@ -37,6 +37,9 @@ def test_successes_of_a_recording_are_imitated_and_the_rest_is_counted(tmp_path)
     assert names == ["t0"]
     assert counts == Counter(trajectories=1, failed=1, unjudged=1, unfinished=1)
     assert read(tmp_path, outcome="all")[0] == ["t0", "t1", "t2"]
+    again = replace(trajectories[0], trajectory_id="again")  # of a file that holds another twice, say
+    write_records(tmp_path / "trajectories.jsonl", [trajectories[0], again, make_trajectory(5, 1)])
+    assert read(tmp_path)[1] == Counter(trajectories=3, repeated=1)
 
 
 def test_an_earlier_run_is_judged_by_its_labels_not_by_the_environment(tmp_path):

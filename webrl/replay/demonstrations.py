@@ -61,11 +61,13 @@ def read_demonstrations(
         paths: each a trajectories.jsonl, a phase or run folder of ours, a VAB result folder, a released `.pt` file, or
             a human file (JSONL of `HumanDemonstration`).
         outcome: `success` leaves failures and trajectories of unknown outcome out.
-        counts: is counted up: `trajectories`, and what was left out: `failed`, `unjudged`, `unfinished`.
+        counts: is counted up: `trajectories`, `repeated` among them, and what was left out: `failed`, `unjudged`,
+            `unfinished`.
 
     Raises:
         DataError: a source is none of these.
     """
+    seen: set[int] = set()
     for path in paths:
         for trajectory, reward in judged_demonstrations(path, problems):
             if not trajectory.status.finished or not trajectory.steps:
@@ -74,6 +76,10 @@ def read_demonstrations(
                 counts["unjudged" if reward is None else "failed"] += 1
             else:
                 counts["trajectories"] += 1
+                same = hash((trajectory.instruction, *((step.observation, step.response) for step in trajectory.steps)))
+                if same in seen:
+                    counts["repeated"] += 1
+                seen.add(same)
                 yield trajectory
 
 

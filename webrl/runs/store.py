@@ -25,6 +25,8 @@ R = TypeVar("R", bound=Record)
 
 MAX_JSON_BYTES = 256 << 20
 """Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
+_OTHER = {b"\x1f\x8b": "gzip", codecs.BOM_UTF16_LE: "text in UTF-16", codecs.BOM_UTF16_BE: "text in UTF-16"}
+"""What files begin with that are no JSONL, though what is in them may be."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -150,6 +152,9 @@ def numbered_lines(
     number = before
     while line := file.readline(MAX_JSON_BYTES + 1):
         number += 1
+        if number == 1 and line[:2] in _OTHER:
+            _report(f"{path}: {_OTHER[line[:2]]}; unpack or convert it first: JSONL is text in UTF-8", on_error)
+            return
         if len(line) > MAX_JSON_BYTES:
             size = len(line)
             while not line.endswith(b"\n") and (line := file.readline(1 << 20)):

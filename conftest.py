@@ -1,10 +1,13 @@
 """What all tests share: a quiet, offline process, and skips for hardware that this machine lacks."""
 
 import gc
+import inspect
 import os
 import sys
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,8 +91,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_collection_finish() -> None:
-    """Keep the search for garbage, which each training ends with, out of what all imports and tests have made."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the search for garbage, which each training ends with, out of what all imports and tests have made.
+
+    Playwright 1.44 asks who calls it, and for the source of every frame: below pytest, with torch imported, that takes
+    most of a browser test's time.
+    """
+    if any(item.get_closest_marker("browser") for item in session.items):
+        from playwright._impl import _connection
+
+        vars(_connection)["inspect"] = SimpleNamespace(stack=_stack)
     gc.collect()
     gc.freeze()
 
@@ -103,6 +114,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
     return report
+
+
+def _stack() -> list[inspect.FrameInfo]:
+    """As `inspect.stack`, without a look at the sources."""
+    found = traceback.walk_stack(sys._getframe(1))
+    return [inspect.FrameInfo(f, f.f_code.co_filename, line, f.f_code.co_name, None, None) for f, line in found]
 
 
 def _has(companion: str) -> bool:

@@ -84,7 +84,7 @@ FOLDERS = (
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "regular file", files=a_run("filter-tasks", tasks=a_fifo)),
     BadInput(_NAMED.format("rollout"), 1, "a folder", "tasks.jsonl", "", files=a_run("filter-tasks", tasks=a_folder)),
     BadInput(_NAMED.format("label"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("rollout")),
-    BadInput(_NAMED.format("label"), 1, "malformed JSON", "trajectories.jsonl:1", "", files=a_run("rollout", trajectories=b"\xff\xfe\n")),
+    BadInput(_NAMED.format("label"), 1, "UTF-16", "trajectories.jsonl", "unpack or convert it", files=a_run("rollout", trajectories=b"\xff\xfe\n")),
     BadInput(_NAMED.format("label"), 1, "an instance of Trajectory, found []", "trajectories.jsonl:1", "", files=a_run("rollout", trajectories="[]\n")),
     BadInput(_NAMED.format("label"), 1, "'winning'", "trajectories.jsonl:1", "page_ended", files=a_run("rollout", trajectories='{"trajectory_id": "t", "task": {"task_id": "a", "site": "b"}, "instruction": "i", "phase": 0, "steps": [], "final_observation": "", "status": "winning"}\n')),
     BadInput(_NAMED.format("replay"), 1, "labels.jsonl", "runs/r/phase_00", "", files=a_run("label", trajectories="")),

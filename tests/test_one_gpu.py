@@ -121,12 +121,12 @@ def test_an_evening_is_stopped_packed_and_resumed_elsewhere(tmp_path):
     assert visible_files(there / "demo") == visible_files(here / "demo")
     assert not list(there.rglob(".*"))
     here.rename(tmp_path / "gone")
-    second = one_gpu(*options, f"runs_dir={there}", "num_phases=1", JUDGE="no")
+    second = one_gpu(*options, f"runs_dir={there}", "num_phases=2", JUDGE="no")
     assert second.returncode == 0, second.stdout + second.stderr[-3000:]
     assert "demonstrations and supervised start are there" in second.stdout
-    assert (there / "demo" / "phase_01" / "stages" / "eval.json").is_file()
+    assert (there / "demo" / "phase_02" / "stages" / "eval.json").is_file()
     with tarfile.open(there / "demo.tar.gz") as archive:
         packed = {name for name in archive.getnames() if name.endswith("model.safetensors")}
     assert packed == {"demo/sft/model.safetensors"} | {
-        f"demo/phase_01/{model}/model.safetensors" for model in ("actor", "critic")
+        f"demo/phase_{phase:02d}/{model}/model.safetensors" for phase in (1, 2) for model in ("actor", "critic")
     }

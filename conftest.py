@@ -116,8 +116,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def _stack() -> list[inspect.FrameInfo]:
-    """As `inspect.stack`, without a look at the sources."""
+def _stack(_lines: int = 0) -> list[inspect.FrameInfo]:
+    """As `inspect.stack`, which newer Playwrights give a number of lines, without a look at the sources."""
     found = traceback.walk_stack(sys._getframe(1))
     return [inspect.FrameInfo(f, f.f_code.co_filename, line, f.f_code.co_name, None, None) for f, line in found]
 

@@ -39,6 +39,13 @@ def test_a_type_that_was_never_judged_gets_the_mean_weight_and_no_weight_at_all_
     assert counted(shared_out(settings(), 1, dict.fromkeys(SITES, 0.0))) == {SITES[0]: 14, SITES[1]: 13, SITES[2]: 13}
 
 
+def test_fewer_tasks_than_types_go_to_the_types_of_the_highest_weights() -> None:
+    weights = {SITES[0]: 0.1, SITES[1]: 0.3, SITES[2]: 0.4}
+    assert counted(shared_out(settings("tasks.num_seed_tasks=2"), 1, weights)) == {SITES[1]: 1, SITES[2]: 1}
+    unnamed = load_config("demo", ["tasks.source=fresh", "tasks.num_seed_tasks=4", "tasks.train_sites=[]"])
+    assert sum(counted(shared_out(unnamed, 1, {"miniwob.click-button": 0.5, "miniwob.click-tab": 0.1})).values()) == 4
+
+
 @pytest.mark.companion("arena")
 def test_places_of_a_type_with_too_few_different_tasks_go_to_the_others() -> None:
     few, many = "arena.mail.archive", "arena.shop.price"

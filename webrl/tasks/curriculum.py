@@ -185,9 +185,9 @@ def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> li
     judged so far) get the mean one.
     """
     number = config.tasks.num_seed_tasks
-    types = list(dict.fromkeys(task.site for task in _fresh(config, phase, number)))
+    types = list(dict.fromkeys(task.site for task in _fresh(config, phase, max(number, len(config.tasks.train_sites)))))
     weights = {site: shares.get(site, fmean(shares.values())) for site in types}
-    wanted = split_evenly(number, weights if any(weights.values()) else dict.fromkeys(types, 1.0))
+    wanted = Counter(split_evenly(number, weights if any(weights.values()) else dict.fromkeys(types, 1.0)))
     pool = _fresh(config, phase, max(wanted.values()) * len(types))
     seen: Counter[str] = Counter()
     first: list[Task] = []

@@ -401,9 +401,14 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
             raise
+        held = ""
+        if torch.cuda.is_available():
+            free, total = torch.cuda.mem_get_info()
+            others = total - free - torch.cuda.memory_reserved()
+            held = f" ({others / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB are held outside of this training)"
         raise TrainingError(
             f"out of memory with max_tokens={config.max_tokens}, checkpointing={config.checkpointing}, engine="
-            f"{config.engine}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or lora_rank=16"
+            f"{config.engine}{held}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or lora_rank=16"
         ) from error
 
 

@@ -59,12 +59,12 @@ def after_training(config: RunConfig, actor: Path) -> Context:
 def test_a_ruined_actor_is_not_accepted_and_the_next_rate_is_half(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = make_config(tmp_path, "accept.tasks=26")
+    config = make_config(tmp_path, "accept.tasks=13")
     context = after_training(config, Path("ruined"))
     counts = run_stage(config, "accept", 1)
     assert not counts["accepted"]
     assert counts["rate_factor"] == 0.25
-    assert (counts["before"] > 5, counts["after"], counts["pages"]) == (True, 0, 26)
+    assert (counts["before"] > 5, counts["after"], counts["pages"]) == (True, 0, 13)
     assert counts["unreadable"][1] > counts["unreadable"][0]
     kept, start = (load_file(folder / "model.safetensors") for folder in (context.folder.actor, TINY))
     assert all(torch.equal(kept[name], start[name]) for name in start)

@@ -135,13 +135,24 @@
     return send.apply(this, args);
   };
 
+  // Waited for within the horizon alone: a picture may never come, and the next look into a database begins before the
+  // last has ended.
+  const errands = new Set();
+  const errand = () => {
+    const token = {};
+    errands.add(token);
+    return () => {
+      if (errands.delete(token)) ended = now();
+      wake();
+    };
+  };
   // What the browser does in a time of its own, often on another thread: a promise tells its end, or one of `events`.
   const takesTime = (prototype, names, ...events) => {
     for (const name of names.split(' ')) {
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
         const begun = apply(begin, this, args);
-        const done = track();
+        const done = events.length ? errand() : track();
         if (!events.length) (begun.finished ?? begun).then(done, done);
         for (const event of events) listen(begun ?? this, event, done, { once: true });
         return begun;
@@ -159,16 +170,10 @@
   takesTime(IDBDatabase.prototype, 'transaction', 'complete', 'abort');
   takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', 'loadend');
 
-  // Pictures that a page loads before it shows them are waited for within the horizon alone: one may never come.
-  const pictures = new Set();
   window.Image = new Proxy(window.Image, { construct(...given) {
     const picture = Reflect.construct(...given);
-    pictures.add(picture);
-    const end = () => {
-      if (pictures.delete(picture)) ended = now();
-      wake();
-    };
-    for (const name of ['load', 'error']) listen(picture, name, end, { once: true });
+    const done = errand();
+    for (const name of ['load', 'error']) listen(picture, name, done, { once: true });
     return picture;
   } });
 
@@ -426,7 +431,7 @@
 
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
-    if (talks || tasks || frames.size || intervals.size || pictures.size || document.readyState !== 'complete') return true;
+    if (talks || tasks || frames.size || intervals.size || errands.size || document.readyState !== 'complete') return true;
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
   };
@@ -449,7 +454,7 @@
     forget: () => {
       conversed ||= requests.size > 0;
       requests.clear();
-      pictures.clear();
+      errands.clear();
       rounds = 0;
       late = talks = false;
     },
@@ -521,7 +526,7 @@
     written += 1;
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
-    for (const tracked of [timeouts, intervals, frames, requests, pictures]) tracked.clear();
+    for (const tracked of [timeouts, intervals, frames, requests, errands]) tracked.clear();
     opened = 0;
     for (const key of Reflect.ownKeys(window)) {
       if (!builtIn.has(key) && !delete window[key]) window[key] = undefined;

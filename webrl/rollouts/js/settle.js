@@ -142,7 +142,7 @@
     const token = {};
     errands.add(token);
     return () => {
-      if (errands.delete(token)) ended = now();
+      errands.delete(token);
       wake();
     };
   };

@@ -237,6 +237,25 @@ def cases() -> Iterator[Case]:
     yield Case("a list that is sorted by dragging", "puppeteer/puppeteer#3735", sort, drag, "(?s)'B'.*'C'.*'A'")
     yield Case("a number in single precision", "", "<input type=range max=9 step=.1 value=7.3>", (), "value=7.3,")
     paint = "<input type=color value=#123456>"
+    for name, work in (
+        ("a database", "const r = indexedDB.open('a'); r.onsuccess = () => { let n = 300; const store = r.result."
+         "transaction('s', 'readwrite').objectStore('s'), put = () => { store.put(1, --n).onsuccess = n ? put : done "
+         "}; put() }; r.onupgradeneeded = () => r.result.createObjectStore('s')"),
+        ("a password that is hashed", "const { subtle } = crypto, s = new Uint8Array(8); subtle.importKey('raw', s, "
+         "'PBKDF2', false, ['deriveBits']).then((key) => subtle.deriveBits({ name: 'PBKDF2', hash: 'SHA-256', salt: s, "
+         "iterations: 400000 }, key, 256)).then(done)"),
+        ("a scheduled task", "scheduler.postTask(done, { delay: 300 })"),
+        ("idle time", "let n = 6; const f = () => { o.textContent = n; --n ? requestIdleCallback(f) : done() }; f()"),
+        ("a picture", "Object.assign(new Image(), { onerror: done, src: '/soon/none.png' })"),
+    ):  # fmt: skip
+        page = "<button id=b>Go</button><p id=o>none</p><script>const done = () => { o.textContent = 'got it' };"
+        yield Case(f"what waits for {name}", "", f"{page} b.onclick = () => {{ {work} }}</script>", click, "got it")
+    for event in ("dblclick", "contextmenu", "pointerdown"):
+        part = f"<div on{event}=\"this.textContent='done'\">Go</div>"
+        press = {"dblclick": "dblclick('{id:generic}')", "contextmenu": "click('{id:generic}', 'right')"}
+        yield Case(f"only {event} is heard", "", part, (press.get(event, "click('{id:generic}')"),), "'done'")
+    hint = "<label>When <input placeholder=MM/DD/YYYY></label>"
+    yield Case("a hint in a field with a name", "", hint, (), "MM/DD/YYYY")
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
 
 
@@ -343,9 +362,10 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
             self.send_response(int(self.path.removeprefix("/status/")))
             self.end_headers()
             return
-        if self.path.startswith("/slow/"):
-            time.sleep(1)
-            self.path = self.path.removeprefix("/slow")
+        for place, wait_s in (("/slow/", 1), ("/soon/", 0.3)):
+            if self.path.startswith(place):
+                time.sleep(wait_s)
+                self.path = self.path[len(place) - 1 :]
         self.is_bare = self.path.startswith("/bare/")
         self.path = self.path.removeprefix("/bare")
         super().do_GET()

@@ -784,6 +784,39 @@ def test_icons_without_a_name_show_their_file_class_or_id():
     assert "icon=" not in stock
 
 
+@pytest.mark.parametrize(
+    ("event", "action"),
+    [
+        ("dblclick", "dblclick('{Go}')"),
+        ("contextmenu", "click('{Go}', 'right')"),
+        ("pointerdown", "click('{Go}')"),
+    ],
+)
+def test_what_hears_any_press_of_the_mouse_has_an_id(event, action):
+    page = f"""<div on{event}="this.textContent = 'done'"><p>Go</p></div><div id=b><p>Then</p></div>
+    <script>b.addEventListener('{event}', () => {{ b.textContent = 'heard' }})</script>"""
+    texts, errors = on_page(page, action, action.replace("Go", "Then"))
+    assert texts[0].count("clickable") == 2
+    assert errors == ["", ""]
+    assert "'done'" in texts[1]
+    assert "'heard'" in texts[2]
+
+
+def test_the_hint_in_an_empty_field_is_told_beside_its_name():
+    page = """<label>When <input placeholder='MM/DD  "YYYY"'></label><input placeholder=Only>
+    <textarea title=Note placeholder=short></textarea><input aria-label=Full placeholder=gone value=5>"""
+    (text, after), _ = on_page(page, "fill('{When}', 'x')")
+    assert (
+        """textbox 'When', placeholder="MM/DD \\"YYYY\\""
+"""
+        in text
+    )
+    assert "textbox 'Only'\n" in text
+    assert "textbox 'Note', placeholder=\"short\"" in text
+    assert "gone" not in text
+    assert "MM/DD" not in after
+
+
 def test_what_a_person_sees_of_a_state_a_picture_and_a_number_is_told():
     page = """<ul><li class="page-item active"><a href="#1">1</a></li><li><a href="#2">2</a></li></ul>
     <button class=odd>Odd</button><button class="even selected">Even</button><button class=active disabled>Off</button>

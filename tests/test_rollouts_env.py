@@ -807,6 +807,7 @@ def test_the_observation_waits_for_slow_navigations_timers_and_requests():
     assert in_browser(play) == ["arrived", "arrived", "later", "loaded"]
 
 
+POLICY = "<meta http-equiv=Content-Security-Policy content=\"require-trusted-types-for 'script'\">"
 PROGRAMS = {
     # The answer's headers are there at once, its body later.
     "body": "fetch('/body').then((r) => r.json()).then(shown)",
@@ -825,6 +826,29 @@ PROGRAMS = {
     "import": "import('/module')",
     # A document that has its content, and is still asking for its program.
     "boot": "location = '/booting'",
+    # What the browser does when it has time, on its disk or on another thread.
+    "idle": """let n = 6;
+        const part = () => { b.textContent = n; n -= 1; n ? requestIdleCallback(part) : shown(); };
+        requestIdleCallback(part)""",
+    "scheduled": "scheduler.postTask(shown, {delay: 300})",
+    "database": """const opening = indexedDB.open('notes');
+        opening.onupgradeneeded = () => opening.result.createObjectStore('notes');
+        opening.onsuccess = () => {
+            const store = opening.result.transaction('notes', 'readwrite').objectStore('notes');
+            let n = 300;
+            const put = () => { n -= 1; store.put(n, n).onsuccess = n ? put : shown; };
+            put(); }""",
+    "key": """const how = {name: 'PBKDF2', hash: 'SHA-256', salt: new Uint8Array(8), iterations: 400000};
+        crypto.subtle.importKey('raw', new Uint8Array(8), 'PBKDF2', false, ['deriveBits'])
+            .then((key) => crypto.subtle.deriveBits(how, key, 256)).then(shown)""",
+    "cache": "caches.open('a').then((cache) => cache.add('/late')).then(shown)",
+    "picture": "Object.assign(new Image(), {onerror: shown, src: '/soon'})",
+    "messages": """let n = 40; onmessage = () => {
+        const end = performance.now() + 5; while (performance.now() < end);
+        n -= 1; n ? postMessage(0) : shown(); };
+        postMessage(0)""",
+    "trusted": """const policy = trustedTypes.createPolicy('p', {createScript: (text) => text});
+        setTimeout(policy.createScript('shown()'), 100)""",
 }
 
 
@@ -848,15 +872,19 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
 
         return answer
 
+    async def soon(path, writer):
+        await asyncio.sleep(0.3)
+        await reply(writer, "none", kind="image/png")
+
     body = in_two("application/json\r\nContent-Length: 2", 0.7, b"{}", 0)
     events = in_two("text/event-stream", 0.2, b"data: x\n\n", 2)
-    run = f"const shown = () => {{ document.title = 'shown'; }}; {PROGRAMS[name]}"
+    run = f"window.shown = () => {{ document.title = 'shown'; }}; {PROGRAMS[name]}"
     frame = "<script>function load(then) { fetch('/late').then((r) => r.json()).then(then) }</script>"
     pages = {
-        "/": f"<title>start</title><button onclick='run()'>run</button><script>function run() {{ {run} }}</script>"
-        "<iframe src=/frame></iframe>",
+        "/": f"{POLICY * (name == 'trusted')}<title>start</title><button id=b>run</button>"
+        f"<script>b.onclick = () => {{ {run} }}</script><iframe src=/frame></iframe>",
         "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
-        "/module": late, "/booting": "<script>import('/module')</script>",
+        "/module": late, "/booting": "<script>import('/module')</script>", "/soon": soon,
     }  # fmt: skip
 
     assert "RootWebArea 'shown'" in on_page(pages, "click('{button 'run'}')")[0][-1]

@@ -121,13 +121,18 @@
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
   const STATE = /(?:^|\s)(?:is-|ui-state-)?(active|selected|current|checked|disabled)(?=\s|$)/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
-  // And what a field offers once it is clicked.
+  // And what a field offers once it is clicked, and its hint where that is not its name.
   const MAX_OFFERS = 20;
+  const NAMED = '[aria-label], [aria-labelledby], [title]';
   const stateOf = (element) => {
     const options = ask(element, 'list')?.options;
     if (options?.length) {
       const offers = Array.from(options).slice(0, MAX_OFFERS).map((option) => option.value.slice(0, MAX_HINT));
       return `offers=${JSON.stringify(offers).replace(/\s+/g, ' ')}`;
+    }
+    const hint = /^(input|textarea)$/.test(element.localName) ? element.placeholder : '';
+    if (hint && !element.value && (element.labels?.length || element.matches(NAMED))) {
+      return `placeholder=${JSON.stringify(hint.slice(0, MAX_HINT)).replace(/\s+/g, ' ')}`;
     }
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];

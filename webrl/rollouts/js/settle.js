@@ -45,7 +45,8 @@
     const id = native.setTimeout((...given) => {
       timeouts.delete(id);
       wake();
-      return typeof handler === 'function' ? apply(handler, window, given) : (0, eval)(String(handler));
+      if (typeof handler === 'function') return apply(handler, window, given);
+      return (0, eval)(window.trustedTypes?.isScript(handler) ? handler : String(handler));
     }, delay, ...args);
     timeouts.set(id, now() + Math.max(0, Number(delay) || 0));
     return id;
@@ -75,6 +76,32 @@
     frames.delete(id);
     wake();
     return native.cancelAnimationFrame(id);
+  };
+
+  const { cancelIdleCallback, requestIdleCallback } = window;
+  window.requestIdleCallback = (callback, ...args) => {
+    const id = requestIdleCallback((deadline) => {
+      timeouts.delete(`idle ${id}`);
+      wake();
+      return callback(deadline);
+    }, ...args);
+    timeouts.set(`idle ${id}`, now());
+    return id;
+  };
+  window.cancelIdleCallback = (id) => {
+    timeouts.delete(`idle ${id}`);
+    return cancelIdleCallback(id);
+  };
+  const { postTask } = window.Scheduler?.prototype ?? {}; // since Chromium 94, and where there is TLS
+  if (postTask) Scheduler.prototype.postTask = function (...args) {
+    const begun = apply(postTask, this, args);
+    timeouts.set(begun, now() + (Number(args[1]?.delay) || 0));
+    const done = () => {
+      timeouts.delete(begun);
+      wake();
+    };
+    begun.then(done, done);
+    return begun;
   };
 
   const track = () => {
@@ -108,17 +135,47 @@
     return send.apply(this, args);
   };
 
-  // What the browser does in a time of its own, with the page covered meanwhile.
-  const takesTime = (prototype, name) => {
-    const begin = prototype[name];
-    if (begin) prototype[name] = function (...args) {
-      const begun = apply(begin, this, args);
-      until(begun.finished ?? begun);
-      return begun;
+  // Waited for within the horizon alone: a picture may never come, and the next look into a database begins before the
+  // last has ended.
+  const errands = new Set();
+  const errand = () => {
+    const token = {};
+    errands.add(token);
+    return () => {
+      errands.delete(token);
+      wake();
     };
+  };
+  // What the browser does in a time of its own, often on another thread: a promise tells its end, or one of `events`.
+  const takesTime = (prototype, names, ...events) => {
+    for (const name of names.split(' ')) {
+      const begin = prototype?.[name]; // pages without TLS have no cryptography
+      if (begin) prototype[name] = function (...args) {
+        const begun = apply(begin, this, args);
+        const done = events.length ? errand() : track();
+        if (!events.length) (begun.finished ?? begun).then(done, done);
+        for (const event of events) listen(begun ?? this, event, done, { once: true });
+        return begun;
+      };
+    }
   };
   takesTime(Element.prototype, 'requestFullscreen');
   takesTime(Document.prototype, 'startViewTransition');
+  takesTime(Blob.prototype, 'arrayBuffer bytes text');
+  takesTime(window.SubtleCrypto?.prototype, 'decrypt deriveBits deriveKey digest encrypt exportKey generateKey importKey ' +
+    'sign unwrapKey verify wrapKey');
+  takesTime(window.CacheStorage?.prototype, 'keys match open');
+  takesTime(window.Cache?.prototype, 'add addAll keys match matchAll put');
+  takesTime(IDBFactory.prototype, 'open deleteDatabase', 'success', 'error', 'blocked');
+  takesTime(IDBDatabase.prototype, 'transaction', 'complete', 'abort');
+  takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', 'loadend');
+
+  window.Image = new Proxy(window.Image, { construct(...given) {
+    const picture = Reflect.construct(...given);
+    const done = errand();
+    for (const name of ['load', 'error']) listen(picture, name, done, { once: true });
+    return picture;
+  } });
 
   // Scripts that a page writes as HTML never run, nor say that they have come.
   const inert = new WeakSet();
@@ -162,14 +219,17 @@
   const MAX_TURNS = 400;
   let tasks = 0;
   let turns = 0;
-  const post = MessagePort.prototype.postMessage;
-  MessagePort.prototype.postMessage = function (...args) {
+  const turn = () => {
     tasks += 1;
     turns += 1;
     native.setTimeout(() => {
       tasks -= 1;
       wake();
     }, 0);
+  };
+  const post = MessagePort.prototype.postMessage;
+  MessagePort.prototype.postMessage = function (...args) {
+    turn();
     return post.apply(this, args);
   };
 
@@ -269,16 +329,19 @@
   }
 
   // Elements that listen to the mouse: an anchor without address is a link if it does.
+  const PRESSES = /^(click|contextmenu|dblclick|mousedown|mouseup|pointerdown)$/;
+  const hasHandler = ({ onclick, oncontextmenu, ondblclick, onmousedown, onpointerdown }) =>
+    (onclick ?? oncontextmenu ?? ondblclick ?? onmousedown ?? onpointerdown ?? null) !== null;
   const clickable = new WeakSet();
   const droppable = new WeakSet();
   const keyed = new WeakSet();
   EventTarget.prototype.addEventListener = function (type, ...args) {
-    if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
+    if (this instanceof Element && PRESSES.test(type)) clickable.add(this);
     if (this instanceof Element && type === 'drop') droppable.add(this);
     if (this instanceof Element && /^key(down|press|up)$/.test(type)) keyed.add(this);
     return addListener.call(this, type, ...args);
   };
-  api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
+  api.isClickable = (element) => clickable.has(element) || hasHandler(element);
 
   // Elements with a role that no attribute says.
   const internals = new WeakMap();
@@ -346,6 +409,7 @@
   api.listen = () => {
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
+    listen(window, 'message', turn); // counted as they come: our call of `postMessage` would name another sender
     api.listenToCopies?.();
     for (let index = 0; index < window.length; index += 1) {
       try {
@@ -367,7 +431,7 @@
 
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
-    if (talks || tasks || frames.size || intervals.size || document.readyState !== 'complete') return true;
+    if (talks || tasks || frames.size || intervals.size || errands.size || document.readyState !== 'complete') return true;
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
   };
@@ -390,6 +454,7 @@
     forget: () => {
       conversed ||= requests.size > 0;
       requests.clear();
+      errands.clear();
       rounds = 0;
       late = talks = false;
     },
@@ -461,7 +526,7 @@
     written += 1;
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
-    for (const tracked of [timeouts, intervals, frames, requests]) tracked.clear();
+    for (const tracked of [timeouts, intervals, frames, requests, errands]) tracked.clear();
     opened = 0;
     for (const key of Reflect.ownKeys(window)) {
       if (!builtIn.has(key) && !delete window[key]) window[key] = undefined;

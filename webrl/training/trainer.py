@@ -404,8 +404,8 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
         held = ""
         if torch.cuda.is_available():
             free, total = torch.cuda.mem_get_info()
-            others = total - free - torch.cuda.memory_reserved()
-            held = f" ({others / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB are held outside of this training)"
+            gib = (total - free - torch.cuda.memory_reserved()) / 2**30
+            held = f", and {gib:.0f} of the GPU's {total / 2**30:.0f} GiB held outside of this training"
         raise TrainingError(
             f"out of memory with max_tokens={config.max_tokens}, checkpointing={config.checkpointing}, engine="
             f"{config.engine}{held}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or lora_rank=16"

@@ -804,7 +804,8 @@ def test_what_hears_any_press_of_the_mouse_has_an_id(event, action):
 
 def test_the_hint_in_an_empty_field_is_told_beside_its_name():
     page = """<label>When <input placeholder='MM/DD  "YYYY"'></label><input placeholder=Only>
-    <textarea title=Note placeholder=short></textarea><input aria-label=Full placeholder=gone value=5>"""
+    <textarea title=Note placeholder=short></textarea><input aria-label=Full placeholder=gone value=5>
+    <input title=City list=l class=selected placeholder=Any><datalist id=l><option value=Rome></datalist>"""
     (text, after), _ = on_page(page, "fill('{When}', 'x')")
     assert (
         """textbox 'When', placeholder="MM/DD \\"YYYY\\""
@@ -813,6 +814,7 @@ def test_the_hint_in_an_empty_field_is_told_beside_its_name():
     )
     assert "textbox 'Only'\n" in text
     assert "textbox 'Note', placeholder=\"short\"" in text
+    assert ', offers=["Rome"], placeholder="Any", selected' in text
     assert "gone" not in text
     assert "MM/DD" not in after
 

@@ -121,24 +121,27 @@
   // button that is down. Stylesheets call it by these words, on the element or on its item in a list.
   const STATE = /(?:^|\s)(?:is-|ui-state-)?(active|selected|current|checked|disabled)(?=\s|$)/;
   const SAYS_STATE = ':disabled, [aria-selected], [aria-current], [aria-checked], [aria-pressed], [aria-disabled]';
-  // And what a field offers once it is clicked, and its hint where that is not its name.
-  const MAX_OFFERS = 20;
-  const NAMED = '[aria-label], [aria-labelledby], [title]';
   const stateOf = (element) => {
-    const options = ask(element, 'list')?.options;
-    if (options?.length) {
-      const offers = Array.from(options).slice(0, MAX_OFFERS).map((option) => option.value.slice(0, MAX_HINT));
-      return `offers=${JSON.stringify(offers).replace(/\s+/g, ' ')}`;
-    }
-    const hint = /^(input|textarea)$/.test(element.localName) ? element.placeholder : '';
-    if (hint && !element.value && (element.labels?.length || element.matches(NAMED))) {
-      return `placeholder=${JSON.stringify(hint.slice(0, MAX_HINT)).replace(/\s+/g, ' ')}`;
-    }
     const item = element.parentElement?.localName === 'li' ? element.parentElement : element;
     const [, state] = STATE.exec(element.getAttribute('class')) ?? STATE.exec(item.getAttribute('class')) ?? [];
     if (!state || element.matches(`label, ${SAYS_STATE}`) || item.matches(SAYS_STATE)) return '';
     return isActive(element) || api.uses.has(element) ? state : '';
   };
+
+  // What a field offers once it is clicked, and its hint where that is not its name.
+  const MAX_OFFERS = 20;
+  const NAMED = '[aria-label], [aria-labelledby], [title]';
+  const quoted = (words) => JSON.stringify(words).replace(/\s+/g, ' ');
+  const offersOf = (element) => {
+    const options = Array.from(ask(element, 'list')?.options ?? []).slice(0, MAX_OFFERS);
+    return options.length ? `offers=${quoted(options.map((option) => option.value.slice(0, MAX_HINT)))}` : '';
+  };
+  const placeholderOf = (element) => {
+    const hint = /^(input|textarea)$/.test(element.localName) && !element.value ? element.placeholder : '';
+    if (!hint || !(element.labels?.length || element.matches(NAMED))) return '';
+    return `placeholder=${quoted(hint.slice(0, MAX_HINT))}`;
+  };
+  const tellsOf = (element) => [offersOf(element), placeholderOf(element), stateOf(element)].filter(Boolean).join(', ');
 
   // What a person sees of an SVG shape or text that can be clicked or that no text names, and of a canvas, of which no more
   // is known: its kind, color, size and center in pixels of the window.
@@ -291,7 +294,7 @@
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
       const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element),
-        shapeOf(element) || boxesOf(element), stateOf(element)];
+        shapeOf(element) || boxesOf(element), tellsOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

@@ -26,6 +26,8 @@
     setInterval: window.setInterval.bind(window),
     requestAnimationFrame: window.requestAnimationFrame.bind(window),
     cancelAnimationFrame: window.cancelAnimationFrame.bind(window),
+    requestIdleCallback: window.requestIdleCallback.bind(window),
+    cancelIdleCallback: window.cancelIdleCallback.bind(window),
     fetch: window.fetch ? window.fetch.bind(window) : undefined,
   };
   const clock = performance.now;
@@ -33,6 +35,7 @@
   const timeouts = new Map(); // id -> time at which it fires
   const intervals = new Set();
   const frames = new Set();
+  const idle = new Set();
   const requests = new Set();
   let ended = -Infinity; // when the last of them ended
   let conversed = false; // ever, or a request is no longer waited for: what is said next, and when, nobody knows
@@ -63,35 +66,24 @@
     wake();
     return native.clearTimeout(id);
   };
-  window.requestAnimationFrame = function (callback) {
-    const id = native.requestAnimationFrame((time) => {
-      frames.delete(id);
+  for (const [request, cancel, waiting] of [['requestAnimationFrame', 'cancelAnimationFrame', frames],
+    ['requestIdleCallback', 'cancelIdleCallback', idle]]) {
+    window[request] = function (callback, ...args) {
+      const id = native[request]((time) => {
+        waiting.delete(id);
+        wake();
+        return callback(time);
+      }, ...args);
+      waiting.add(id);
+      return id;
+    };
+    window[cancel] = function (id) {
+      waiting.delete(id);
       wake();
-      return callback(time);
-    });
-    frames.add(id);
-    return id;
-  };
-  window.cancelAnimationFrame = function (id) {
-    frames.delete(id);
-    wake();
-    return native.cancelAnimationFrame(id);
-  };
+      return native[cancel](id);
+    };
+  }
 
-  const { cancelIdleCallback, requestIdleCallback } = window;
-  window.requestIdleCallback = (callback, ...args) => {
-    const id = requestIdleCallback((deadline) => {
-      timeouts.delete(`idle ${id}`);
-      wake();
-      return callback(deadline);
-    }, ...args);
-    timeouts.set(`idle ${id}`, now());
-    return id;
-  };
-  window.cancelIdleCallback = (id) => {
-    timeouts.delete(`idle ${id}`);
-    return cancelIdleCallback(id);
-  };
   const { postTask } = window.Scheduler?.prototype ?? {}; // since Chromium 94, and where there is TLS
   if (postTask) Scheduler.prototype.postTask = function (...args) {
     const begun = apply(postTask, this, args);
@@ -113,6 +105,10 @@
       if (requests.delete(token)) ended = now();
       wake();
     };
+  };
+  const LOADED = ['load', 'error'];
+  const atEnd = (target, events, done) => {
+    for (const event of events) listen(target, event, done, { once: true });
   };
   const until = (promise) => {
     const done = track();
@@ -152,9 +148,8 @@
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
         const begun = apply(begin, this, args);
-        const done = events.length ? errand() : track();
-        if (!events.length) (begun.finished ?? begun).then(done, done);
-        for (const event of events) listen(begun ?? this, event, done, { once: true });
+        if (events.length) atEnd(begun ?? this, events, errand());
+        else until(begun.finished ?? begun);
         return begun;
       };
     }
@@ -172,8 +167,7 @@
 
   window.Image = new Proxy(window.Image, { construct(...given) {
     const picture = Reflect.construct(...given);
-    const done = errand();
-    for (const name of ['load', 'error']) listen(picture, name, done, { once: true });
+    atEnd(picture, LOADED, errand());
     return picture;
   } });
 
@@ -206,9 +200,7 @@
     if (document.readyState === 'loading') return;
     for (const { addedNodes } of records) {
       for (const node of addedNodes) {
-        if (!loads(node)) continue;
-        const done = track();
-        for (const name of ['load', 'error']) listen(node, name, done, { once: true });
+        if (loads(node)) atEnd(node, LOADED, track());
       }
     }
   });
@@ -431,7 +423,8 @@
 
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
-    if (talks || tasks || frames.size || intervals.size || errands.size || document.readyState !== 'complete') return true;
+    if (talks || tasks || document.readyState !== 'complete') return true;
+    if (frames.size || idle.size || intervals.size || errands.size) return true;
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
   };
@@ -526,7 +519,8 @@
     written += 1;
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
-    for (const tracked of [timeouts, intervals, frames, requests, errands]) tracked.clear();
+    for (const id of idle) native.cancelIdleCallback(id);
+    for (const tracked of [timeouts, intervals, frames, idle, requests, errands]) tracked.clear();
     opened = 0;
     for (const key of Reflect.ownKeys(window)) {
       if (!builtIn.has(key) && !delete window[key]) window[key] = undefined;

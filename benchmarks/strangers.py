@@ -204,7 +204,7 @@ def cases() -> Iterator[Case]:
     yield Case("a print dialog", "objectstack-ai/objectui#4462", printed, click, "print dialog")
     digits = "<input onbeforeinput='if (/\\D/.test(this.value + event.data)) event.preventDefault()'>"
     typed = ("fill('{id:textbox}', 'abc')",)
-    yield Case("a field that refuses a text", "vercel-labs/agent-browser#1920", digits, typed, "what it was before")
+    yield Case("a field that refuses a text", "vercel-labs/agent-browser#1920", digits, typed, "it is as it was before")
     data = "<a href='data:text/html,more'>More</a>"
     yield Case("a link to data", "raelmax/certfico#1", data, link, "Not allowed to navigate")
     caged = "<iframe sandbox=allow-scripts srcdoc='<button onclick=window.open(`/`)>Go</button>'></iframe>"

@@ -51,7 +51,7 @@ def test_one_process_s_loss_keeps_all_processes_from_the_step(tmp_path: Path) ->
     done = subprocess.run(
         [*command, str(SCRIPT), str(folder), *engines],
         env=os.environ | ENVIRONMENT,
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.splitlines()

@@ -12,8 +12,9 @@ import yaml
 
 from webrl import cli
 from webrl.cli.options import COMMON
-from webrl.config import RunConfig, describe_options, plugins
+from webrl.config import RunConfig, describe_options, load_config, plugins
 from webrl.errors import UsageError
+from webrl.phase import STAGES
 from webrl.preflight import check_output
 from webrl.runs.store import write_text
 
@@ -92,14 +93,21 @@ def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == "webrl: the working folder has been removed; go to another one (cd)\n"
 
 
-def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_dry_run_writes_nothing_and_shows_every_stage_of_every_phase_beside_a_config_to_run(
+    tmp_path, monkeypatch, capsys
+):
     path = write_config(tmp_path, num_phases=1)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", str(path), "--dry-run"]) == 0
-    first, *plan = capsys.readouterr().out.partition("# a phase after 0")[0].splitlines()
-    assert first == "# plan of runs/run"
-    assert len(plan) == 2 * len(cli.STAGES.keys() - {"run"})
     assert [p.name for p in tmp_path.iterdir()] == ["own.yaml"]
+    shown = capsys.readouterr().out
+    assert shown.startswith("# plan of runs/run\n")
+    stages = ", ".join(STAGES)
+    assert [line for line in shown.splitlines() if line.startswith("# phase")] == [
+        f"# phase {phase}: {stages} to do" for phase in (0, 1)
+    ]
+    (tmp_path / "shown.yaml").write_text(shown, encoding="utf-8")
+    assert load_config(tmp_path / "shown.yaml") == load_config(path)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_settings_stand_on_both_sides_of_an_option_and_run_names_the_folder(
     path = write_config(tmp_path, num_phases=2)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", str(path), *arguments.split()]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out.partition("# resolved config")[2])
+    shown = yaml.safe_load(capsys.readouterr().out)
     assert expected.items() <= shown.items()
     assert (shown["actor"]["lr"] == 2e-5) is ("actor.lr" in arguments)
 
@@ -130,7 +138,7 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
         os.utime(folder / "config.yaml", (1_000_000 - age, 1_000_000 - age))
     assert cli.main(["label", "--dry-run"]) == 0
     shown = capsys.readouterr()
-    assert yaml.safe_load(shown.out.partition("# resolved config")[2])["name"] == "newest"
+    assert yaml.safe_load(shown.out)["name"] == "newest"
     assert "newest run folder: runs/newest" in shown.err
 
 

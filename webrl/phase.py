@@ -101,10 +101,12 @@ def next_phase(folder: RunFolder, stage: str) -> int:
 
 
 def plan(config: RunConfig, stage: str | None = None, phase: int | None = None) -> list[str]:
-    """Return one line per stage of the run (or of those that are named): done or to do (`--dry-run`)."""
-    folders = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1) if phase in (None, k)]
-    names = [name for name in STAGES if stage in (None, name)]
-    return [f"phase {f.phase}: {s:<12} {'done' if f.is_done(s) else 'to do'}" for f in folders for s in names]
+    """Return a line per phase of the run, with the stages that are to do (`--dry-run`)."""
+    lines = []
+    for folder in map(RunFolder(config.run_dir).phase, range(config.num_phases + 1) if phase is None else [phase]):
+        left = [name for name in STAGES if stage in (None, name) and not folder.is_done(name)]
+        lines.append(f"# phase {folder.phase}: {', '.join(left)} to do" if left else f"# phase {folder.phase}: done")
+    return lines
 
 
 def is_phase_done(folder: PhaseFolder) -> bool:

@@ -230,7 +230,7 @@ def test_every_shipped_config_passes_the_dry_run(path, tmp_path, monkeypatch, ca
     assert cli.main(["run", path.stem, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"name: {path.stem}\n" in shown
-    assert f"phase {load_config(path).num_phases}: eval         to do" in shown
+    assert f"phase {load_config(path).num_phases}: gen-tasks, " in shown
 
 
 def test_configs_are_found_by_name_by_shipped_path_and_by_own_path(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def add_config_arguments(
     if phased:
         parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first that needs this stage)")
     parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and the resolved config, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, run nothing")
 
 
 def add_training_arguments(

@@ -29,7 +29,7 @@ from webrl.types import Task, Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """Print for `--dry-run` what would run, what is done, episodes of a phase, room on the disk, the config.
+    """Print for `--dry-run` the whole config, and as its comments what is done, what is to do and what is missing.
 
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
@@ -43,21 +43,20 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         check_demonstrations(config)
     check_models(config, stages)
     print(f"# plan of {config.run_dir}")
-    for name, wanted_by in wanted_extras(config, stages):
-        try:
-            require(name, wanted_by)
-        except ExtraMissing as missing:
-            print(f"# missing on this machine: {missing}")
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     print("\n".join(phases.plan(config, stage, phase)))
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
     if stage is None and (need := run_bytes(config)) is not None:
         print(f"# the run {room_text(config.run_dir, need)[0]}")
+    for name, wanted_by in wanted_extras(config, stages):
+        try:
+            require(name, wanted_by)
+        except ExtraMissing as missing:
+            print(f"# missing on this machine: {missing}")
     if stage in (None, "label") and (text := config.label.system_prompt) and not text.is_file():
         print(f"# missing on this machine: label.system_prompt={text}")
-    print("# resolved config")
-    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     return 0
 
 

@@ -61,6 +61,8 @@ _HEARD = "__webrl.hear(), "
 _TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
+_OF_A_PAGE = _ID_PARAMETERS | {"x", "from_x"}
+OTHER_TAB = "Error: nothing was done: the tab that was shown has closed, or another has opened; this is the active one"
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
 
@@ -245,7 +247,9 @@ class BrowserEnv:
                 action = self._parse(action_text)
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
-                    await self._use_tab()
+                    shown = self.tab
+                    if await self._use_tab() is not shown and part is action and part.arguments.keys() & _OF_A_PAGE:
+                        raise ActionFailed(OTHER_TAB)
                     async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
@@ -448,9 +452,8 @@ class BrowserEnv:
             with contextlib.suppress(Error):  # it leaves again
                 for _ in range(2):  # Playwright hears why, and what the status was, before it answers
                     await tab.page.title()
-        for line in tab.outward:
+        for line in await tab.take_asked():
             self._notices.tell(line)
-        tab.outward.clear()
         if arriving := await tab.arriving_frames():
             self._notices.tell(f"frames of this page that are still loading: {len(arriving)}")
         self._text = text = self._notices.take() + text

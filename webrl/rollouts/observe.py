@@ -100,15 +100,19 @@ def _describe(
         properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
     value = node.get("value", {}).get("value", _ABSENT)
     if uses is not None:
-        value, properties = _exact(value), [(name, _exact(each)) for name, each in properties]
+        use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
+        twice = "valuetext=" in state  # Chromium has the number for it
+        value = _exact(value)
+        properties = [(key, _exact(each)) for key, each in properties if not (twice and key == "valuetext")]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
-        use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
         if (role == "StaticText" and not name.strip()) or (role == "LabelText" and not use):
             return name, None
         if use and role in _PASSIVE_ROLES:
             attributes.append(use)
-        if hint and not name.strip() and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
+        is_icon = _ICONS.fullmatch(name)
+        is_unnamed = not name.strip() or (is_icon and not title)
+        if hint and is_unnamed and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
             attributes.append(f"icon={hint!r}")
         if shape:
             attributes.append(f"shape={shape!r}")
@@ -116,10 +120,12 @@ def _describe(
             attributes.append(state)
         if role == "textbox" and ("readonly", True) in properties:
             attributes.append("readonly")
-        if _ICONS.fullmatch(name):
-            if role == "StaticText":
-                return name, None
+        if is_icon and role == "StaticText":
+            return name, None
+        if is_icon:
             name = title or name
+        elif title and title not in name:
+            attributes.append(f"title={title!r:.200}")
     if role == "generic" and not attributes:
         return name, None
     if role == "StaticText" and name in parent_name:

@@ -136,6 +136,8 @@ class Tab:
         """The page's frames that are on their way to a document, its own included, by DevTools' id."""
         self.stays = False
         """Whether what was last asked for has brought no document so far: it is a download, or nothing."""
+        self.heard_at = math.inf
+        """When its last network event was heard (`watch_imports` turns them on), by `time.monotonic`."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -158,7 +160,6 @@ class Tab:
         self._imports: set[str] = set()
         self._has_changed = asyncio.Event()
         self._has_imported = False
-        self._heard_at = math.inf
 
     @classmethod
     async def open(cls, page: Page, port: int, script: str = "") -> Self:
@@ -317,7 +318,7 @@ class Tab:
 
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
-            self._heard_at = time.monotonic()
+            self.heard_at = time.monotonic()
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
                 self._note_request(load_json(data))
             return
@@ -440,15 +441,9 @@ class Tab:
         self._given_up |= awaited & self.loading
         return bool(awaited - self.loading)
 
-    @property
-    def silence_s(self) -> float:
-        """Seconds since its last network event; below 0 where none was heard (`watch_imports` turns them on)."""
-        return time.monotonic() - self._heard_at
-
     def forget_asked(self) -> None:
         """Drop what it asked for outside the browser or in a new tab: that belongs to an earlier episode."""
-        self.outward.clear()
-        self._keeping.clear()
+        self.outward, self._keeping = [], []
         self.opens_tab = self.opens_outward = False
 
     def forget_imports(self) -> None:

@@ -1085,3 +1085,11 @@ def test_what_is_written_for_readers_changes_neither_labels_nor_numbers_nor_what
     assert "checked='true'" in texts[3]
     assert "RootWebArea 'Blue'" in texts[5]
     assert "value='second'" in texts[6]
+
+
+def test_the_label_of_a_box_that_is_not_drawn_says_that_it_is_ticked():
+    box = "<label>{}<input type=checkbox style=display:none></label>"
+    page = box.format("Dark") + box.format("Loud") + "<label>Name<input></label>"
+    texts, _ = on_page(page, "click('{'Dark'}')")
+    assert "checked" not in texts[0]
+    assert texts[1].count("LabelText '', checked\n\t\tStaticText 'Dark'") == texts[1].count("checked") == 1

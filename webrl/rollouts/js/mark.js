@@ -148,8 +148,9 @@
     const above = element.localName === 'ruby' ? [...element.querySelectorAll('rt')].map((part) => part.textContent) : [];
     const said = element.matches(SAYS) ? Object.entries(SAID).map(([name, word]) => [word, element.getAttribute(name)]) : [];
     // A box to tick that is not drawn: its label shows its state.
-    const box = element.localName === 'label' && element.control?.checked && !element.control.checkVisibility();
-    return [...said, ['ruby', above.join(' ')], ['checked', String(box)]].filter(([, value]) => value && !/^(false|none)$/.test(value))
+    const isTicked = element.localName === 'label' && element.control?.checked === true && !element.control.checkVisibility();
+    said.push(['ruby', above.join(' ')], ['checked', `${isTicked}`]);
+    return said.filter(([, value]) => value && !/^(false|none)$/.test(value))
       .map(([word, value]) => (value === 'true' ? word : `${word}=${quoted(value)}`)).join(', ');
   };
   const tellsOf = (element) =>

@@ -112,8 +112,7 @@
   const atEnd = (target, events, done) => {
     for (const event of events) listen(target, event, done, { once: true });
   };
-  const until = (promise) => {
-    const done = track();
+  const until = (promise, done = track()) => {
     promise.then(done, done);
     return promise;
   };
@@ -144,13 +143,10 @@
       wake();
     };
   };
-  const within = (promise) => {
-    const done = errand();
-    promise.then(done, done);
-  };
+  const within = (promise) => until(promise, errand());
   const withinUntil = (...events) => (begun, target) => atEnd(begun ?? target, events, errand());
   // What the browser does in a time of its own, often on another thread.
-  const takesTime = (prototype, names, wait = until) => {
+  const takesTime = (prototype, names, wait = (begun) => until(begun)) => {
     for (const name of names.split(' ')) {
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
@@ -195,9 +191,7 @@
 
   const { get: fontsReady, ...ready } = Object.getOwnPropertyDescriptor(FontFaceSet.prototype, 'ready');
   Object.defineProperty(FontFaceSet.prototype, 'ready', { ...ready, get() {
-    const promise = apply(fontsReady, this, []);
-    within(promise);
-    return promise;
+    return within(apply(fontsReady, this, []));
   } });
 
   window.Image = new Proxy(window.Image, { construct(...given) {
@@ -318,8 +312,7 @@
   const endless = new WeakSet(); // what is read from for longer than is waited for
   const awaitPart = (part, reader) => {
     const done = endless.has(reader) ? talk : track();
-    const end = () => { if (done() === false) endless.add(reader); };
-    part.then(end, end);
+    until(part, () => { if (done() === false) endless.add(reader); });
   };
   takesTime(ReadableStreamDefaultReader.prototype, 'read', awaitPart);
   takesTime(Object.getPrototypeOf(new ReadableStream().values?.() ?? {}), 'next', awaitPart); // since Chromium 124

@@ -247,6 +247,15 @@ def cases() -> Iterator[Case]:
         ("a scheduled task", "scheduler.postTask(done, { delay: 300 })"),
         ("idle time", "let n = 6; const f = () => { o.textContent = n; --n ? requestIdleCallback(f) : done() }; f()"),
         ("a picture", "Object.assign(new Image(), { onerror: done, src: '/soon/none.png' })"),
+        ("a picture of its own", "const i = document.createElement('img'); i.src = '/soon/none.png'; i.onerror = done"),
+        ("a canvas", "const c = document.createElement('canvas'); c.width = 500; c.toBlob(() => c.toBlob(done))"),
+        ("a font", "new FontFace('f', 'url(/soon/none.woff)').load().then(done, done)"),
+        ("a lock", "let n = 40; const f = () => (--n ? navigator.locks.request('a', () => {}).then(f) : done()); f()"),
+        ("what comes into sight", "let n = 6; const f = () => new IntersectionObserver((_, seer) => { "
+         "seer.disconnect(); --n ? f() : done() }).observe(document.body.appendChild(document.createElement('p'))); "
+         "f()"),
+        ("a stream", "const read = (from) => from.read().then((part) => (part.done ? done() : read(from))); "
+         "fetch('/parts').then((r) => read(r.body.getReader()))"),
     ):  # fmt: skip
         page = "<button id=b>Go</button><p id=o>none</p><script>const done = () => { o.textContent = 'got it' };"
         yield Case(f"what waits for {name}", "", f"{page} b.onclick = () => {{ {work} }}</script>", click, "got it")
@@ -256,6 +265,29 @@ def cases() -> Iterator[Case]:
         yield Case(f"only {event} is heard", "", part, (press.get(event, "click('{id:generic}')"),), "'done'")
     hint = "<label>When <input placeholder=MM/DD/YYYY></label>"
     yield Case("a hint in a field with a name", "", hint, (), "MM/DD/YYYY")
+    held = "<form action=other.html><div hidden><label>Zip <input required></label></div><button>Send</button></form>"
+    yield Case("a hidden field that holds a form back", "", held, click, "'Zip'.*Please fill out this field")
+    cleared = "<form><input value=old><button type=reset>Clear</button></form>"
+    steps = ("fill('{id:textbox}', 'new')", "click('{id:button}')")
+    yield Case("a form that is reset", "", cleared, steps, "value='old'")
+    for what, page, right in (
+        ("the numbers of a list", "<ol start=5><li>five</ol>", r"ListMarker '5\.'"),
+        ("a button without a label of its own", "<form><input type=submit></form>", "button 'Submit'"),
+        ("the order of a column", "<table><tr><th aria-sort=descending>Age<tr><td>1</table>", "sort=.descending"),
+        ("the page that is shown", "<a href=# class=active aria-current=page>A</a>", "current=.page"),
+        ("the word for a value", "<input type=range aria-valuetext=Medium>", "Medium"),
+        ("small text above another", "<ruby>漢<rt>kan</rt></ruby>", "kan"),
+        ("a title", "<button title='Cannot be undone'>Delete</button>", "Cannot be undone"),
+        ("an icon's class", "<button><i class=icon-trash>\ue900</i></button>", "icon-trash"),
+        (
+            "a box that its label draws",
+            "<label>Dark<input type=checkbox checked style=display:none></label>",
+            "checked",
+        ),
+    ):
+        yield Case(what, "", page, (), right)
+    written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
+    yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
 
 
@@ -358,6 +390,13 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/stuck":
             time.sleep(20)
+        if self.path == "/parts":
+            self.send_response(200)
+            self.end_headers()
+            for part in (b"a", b"b", b"c"):
+                time.sleep(0.2)
+                self.wfile.write(part)
+            return
         if self.path.startswith("/status/"):
             self.send_response(int(self.path.removeprefix("/status/")))
             self.end_headers()

@@ -1034,3 +1034,62 @@ def test_a_text_is_typed_into_a_field_that_listens_to_keys_as_text_and_in_time()
     assert "textbox 'filter' value='aaa'" in texts[2]
     assert f"textbox 'filter' value='{long}'" in texts[4]
     assert int(re.search(r"heard (\d+)", texts[4])[1]) in range(9, 90), "as much as there is time for"
+
+
+def test_a_field_out_of_sight_that_keeps_a_form_from_being_sent_is_named_with_the_browser_s_words():
+    field = "<div hidden><label>Zip <input pattern=[0-9]+ value=abc></label></div>"
+    form = f"<form action=/2>{field}<button>Send</button></form>"
+    page = f"""{form}<iframe srcdoc="{form}"></iframe><form action=/2><label>Name <input required></label>
+    <select required name=country style='visibility:hidden'><option value=''>-</select><button>Next</button></form>"""
+    texts, errors = on_page(page, "click('{Send}')", "noop(0)", "click('{button 'Next'}')", "click('{[a7] button}')")
+    says = "the form was not sent: its field {!r}, which is not shown, says {!r}\n"
+    zip_code = says.format("Zip", "Please match the requested format.")
+    told = ["".join(line for line in text.splitlines(keepends=True) if line.startswith("the form")) for text in texts]
+    assert told == ["", zip_code, "", says.format("country", "Please select an item in the list."), zip_code]
+    assert "alert 'Please fill out this field.'" in texts[3]
+    assert not any(errors)
+
+
+def test_what_attributes_say_or_stands_above_a_text_and_the_tree_leaves_out_is_told():
+    page = """<nav><a href=#a class=active aria-current=page>A</a><a href=#b aria-current=false>B</a></nav>
+    <table><tr><th aria-sort=ascending>Name<th aria-sort=none>Age<tr><td>x<td>1</table>
+    <input aria-label=Mail aria-invalid=true><p><ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp></ruby></p>
+    <div role=slider tabindex=0 aria-valuenow=2 aria-valuemin=1 aria-valuemax=3 aria-valuetext=Medium></div>
+    <span title="Ann Lee">A.</span><b title="B.">B.</b><button title="Cannot be undone">Delete</button>
+    <button title=Close>\ue900</button><button><i class=icon-trash>\ue901</i></button>"""
+    (text,), _ = on_page(page)
+    for line in (
+        "link 'A', current=\"page\"\n", "link 'B'\n", "columnheader 'Name', sort=\"ascending\"\n",
+        "columnheader 'Age'\n", "textbox 'Mail', invalid\n", "Ruby '', ruby=\"kan\"\n",
+        "valuemax=3, valuetext=\"Medium\"\n", "generic, title='Ann Lee'\n", "StaticText 'B.'\n",
+        "button 'Delete', title='Cannot be undone'\n", "button 'Close'\n",
+        "button '\\ue901', icon='icon-trash'",
+    ):  # fmt: skip
+        assert line in text
+    assert text.count("title=") == 2, "not where it is the name, or the text"
+
+
+def test_what_is_written_for_readers_changes_neither_labels_nor_numbers_nor_what_a_form_is_reset_to():
+    page = """<form id=f><input id=a value=first><input id=c type=checkbox checked><button type=reset>Clear</button>
+    <input type=submit></form><ol start=5><li>five</ol><progress></progress><select id=s><option>Red</select>
+    <button onclick="s.options[0].text = 'Blue'; document.title = s.value; a.defaultValue = 'second'">Change</button>"""
+    actions = ("fill('{textbox}', 'mine')", "uncheck('{checkbox}')", "click('{Clear}')")
+    texts, errors = on_page(page, *actions, "fill('{textbox}', 'mine')", "click('{Change}')", "click('{Clear}')")
+    assert not any(errors)
+    assert "button 'Submit'" in texts[1]
+    assert "ListMarker '5.'" in texts[1]
+    assert "progressbar '', valuemin" in texts[1], "its state is unknown, not 0"
+    assert "value='mine'" in texts[2]
+    assert "checked='false'" in texts[2]
+    assert "value='first'" in texts[3]
+    assert "checked='true'" in texts[3]
+    assert "RootWebArea 'Blue'" in texts[5]
+    assert "value='second'" in texts[6]
+
+
+def test_the_label_of_a_box_that_is_not_drawn_says_that_it_is_ticked():
+    box = "<label>{}<input type=checkbox style=display:none></label>"
+    page = box.format("Dark") + box.format("Loud") + "<label>Name<input></label>"
+    texts, _ = on_page(page, "click('{'Dark'}')")
+    assert "checked" not in texts[0]
+    assert texts[1].count("LabelText '', checked\n\t\tStaticText 'Dark'") == texts[1].count("checked") == 1

@@ -11,7 +11,7 @@ from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page
 
 from webrl.errors import BrowserError
 from webrl.rollouts.devtools import Tab
-from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
+from webrl.rollouts.env import _COLLECT_EVERY, OTHER_TAB, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
 
@@ -627,6 +627,27 @@ def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):
     assert in_browser(play) == (True, [True] * 3)
 
 
+def test_an_action_on_a_tab_that_has_closed_meanwhile_does_nothing_on_another():
+    async def play(env):
+        pages = {
+            "/": "<title>t</title><p><button onclick=window.open('/2')>Go</button>",
+            "/2": "<p><button>Stay</button>",
+        }
+        async with serve(pages) as url:
+            first = await env.reset(at(url + "/"))
+            opened = await env.step(f"click('{bid_of(first.text, 'button', 'Go')}')")
+            await env.page.close()
+            again = await env.step(f"click('{bid_of(opened.observation.text, 'button', 'Stay')}')")
+            num_tabs = len(env.context.pages)
+            return again, num_tabs, await env.step(f"click('{bid_of(first.text, 'button', 'Go')}')")
+
+    again, num_tabs, then = in_browser(play)
+    assert again.error == OTHER_TAB
+    assert "'Go'" in again.observation.text
+    assert num_tabs == 1, "nothing was pressed there"
+    assert "'Stay'" in then.observation.text
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
     async def play(env):
@@ -843,6 +864,19 @@ PROGRAMS = {
             .then((key) => crypto.subtle.deriveBits(how, key, 256)).then(shown)""",
     "cache": "caches.open('a').then((cache) => cache.add('/late')).then(shown)",
     "picture": "Object.assign(new Image(), {onerror: shown, src: '/soon'})",
+    "drawing": "const c = document.createElement('canvas'); c.width = c.height = 500; c.toBlob(() => c.toBlob(shown))",
+    "font": "new FontFace('f', 'url(/soon)').load().then(shown, shown)",
+    "fonts": """const style = document.createElement('style'); document.head.append(style); b.style.font = '9px f';
+        style.textContent = '@font-face { font-family: f; src: url(/soon) }'; b.offsetWidth;
+        document.fonts.ready.then(shown)""",
+    "shown picture": """const i = document.createElement('img'); i.src = '/soon'; i.onerror = shown;
+        document.body.append(i)""",
+    "lock": """let n = 40;
+        const take = () => { n -= 1; n ? navigator.locks.request('a', () => {}).then(take) : shown() }; take()""",
+    "sight": """let n = 6; const look = () => new IntersectionObserver((_, seer) => { seer.disconnect(); n -= 1;
+        n ? look() : shown(); }).observe(document.body.appendChild(document.createElement('p'))); look()""",
+    "stream": """const read = (reader) => reader.read().then(({done}) => (done ? shown() : read(reader)));
+        fetch('/body').then((r) => read(r.body.getReader()))""",
     "messages": """let n = 40; onmessage = () => {
         const end = performance.now() + 5; while (performance.now() < end);
         n -= 1; n ? postMessage(0) : shown(); };
@@ -915,6 +949,10 @@ POLLS = {
     "by the clock": "setInterval(poll, 100)",
     "after each answer": "const again = () => poll().then(() => setTimeout(again, 100)); again()",
     "at once": "const again = () => poll().then(again); again()",
+    "in a stream": """const part = (to) => new Promise((on) => setTimeout(() => on(to.enqueue('x')), 100));
+        const from = new ReadableStream({pull: part}).getReader();
+        const again = () => from.read().then(again); again()""",
+    "in a document that is never closed": "document.open(); document.write('<title>start</title>')",
 }
 
 

@@ -87,6 +87,11 @@ _UNFOLLOWED = re.compile(
     r"Blocked form submission|Refused to send form data|Sending form data to \S+ violates the following Content|"
     r"Unsafe attempt to initiate navigation"
 )
+# Of a field that keeps a form from being sent, and cannot show its words: a person would find it in the same log.
+_KEEPS_FORM = """function() {
+  const name = this.labels?.[0]?.textContent.trim() || this.ariaLabel || this.name || this.id || this.localName;
+  return `the form was not sent: its field '${name}', which is not shown, says '${this.validationMessage}'`;
+}"""
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
 # A frame that is hidden, tiny (it counts visitors) or beside the page, where no scrolling leads, shows nothing.
@@ -131,6 +136,8 @@ class Tab:
         """The page's frames that are on their way to a document, its own included, by DevTools' id."""
         self.stays = False
         """Whether what was last asked for has brought no document so far: it is a download, or nothing."""
+        self.heard_at = math.inf
+        """When its last network event was heard (`watch_imports` turns them on), by `time.monotonic`."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -148,11 +155,11 @@ class Tab:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
         self._given_up: set[str] = set()  # of those, what is not waited for again
+        self._keeping: list[str] = []  # fields out of sight that have kept a form from being sent
         self._asking = ""  # the frame whose request for a document the browser is looking at
         self._imports: set[str] = set()
         self._has_changed = asyncio.Event()
         self._has_imported = False
-        self._heard_at = math.inf
 
     @classmethod
     async def open(cls, page: Page, port: int, script: str = "") -> Self:
@@ -311,7 +318,7 @@ class Tab:
 
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
-            self._heard_at = time.monotonic()
+            self.heard_at = time.monotonic()
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
                 self._note_request(load_json(data))
             return
@@ -335,6 +342,8 @@ class Tab:
             self.opens_tab, self.opens_outward = True, False
         elif method == "Log.entryAdded":
             entry = params["entry"]
+            if entry["text"].startswith("An invalid form control"):
+                self._keeping += [node["objectId"] for node in entry.get("args", ())]
             found = _UNFOLLOWED.match(entry["text"])
             if found and not (found["page"] and entry["source"] == "javascript"):  # that is a picture, or a script
                 self._tell(f"the browser says: {valid_text(entry['text']).strip()!r:.300}")
@@ -406,10 +415,21 @@ class Tab:
         owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
         await self.evaluate("null", parent)
         node = {"backendNodeId": owner["backendNodeId"], "executionContextId": self.worlds.get(parent, 0)}
-        element = (await self.send("DOM.resolveNode", node))["object"]["objectId"]
-        asked = {"functionDeclaration": _CAN_BE_SEEN, "returnByValue": True, "objectId": element}
+        return bool(await self._ask((await self.send("DOM.resolveNode", node))["object"]["objectId"], _CAN_BE_SEEN))
+
+    async def _ask(self, element: str, function: str) -> Any:
+        """What a function says of an element, by DevTools' id of the object, which is released."""
+        asked = {"functionDeclaration": function, "returnByValue": True, "objectId": element}
         calls = (("Runtime.callFunctionOn", asked), ("Runtime.releaseObject", {"objectId": element}))
-        return bool((await self.send_all(*calls))[0]["result"].get("value"))
+        return (await self.send_all(*calls))[0]["result"].get("value")
+
+    async def take_asked(self) -> list[str]:
+        """What the page has asked for since the last call and the browser does not do, for the agent."""
+        for element in self._keeping[:9]:
+            with contextlib.suppress(ChannelError):  # it has gone
+                self._tell(valid_text(await self._ask(element, _KEEPS_FORM))[:300])
+        lines, self.outward, self._keeping = self.outward, [], []
+        return lines
 
     async def has_frames(self, end: float) -> bool:
         """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.
@@ -421,14 +441,9 @@ class Tab:
         self._given_up |= awaited & self.loading
         return bool(awaited - self.loading)
 
-    @property
-    def silence_s(self) -> float:
-        """Seconds since its last network event; below 0 where none was heard (`watch_imports` turns them on)."""
-        return time.monotonic() - self._heard_at
-
     def forget_asked(self) -> None:
         """Drop what it asked for outside the browser or in a new tab: that belongs to an earlier episode."""
-        self.outward.clear()
+        self.outward, self._keeping = [], []
         self.opens_tab = self.opens_outward = False
 
     def forget_imports(self) -> None:

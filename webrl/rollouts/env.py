@@ -61,10 +61,10 @@ _HEARD = "__webrl.hear(), "
 _TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
+_OF_A_PAGE = _ID_PARAMETERS | {"x", "from_x"}
+OTHER_TAB = "Error: nothing was done: the tab that was shown has closed, or another has opened; this is the active one"
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
-
-
 MAX_LINES = 5
 """An observation lists at most these; further ones are counted."""
 
@@ -245,7 +245,9 @@ class BrowserEnv:
                 action = self._parse(action_text)
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
-                    await self._use_tab()
+                    shown = self.tab
+                    if await self._use_tab() is not shown and part is action and part.arguments.keys() & _OF_A_PAGE:
+                        raise ActionFailed(OTHER_TAB)
                     async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
@@ -341,12 +343,8 @@ class BrowserEnv:
         page = self._first_page
         if not self._clean or not site.reusable or not self._site.reusable:
             return None
-        if (
-            page is None
-            or page is not self.page
-            or page.url.partition("#")[0] != self._loaded_url
-            or len(self.context.pages) > 1
-        ):
+        has_left = page is None or page is not self.page or page.url.partition("#")[0] != self._loaded_url
+        if has_left or len(self.context.pages) > 1:
             return None
         tab = await self._use_tab()
         tab.forget_asked()
@@ -448,9 +446,8 @@ class BrowserEnv:
             with contextlib.suppress(Error):  # it leaves again
                 for _ in range(2):  # Playwright hears why, and what the status was, before it answers
                     await tab.page.title()
-        for line in tab.outward:
+        for line in await tab.take_asked():
             self._notices.tell(line)
-        tab.outward.clear()
         if arriving := await tab.arriving_frames():
             self._notices.tell(f"frames of this page that are still loading: {len(arriving)}")
         self._text = text = self._notices.take() + text
@@ -514,8 +511,7 @@ class BrowserEnv:
             limits=self._limits,
             routes=self._routes,
         )
-        options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
-        options |= self._profile_options
+        options = {"viewport": {"width": width, "height": height}} | await self._guard.open() | self._profile_options
         self.context = await self._browser.new_context(**options)
         self.context.set_default_timeout(PAGE_TIMEOUT_MS)
         await self._guard.attach(self.context)
@@ -576,12 +572,8 @@ class BrowserEnv:
     async def _leave_download(self) -> bool:
         """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
         page = self.page
-        if (
-            not self._is_empty
-            or page is self._first_page
-            or not self._notices.downloads
-            or len(self.context.pages) == 1
-        ):
+        is_only = page is self._first_page or len(self.context.pages) == 1
+        if is_only or not self._is_empty or not self._notices.downloads:
             return False
         self._notices.downloads = 0
         opener = await page.opener()

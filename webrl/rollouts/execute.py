@@ -259,7 +259,7 @@ async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str)
             await tab.send("Page.stopLoading")
             tabs.tell(KEEPS_LOADING)
             return
-        if tab.silence_s >= PAGE_TIMEOUT_MS / 1000 or (tab.outward and not tab.leaving):
+        if time.monotonic() - tab.heard_at >= PAGE_TIMEOUT_MS / 1000 or (tab.outward and not tab.leaving):
             return  # Playwright waits for what leads out of the browser
 
 
@@ -490,10 +490,8 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
         await tabs.page.mouse.up()
     frame = _frame_of(tabs, from_bid, "watchDrag")
     with contextlib.suppress(ChannelError, ChannelClosed):  # the drop has taken the page away
-        if (
-            frame is not None
-            and await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame) == "none"
-        ):
+        effect = frame is not None and await tabs.tab.evaluate_or_stop("__webrl.dropped?.()", tabs.patience_s, frame)
+        if effect == "none":
             tabs.tell("drag_and_drop: the mouse shows that this place does not take what was dropped")
 
 

@@ -30,8 +30,8 @@ _SKIPPED_PROPERTIES = frozenset(
 )
 _FLAGS = frozenset(("required", "focused", "atomic"))
 _BOUNDS = frozenset(("valuemin", "valuemax"))
-# Pictures of an icon font: characters for private use.
-_ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
+# No words: nothing, or pictures of an icon font, which are characters for private use.
+_ICONS = re.compile(r"[\s\ue000-\uf8ff]*")
 
 _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
 # Only those that can be used have an icon: all others are part of a layout or a drawing.
@@ -100,15 +100,18 @@ def _describe(
         properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
     value = node.get("value", {}).get("value", _ABSENT)
     if uses is not None:
-        value, properties = _exact(value), [(name, _exact(each)) for name, each in properties]
-    attributes = [text for text in map(_attribute, properties) if text]
-    if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
-        if (role == "StaticText" and not name.strip()) or (role == "LabelText" and not use):
+        value = _exact(value)
+        properties = [(key, _exact(each)) for key, each in properties if f'{key}="' not in state]
+    shown = [(key, each) for key, each in properties if key not in _SKIPPED_PROPERTIES and (each or key not in _FLAGS)]
+    attributes = [key if key in _FLAGS else f"{key}={each!r}" for key, each in shown]
+    if uses is not None:
+        is_icon = _ICONS.fullmatch(name)
+        if (role == "StaticText" and is_icon) or (role == "LabelText" and not use):
             return name, None
         if use and role in _PASSIVE_ROLES:
             attributes.append(use)
-        if hint and not name.strip() and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
+        if hint and is_icon and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
             attributes.append(f"icon={hint!r}")
         if shape:
             attributes.append(f"shape={shape!r}")
@@ -116,10 +119,10 @@ def _describe(
             attributes.append(state)
         if role == "textbox" and ("readonly", True) in properties:
             attributes.append("readonly")
-        if _ICONS.fullmatch(name):
-            if role == "StaticText":
-                return name, None
+        if is_icon and name.strip():
             name = title or name
+        elif title and title not in name:
+            attributes.append(f"title={title!r:.200}")
     if role == "generic" and not attributes:
         return name, None
     if role == "StaticText" and name in parent_name:
@@ -158,15 +161,6 @@ def _exact(value: Any) -> Any:
         return value
     short = float(f"{value:.6g}")
     return short if c_float(short).value == value else value
-
-
-def _attribute(pair: tuple[str, Any]) -> str:
-    name, value = pair
-    if name in _SKIPPED_PROPERTIES:
-        return ""
-    if name in _FLAGS:
-        return name if value else ""
-    return f"{name}={value!r}"
 
 
 # MiniWoB's own display of goal, reward and time: never part of what agent or judge see.

@@ -106,7 +106,7 @@
   // (By attributes: a form's `id` is its field of that name.)
   const MAX_HINT = 48;
   const hintOf = (element) => {
-    if (element.childElementCount > 3 || element.textContent.trim() || element.labels?.length) return '';
+    if (element.childElementCount > 3 || /[^\s\ue000-\uf8ff]/.test(element.textContent) || element.labels?.length) return '';
     if (element.matches('[aria-label], [aria-labelledby], [title], [placeholder], [alt]:not([alt=""])')) return '';
     if (isShape(element)) return (element.id || element.getAttribute('class') || '').slice(0, MAX_HINT);
     const inner = element.querySelector('img, svg, use, i, span');
@@ -141,7 +141,25 @@
     if (!hint || !(element.labels?.length || element.matches(NAMED))) return '';
     return `placeholder=${quoted(hint.slice(0, MAX_HINT))}`;
   };
-  const tellsOf = (element) => [offersOf(element), placeholderOf(element), stateOf(element)].filter(Boolean).join(', ');
+  // What a person sees that attributes say, or the small text above another, and the tree leaves out.
+  const SAID = { 'aria-current': 'current', 'aria-invalid': 'invalid', 'aria-sort': 'sort', 'aria-valuetext': 'valuetext' };
+  const SAYS = Object.keys(SAID).map((name) => `[${name}]:not([${name}=false], [${name}=none])`).join(', ');
+  const saidOf = (element) => {
+    const above = element.localName === 'ruby' ? [...element.querySelectorAll('rt')].map((part) => part.textContent) : [];
+    const said = element.matches(SAYS) ? Object.entries(SAID).map(([name, word]) => [word, element.getAttribute(name)]) : [];
+    // A box to tick that is not drawn: its label shows its state.
+    const isTicked = element.localName === 'label' && element.control?.checked === true && !element.control.checkVisibility();
+    said.push(['ruby', above.join(' ')], ['checked', `${isTicked}`]);
+    return said.filter(([, value]) => value && !/^(false|none)$/.test(value))
+      .map(([word, value]) => (value === 'true' ? word : `${word}=${quoted(value)}`)).join(', ');
+  };
+  const tellsOf = (element) =>
+    [offersOf(element), placeholderOf(element), saidOf(element), stateOf(element)].filter(Boolean).join(', ');
+  // Shown while the mouse is over it, by the browser alone.
+  const titleOf = (element) => {
+    const title = element.getAttribute('title')?.trim();
+    return !title || element.textContent.includes(title) ? '' : title;
+  };
 
   // What a person sees of an SVG shape or text that can be clicked or that no text names, and of a canvas, of which no more
   // is known: its kind, color, size and center in pixels of the window.
@@ -220,12 +238,32 @@
     return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';
   };
 
+  // State is written where only attributes are read. A form that is reset has what the page gave it all the same.
+  const given = new WeakMap(); // element -> attribute -> [what the page gave, what was written over it]; null: none
+  const write = (element, name, value) => {
+    if (value === null) element.removeAttribute(name);
+    else element.setAttribute(name, value);
+  };
+  const writeOver = (element, name, value) => {
+    const [now, before] = [element.getAttribute(name), given.get(element) ?? {}];
+    if (now === value) return;
+    given.set(element, { ...before, [name]: [now === before[name]?.[1] ? before[name][0] : now, value] });
+    write(element, name, value);
+  };
+  window.addEventListener('reset', ({ target }) => {
+    for (const field of ask(target, 'elements')) {
+      for (const [name, [own, ours]] of Object.entries(given.get(field) ?? {})) {
+        if (field.getAttribute(name) === ours) write(field, name, own);
+      }
+    }
+  }, true);
   const writeState = (element) => {
-    // A date of which a part is missing would be gone.
-    const isUnfinished = element.validity?.badInput;
-    if (element.value !== undefined && !isUnfinished) element.setAttribute('value', element.value);
-    if (element.checked === true) element.setAttribute('checked', '');
-    else if (element.checked !== undefined) element.removeAttribute('checked');
+    // A date of which a part is missing would be gone; the label of a button, the number of an item, and what an option of
+    // another text is, are those without the attribute.
+    const isOwn = element.validity?.badInput ||
+      (api.every && (!element.value || element.localName === 'option') && !element.hasAttribute('value'));
+    if (element.value !== undefined && !isOwn) writeOver(element, 'value', String(element.value));
+    if (element.checked !== undefined) writeOver(element, 'checked', element.checked ? '' : null);
   };
 
   let marked = new Map();
@@ -293,8 +331,8 @@
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
-      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element),
-        shapeOf(element) || boxesOf(element), tellsOf(element)];
+      const told = [api.uses.get(element) ?? '', titleOf(element), hintOf(element), shapeOf(element) || boxesOf(element),
+        tellsOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

@@ -102,16 +102,17 @@
     if (rounds <= MAX_ROUNDS) requests.add(token);
     else conversed = true;
     return () => {
-      if (requests.delete(token)) ended = now();
+      const isAwaited = requests.delete(token);
+      if (isAwaited) ended = now();
       wake();
+      return isAwaited;
     };
   };
   const LOADED = ['load', 'error'];
   const atEnd = (target, events, done) => {
     for (const event of events) listen(target, event, done, { once: true });
   };
-  const until = (promise) => {
-    const done = track();
+  const until = (promise, done = track()) => {
     promise.then(done, done);
     return promise;
   };
@@ -142,33 +143,69 @@
       wake();
     };
   };
-  // What the browser does in a time of its own, often on another thread: a promise tells its end, or one of `events`.
-  const takesTime = (prototype, names, ...events) => {
+  const within = (promise) => until(promise, errand());
+  const withinUntil = (...events) => (begun, target) => atEnd(begun ?? target, events, errand());
+  // What the browser does in a time of its own, often on another thread.
+  const takesTime = (prototype, names, wait = (begun) => until(begun)) => {
     for (const name of names.split(' ')) {
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
         const begun = apply(begin, this, args);
-        if (events.length) atEnd(begun ?? this, events, errand());
-        else until(begun.finished ?? begun);
+        wait(begun, this);
         return begun;
       };
     }
   };
   takesTime(Element.prototype, 'requestFullscreen');
-  takesTime(Document.prototype, 'startViewTransition');
+  takesTime(Document.prototype, 'startViewTransition', ({ finished }) => until(finished));
   takesTime(Blob.prototype, 'arrayBuffer bytes text');
   takesTime(window.SubtleCrypto?.prototype, 'decrypt deriveBits deriveKey digest encrypt exportKey generateKey importKey ' +
     'sign unwrapKey verify wrapKey');
   takesTime(window.CacheStorage?.prototype, 'keys match open');
   takesTime(window.Cache?.prototype, 'add addAll keys match matchAll put');
-  takesTime(IDBFactory.prototype, 'open deleteDatabase', 'success', 'error', 'blocked');
-  takesTime(IDBDatabase.prototype, 'transaction', 'complete', 'abort');
-  takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', 'loadend');
+  takesTime(window.LockManager?.prototype, 'request', within);
+  takesTime(window.OffscreenCanvas?.prototype, 'convertToBlob');
+  for (const { prototype } of [FontFace, FontFaceSet]) takesTime(prototype, 'load', within);
+  takesTime(HTMLImageElement.prototype, 'decode', within);
+  takesTime(HTMLMediaElement.prototype, 'load', withinUntil('loadeddata', 'error'));
+  takesTime(IDBFactory.prototype, 'open deleteDatabase', withinUntil('success', 'error', 'blocked'));
+  takesTime(IDBDatabase.prototype, 'transaction', withinUntil('complete', 'abort'));
+  takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', withinUntil('loadend'));
+  // What it says with a coming frame.
+  for (const { prototype } of [IntersectionObserver, ResizeObserver]) {
+    takesTime(prototype, 'observe', () => {
+      const done = errand();
+      native.requestAnimationFrame(() => native.setTimeout(done, 0));
+    });
+  }
+  const { toBlob } = HTMLCanvasElement.prototype;
+  HTMLCanvasElement.prototype.toBlob = function (callback, ...args) {
+    let done = () => {};
+    const take = (blob) => {
+      done();
+      callback(blob);
+    };
+    apply(toBlob, this, [typeof callback === 'function' ? take : callback, ...args]);
+    done = track();
+  };
+
+  const { get: fontsReady, ...ready } = Object.getOwnPropertyDescriptor(FontFaceSet.prototype, 'ready');
+  Object.defineProperty(FontFaceSet.prototype, 'ready', { ...ready, get() {
+    return within(apply(fontsReady, this, []));
+  } });
 
   window.Image = new Proxy(window.Image, { construct(...given) {
     const picture = Reflect.construct(...given);
     atEnd(picture, LOADED, errand());
     return picture;
+  } });
+  // Of the other pictures those whose coming the page has something to do at.
+  const { set: setSource, ...source } = Object.getOwnPropertyDescriptor(HTMLImageElement.prototype, 'src');
+  Object.defineProperty(HTMLImageElement.prototype, 'src', { ...source, set(url) {
+    apply(setSource, this, [url]);
+    native.setTimeout(() => {
+      if (!this.complete && (this.onload ?? this.onerror)) atEnd(this, LOADED, errand());
+    }, 0);
   } });
 
   // Scripts that a page writes as HTML never run, nor say that they have come.
@@ -225,6 +262,16 @@
     return post.apply(this, args);
   };
 
+  // What a page writes into a loaded document, as into a frame, often has no end: it is waited for as long as a timer.
+  let isWritten = false;
+  for (const name of ['open', 'write', 'writeln', 'close']) {
+    const act = Document.prototype[name];
+    Document.prototype[name] = function (...args) {
+      if (this === document && (name === 'close' || document.readyState !== 'loading')) isWritten = name !== 'close';
+      return apply(act, this, args);
+    };
+  }
+
   // A conversation has no end that could be waited for: a page that has sent or heard something has the whole horizon,
   // and time for what it hears and for the first answer.
   const FIRST_WORDS_MS = 500;
@@ -262,12 +309,13 @@
       }
     };
   }
-  const read = ReadableStreamDefaultReader.prototype.read;
-  ReadableStreamDefaultReader.prototype.read = function () {
-    const chunk = read.call(this);
-    chunk.then(talk, talk);
-    return chunk;
+  const endless = new WeakSet(); // what is read from for longer than is waited for
+  const awaitPart = (part, reader) => {
+    const done = endless.has(reader) ? talk : track();
+    until(part, () => { if (done() === false) endless.add(reader); });
   };
+  takesTime(ReadableStreamDefaultReader.prototype, 'read', awaitPart);
+  takesTime(Object.getPrototypeOf(new ReadableStream().values?.() ?? {}), 'next', awaitPart); // since Chromium 124
   window.EventSource = class EventSource extends window.EventSource {
     constructor(...args) {
       super(...args);
@@ -437,7 +485,7 @@
   const TALK_MS = 1000; // a conversation is followed no longer
   api.work = {
     begin: () => { turns = told = 0; },
-    busy: () => requests.size > 0 || document.readyState === 'loading' || (tasks > 0 && turns < MAX_TURNS),
+    busy: () => requests.size > 0 || (document.readyState === 'loading' && !isWritten) || (tasks > 0 && turns < MAX_TURNS),
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,
     conversed: () => conversed,

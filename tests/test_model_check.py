@@ -430,7 +430,7 @@ def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(fo
         lambda: check_model(str(adapter)),
     )
     for use in uses:
-        with pytest.raises(ModelError, match=r"is quantized, which can only be asked"):
+        with pytest.raises(ModelError, match=r"is quantized: it can answer, not be trained"):
             use()
 
 

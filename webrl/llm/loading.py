@@ -342,7 +342,7 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
             why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
         raise ModelError(why) from error
     if is_trained and getattr(config, "quantization_config", None):
-        raise ModelError(f"model {name!r} is quantized, which can only be asked: name the model that it was made from")
+        raise ModelError(f"model {name!r} is quantized: it can answer, not be trained; name the model it came from")
     return config
 
 

@@ -50,6 +50,9 @@ class Answer(Record):
 
 
 _TASK, _STEP = {"task_id": "a", "site": "b"}, {"index": 0, "observation": "", "response": "", "action": ""}
+_EPISODE = {"trajectory_id": "t", "task": _TASK, "instruction": "i", "phase": 0, "final_observation": ""} | {
+    "status": "agent_done"
+}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,22 @@ _TASK, _STEP = {"task_id": "a", "site": "b"}, {"index": 0, "observation": "", "r
         (Answer, {"right": 1}, "field 'right': .* valid boolean, found 1"),
         (Step, _STEP | {"prompt_ids": [1, 2.5]}, r"field 'prompt_ids\.1': .* valid integer, found 2\.5"),
         (Label, {"trajectory_id": "a", "p_yes": 0.5}, "missing field 'reward' in Label"),
+        (
+            Label,
+            {"trajectory_id": "a", "p_yes": 0.5, "reward": 2},
+            "field 'reward': .* less than or equal to 1, found 2",
+        ),
+        (Label, {"trajectory_id": "a", "p_yes": 0.5, "reward": -1}, "field 'reward': .* greater than or equal to 0"),
+        (
+            Trajectory,
+            _EPISODE | {"steps": [_STEP | {"index": 1}, _STEP]},
+            r"Trajectory: Value error, steps with index \[1, 0\], expected 0, 1, 2",
+        ),
+        (
+            Trajectory,
+            _EPISODE | {"steps": [_STEP, _STEP]},
+            r"Trajectory: Value error, steps with index \[0, 0\], expected 0, 1, 2",
+        ),
     ],
 )
 def test_what_is_no_such_record_is_refused_by_field_and_value(

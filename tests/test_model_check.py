@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from webrl import load_actor as api_actor
 from webrl.cli import main
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.loading import load_causal_lm, load_tokenizer, tokenizer_fingerprint
+from webrl.llm.loading import MODEL_FILES, load_causal_lm, load_tokenizer, tokenizer_fingerprint
 from webrl.stages import copy_model
 from webrl.training.critic import load_critic
 from webrl.training.models import load_actor
@@ -393,3 +394,55 @@ def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_t
             load("ann/agent")
     with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
         copy_model("ann/nothing", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"eos_token_id": [3, 4],}', "", "[]", '{"eos_token_id": "3"}', '{"eos_token_id": [3.5]}']
+)
+def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, text):
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        check_model(str(folder))
+
+
+@pytest.mark.parametrize("content", ["hello", "{{ m.content | upper }}<|eot_id|>"])
+def test_a_template_that_does_not_write_what_the_user_says_is_refused(folder, content):
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}" + content + "{% endfor %}")
+    with pytest.raises(ModelError, match="it does not write the user's messages as they are"):
+        check_model(str(folder), prompt_format="chat")
+
+
+def test_a_tokenizer_without_an_end_token_is_refused_as_its_answers_would_never_end(folder):
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match="has no end token: set eos_token in"):
+        check_model(str(folder))
+
+
+def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(folder, adapter):
+    change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    check_model(str(folder))
+    uses = (
+        lambda: check_model(str(folder), is_trained=True),
+        lambda: load_actor(folder),
+        lambda: check_model(str(adapter)),
+    )
+    for use in uses:
+        with pytest.raises(ModelError, match=r"is quantized: it can answer, not be trained"):
+            use()
+
+
+def test_an_adapter_that_began_as_pissa_passes_the_check_as_it_does_the_loading(folder, tmp_path):
+    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(tmp_path / "pissa")
+    path = tmp_path / "pissa" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}))
+    check_model(str(tmp_path / "pissa"))
+    load_causal_lm(str(tmp_path / "pissa"), dtype="float32")
+
+
+def test_weights_are_copied_from_the_hub_whatever_their_shards_are_called():
+    names = ("model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors-00001-of-00002.safetensors")
+    assert all(any(fnmatch(name, pattern) for pattern in MODEL_FILES) for name in names)

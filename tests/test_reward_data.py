@@ -68,7 +68,7 @@ def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_pat
         items = list(read_judged(human, problems))
     assert [i.success for i in items] == [0]
     listed = problems.path.read_text()
-    assert "human.jsonl:2: success must be 0 or 1, found 3" in listed
+    assert "human.jsonl:2: field 'success': Input should be less than or equal to 1, found 3" in listed
     assert "human.jsonl:3:" in listed
     assert "human.jsonl:4: malformed JSON" in listed
 

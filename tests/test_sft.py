@@ -62,7 +62,7 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
         found = list(read_demonstrations([human], problems, "success", Counter()))
     assert [t.steps[0].action for t in found] == ["click('1')"]
     listed = (tmp_path / "problems.txt").read_text()
-    assert "human.jsonl:3: success must be 0 or 1, found 2; left out" in listed
+    assert "human.jsonl:3: field 'success': Input should be less than or equal to 1, found 2; left out" in listed
     assert "human.jsonl:4: unknown field 'stepz'" in listed
 
 

@@ -67,11 +67,8 @@ def check_settings(config: RunConfig, source: str) -> None:
             "rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1": not rollout.temperature,
             "rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor": rollout.policy == "expert",
         })  # fmt: skip
-    if (
-        config.actor.objective == "imitation"
-        and config.num_phases
-        and not (config.actor.imitation and config.used_demos)
-    ):
+    has_demos = config.actor.imitation and config.used_demos
+    if config.actor.objective == "imitation" and config.num_phases and not has_demos:
         raise UsageError(
             f"{source}: actor.objective=imitation learns from demonstrations only: name some in replay.demos, with "
             "actor.imitation above 0"
@@ -220,7 +217,9 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
     if acting and not has_started:
         check_sight(config, config.models.actor)
         sees = config.rollout.image_size is not None
-        check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format)
+        check_model(
+            config.models.actor, sees=sees, prompt_format=config.models.prompt_format, is_trained="train" in due
+        )
     for name, prompt_format in dict.fromkeys(texts):
         check_model(name, sees=False, prompt_format=prompt_format)
 

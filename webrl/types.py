@@ -10,10 +10,13 @@ import typing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, to_jsonable_python
+
+Outcome = Annotated[int, Field(ge=0, le=1)]
+"""1 for a success, 0 for a failure; a file with any other number is refused."""
 
 
 class Status(StrEnum):
@@ -212,6 +215,11 @@ class Trajectory(Record):
     policy: str = ""
     """Fingerprint of the policy weights that produced it."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for steps in another order than their index says."""
+        if [step.index for step in self.steps] != [*range(len(self.steps))]:
+            raise ValueError(f"steps with index {[step.index for step in self.steps]!r:.80}, expected 0, 1, 2 …")
+
 
 @dataclass(frozen=True)
 class Label(Record):
@@ -224,7 +232,7 @@ class Label(Record):
     """Which trajectory."""
     p_yes: float | None
     """P(YES) / (P(YES) + P(NO)) at the first answer token; None if there was no answer."""
-    reward: int | None
+    reward: Outcome | None
     """1 if judged successful, 0 if not, None if unjudged (never counted as failed)."""
     judge: str = ""
     """Name or path of the judge."""
@@ -257,7 +265,7 @@ class StepRecord(Record):
     """[P] token ids, exactly as given to the policy."""
     action_ids: tuple[int, ...]
     """[A] token ids, exactly as sampled, end token included if sampled."""
-    outcome: int | None
+    outcome: Outcome | None
     """r(s_T): 1 or 0 for the whole trajectory, from the labels; None if no reward was added."""
     logprobs: tuple[float, ...] | None = None
     """[A] log-probabilities under the sampling policy, as sampled; None for imported text."""

@@ -19,7 +19,7 @@ from webrl.llm.loading import (
     quiet,
     refuse_gaps,
 )
-from webrl.llm.tokens import closing_ids, controls, render_chat
+from webrl.llm.tokens import closing_ids, controls, end_token_ids, render_chat
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 
@@ -27,7 +27,7 @@ _LFS = b"version https://git-lfs"
 
 
 @spent_on("model files")
-def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "webrl") -> None:
+def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "webrl", is_trained: bool = False) -> None:
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
@@ -37,6 +37,7 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
         prompt_format: of its prompts; all but `webrl` need a chat template.
+        is_trained: whether its weights are to be changed, which quantized ones cannot be.
 
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
@@ -47,7 +48,7 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
         return
     from webrl.llm.eyes import Eyes  # imports torch, which what is not there can do without
 
-    model = _empty_model(base or name, folder, sees)
+    model = _empty_model(base or name, folder, sees, is_trained=is_trained or base is not None)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
         add_adapter(model, name, base, _headers(name, path))
@@ -58,6 +59,7 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     unwritten = {i for i, t in tokenizer.added_tokens_decoder.items() if pattern and pattern.fullmatch(t.content)}
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
+    end_token_ids(name, tokenizer)
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
     if prompt_format != "webrl":
         render_chat(tokenizer, chat[:1])
@@ -72,10 +74,10 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
         )
 
 
-def _empty_model(name: str, folder: Path, sees: bool | None) -> Any:
+def _empty_model(name: str, folder: Path, sees: bool | None, *, is_trained: bool) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
-    config = config_of(str(folder))
+    config = config_of(str(folder), is_trained=is_trained)
     sees = hasattr(config, "vision_config") if sees is None else sees
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     classes = auto._model_mapping

@@ -35,7 +35,7 @@ MODEL_FILES = (
     "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json",
     "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
-    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json", "adapter_config.json",
+    "model*.safetensors", "model.safetensors.index.json", "adapter_config.json",
 )  # fmt: skip
 """The files that a model is loaded from; optimizer states, pickles and other files in its folder are ignored."""
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -101,10 +101,10 @@ def load_causal_lm(name: str, *, dtype: Any, device: str = "cpu", sees: bool = F
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    if sees:
-        return load_pretrained(AutoModelForImageTextToText, name, dtype).to(device).eval()
-    _refuse_vision(name, config_of(name))
-    return load_pretrained(AutoModelForCausalLM, name, dtype).to(device).eval()
+    if not sees:
+        _refuse_vision(name, config_of(name))
+    auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return load_pretrained(auto, name, dtype).to(device).eval()
 
 
 def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool = False, **options: Any) -> Any:
@@ -186,6 +186,8 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
 
     try:
         config: Any = PeftConfig.from_pretrained(name)
+        if state is not None:  # of shapes alone: a beginning such as pissa's is computed from the base's weights
+            config.init_lora_weights = False
         adapted: Any = None if config.is_prompt_learning else PeftModel(model, config)
         if not hasattr(adapted, "merge_and_unload"):
             raise ModelError(f"adapter {name!r} is a {config.peft_type.value}, which cannot be merged; train a LoRA")
@@ -323,22 +325,25 @@ def base_of(name: str) -> str | None:
     return base
 
 
-def config_of(name: str, **options: Any) -> Any:
+def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
     """The config of a model folder (an adapter's: its base's) or hub name, by transformers.
 
     Raises:
-        ModelError: it cannot be read, or as of `base_of`.
+        ModelError: it cannot be read, or as of `base_of`; quantized weights, of what is to be trained or merged.
     """
     from transformers import AutoConfig, utils
 
     whole = base_of(name) or name
     try:
-        return AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
+        config = AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
     except Exception as error:  # absurd values raise nearly anything in transformers
         why = f"cannot read the config of {name!r}: {first_line(error)}"
         with contextlib.suppress(OSError):  # the Hub does not know the name at all
             why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
         raise ModelError(why) from error
+    if is_trained and getattr(config, "quantization_config", None):
+        raise ModelError(f"model {name!r} is quantized: it can answer, not be trained; name the model it came from")
+    return config
 
 
 def adapter_base(folder: Path) -> str | None:
@@ -390,14 +395,12 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     Raises:
         ModelError: as `load_causal_lm`.
     """
-    model = load_causal_lm(name, dtype="float32", sees=sees)
-    model.save_pretrained(target)
-    if sees:
-        from transformers import AutoProcessor
+    from transformers import AutoProcessor
 
-        AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False).save_pretrained(target)
-    else:
-        load_tokenizer(name).save_pretrained(target)
+    load_causal_lm(name, dtype="float32", sees=sees).save_pretrained(target)
+    whole = base_of(name) or name
+    reader = AutoProcessor.from_pretrained(whole, trust_remote_code=False) if sees else load_tokenizer(name)
+    reader.save_pretrained(target)
 
 
 def tokenizer_digest(folder: Path) -> str:

@@ -22,12 +22,13 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import adapter_base, model_folder
+from webrl.llm.loading import adapter_base, config_of, first_line, model_folder
 
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
@@ -111,9 +112,10 @@ def render_chat(
             problem = problem or error
         else:
             # A template that drops what it has never heard of is not one that leaves it out on purpose.
-            knows_system = "system" in tokenizer.chat_template
-            if attempt[0]["role"] != "system" or knows_system or attempt[0]["content"].strip() in text:
+            shown = {"user"} if "system" in tokenizer.chat_template else {"user", "system"}
+            if all(m["content"].strip() in text for m in attempt if m["role"] in shown):
                 return text
+            problem = problem or ModelError("it does not write the user's messages as they are")
     raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {problem}") from problem
 
 
@@ -272,45 +274,44 @@ def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
     Raises:
         ModelError: generation_config.json or config.json name an id outside the vocabulary.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     folder = model_folder(name)
     base = adapter_base(folder) if folder else None
-    configured: list[int] = []
-    size = len(tokenizer)
+    configured: list[Any] = []
+    config: Any = None
+    with contextlib.suppress(ModelError):  # of a tokenizer alone
+        config = config_of(name).get_text_config()
+    size = max(len(tokenizer), int(getattr(config, "vocab_size", 0) or 0))
     for source in filter(None, (name, base)):
         try:
-            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
-        except (OSError, ValueError):
-            config = None  # a LoRA folder, or a tokenizer alone
-        else:
-            size = max(size, int(getattr(config, "vocab_size", 0) or 0))
-        try:
             generation: Any = GenerationConfig.from_pretrained(source)
-        except (OSError, ValueError):
-            generation = config
+        except Exception as error:  # what is no JSON object raises nearly anything in transformers
+            if (file := Path(source) / "generation_config.json").exists():
+                raise ModelError(f"{file}: {first_line(error)}; correct or remove it") from None
+            generation = None if source != (base or name) else config
         ends = getattr(generation, "eos_token_id", None)
-        configured += [ends] if isinstance(ends, int) else list(ends or [])
+        configured += ends if isinstance(ends, list) else [] if ends is None else [ends]
     for end in configured:
-        if not 0 <= end < size:
+        if type(end) is not int or not 0 <= end < size:
             raise ModelError(
-                f"model {name!r}: generation_config.json or config.json names end token {end} (eos_token_id), but the "
-                f"vocabulary has {size} tokens; correct eos_token_id there"
+                f"model {name!r}: generation_config.json or config.json names end token {end!r} (eos_token_id), but "
+                f"the vocabulary has {size} tokens; correct eos_token_id there"
             )
-    found = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    found += configured
-    found += [end for end in (_template_end(tokenizer), _added(tokenizer, RELEASED_END)) if end is not None]
-    return tuple(dict.fromkeys(found))
+    found = (tokenizer.eos_token_id, *configured, _template_end(tokenizer), _added(tokenizer, RELEASED_END))
+    return tuple(dict.fromkeys(end for end in found if end is not None))
 
 
 def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
-    """The token that ends an answer in training targets, as a tuple; empty for a tokenizer without one.
+    """The token that ends an answer in training targets, as a tuple; raises ModelError where there is none.
 
     `webrl`: that of the released checkpoints; otherwise what the chat template writes behind an answer.
     """
     end = _added(tokenizer, RELEASED_END) if prompt_format == "webrl" else _template_end(tokenizer)
     end = tokenizer.eos_token_id if end is None else end
-    return () if end is None else (end,)
+    if end is None:
+        raise ModelError(f"{tokenizer.name_or_path!r} has no end token: set eos_token in its tokenizer_config.json")
+    return (end,)
 
 
 def without_end(text: str) -> str:

@@ -22,7 +22,7 @@ from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text
 from webrl.reward.labels import read_outcomes
 from webrl.rollouts.actions import ActionError, Dialect, read_answer
 from webrl.runs.store import read_lines
-from webrl.types import Record, Status, Step, Task, Trajectory
+from webrl.types import Outcome, Record, Status, Step, Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HumanDemonstration(Record):
     """In order; the last one ends the task."""
     site: str = ""
     """The task's site."""
-    success: int = 1
+    success: Outcome = 1
     """0 for an attempt that is not to be imitated."""
 
 
@@ -89,24 +89,18 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
     Raises:
         DataError: a source is none of these.
     """
-    if path.is_dir():
-        files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
-        found = [file for file in files if file.is_file()]
-        if found:
-            for file in found:
-                yield from _read_lines(file, problems)
-        elif is_vab_folder(path):
-            yield from ((trajectory, label.reward) for trajectory, label in read_vab(path, problems))
-        else:
-            raise DataError(
-                f"{path}: no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)"
-            )
-    elif not path.is_file():
-        raise DataError(f"{path}: no such file or folder")
-    elif path.suffix in (".pt", ".pth", ".pkl"):
-        yield from ((trajectory, label.reward) for trajectory, label in read_released(path, problems))
-    else:
+    files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
+    if found := [file for file in files if file.is_file()]:
+        for file in found:
+            yield from _read_lines(file, problems)
+    elif is_vab_folder(path) or (path.is_file() and path.suffix in (".pt", ".pth", ".pkl")):
+        read = read_vab if path.is_dir() else read_released
+        yield from ((trajectory, label.reward) for trajectory, label in read(path, problems))
+    elif path.is_file():
         yield from _read_lines(path, problems)
+    else:
+        expected = "no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)"
+        raise DataError(f"{path}: {expected if path.is_dir() else 'no such file or folder'}")
 
 
 def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
@@ -118,8 +112,6 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         try:
             if isinstance(data, dict) and "trajectory_id" not in data:
                 shown = HumanDemonstration.from_json(data)
-                if shown.success not in (0, 1):
-                    raise ValueError(f"success must be 0 or 1, found {shown.success}")
                 name, page = f"{path.stem}:{number}", shown.steps[-1].observation if shown.steps else ""
                 steps = tuple(Step(i, s.observation, s.response, s.response) for i, s in enumerate(shown.steps))
                 task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
@@ -133,10 +125,8 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         if any(step.screenshot for step in trajectory.steps):  # they lie next to the file, in any run
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
-        if outcomes is not None:
-            yield trajectory, outcomes.get(trajectory.trajectory_id)
-        else:
-            yield trajectory, None if trajectory.env_reward is None else int(is_success(trajectory))
+        own = None if trajectory.env_reward is None else int(is_success(trajectory))
+        yield trajectory, own if outcomes is None else outcomes.get(trajectory.trajectory_id)
 
 
 def check_demonstrations(config: RunConfig) -> None:

@@ -20,7 +20,7 @@ from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.runs.store import read_lines
-from webrl.types import Record, Status, Trajectory
+from webrl.types import Outcome, Record, Status, Trajectory
 
 T = TypeVar("T")
 Groups = Mapping[str, Sequence[int]]
@@ -42,7 +42,7 @@ class JudgedExample(Record):
     """The agent's answers, one a step."""
     final_page: str
     """The page after the last action."""
-    success: int
+    success: Outcome
     """1 if the instruction was carried out, else 0."""
     trajectory_id: str = ""
     """The source of the example."""
@@ -82,10 +82,7 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedExample]:
                 if trajectory.status.finished and trajectory.env_reward is not None:
                     yield judged(trajectory, int(is_success(trajectory)))
                 continue
-            example = JudgedExample.from_json(data)
-            if example.success not in (0, 1):
-                raise ValueError(f"success must be 0 or 1, found {example.success}")
-            yield example
+            yield JudgedExample.from_json(data)
         except ValueError as error:
             problems.add("bad_example", f"{path}:{number}", f"{error}; left out")
 

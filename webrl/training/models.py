@@ -196,7 +196,7 @@ def load_routed(
         ModelError: as `load_actor`.
     """
     name = str(folder)
-    config = config_of(name, **options)
+    config = config_of(name, is_trained=True, **options)
     if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
         raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
     route = route_of(config)

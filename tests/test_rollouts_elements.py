@@ -583,7 +583,8 @@ def test_a_large_part_that_is_covered_is_looked_at_in_few_places():
 def test_a_page_that_keeps_loading_itself_is_shown_and_told(loops, shown):
     texts, errors = on_page({"/": "<a href=/loop>go</a>", "/loop": loops}, "click('{go}')", "noop()", "goto('/loop')")
     assert not any(errors)
-    assert all(shown in text for text in (texts[1], texts[3]))
+    # A busy machine may stop it between two documents: that is told, and not laid at the server's door.
+    assert all(shown in text or text == f"{KEEPS_LOADING}\nRootWebArea '', focused" for text in (texts[1], texts[3]))
     assert all(text.count(KEEPS_LOADING) < 2 for text in texts)
     assert any(text.startswith(KEEPS_LOADING) for text in texts), (
         "on a slow machine not each time: it is seen in between"

@@ -419,8 +419,8 @@
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
     const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
-    const { responseStatus, decodedBodySize } = performance.getEntriesByType('navigation')[0] ?? {};
-    const isEmpty = !missing && responseStatus && !decodedBodySize && !document.body?.firstChild;
+    const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
+    const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
       api.printed && 'a print dialog was opened, and closed',
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&

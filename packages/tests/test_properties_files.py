@@ -9,6 +9,7 @@ import os
 import pickle
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,11 +54,12 @@ TASKS = st.builds(
     extra=st.dictionaries(TEXT, JSON, max_size=2),
 )
 STEPS = st.builds(
-    Step, index=st.integers(0, 9), observation=TEXT, response=TEXT, action=TEXT, error=TEXT,
+    Step, index=st.just(0), observation=TEXT, response=TEXT, action=TEXT, error=TEXT,
     prompt_ids=st.lists(st.integers(0, 2**31), max_size=4).map(tuple), logprobs=st.lists(FLOATS, max_size=4).map(tuple),
 )  # fmt: skip
+EPISODES = st.lists(STEPS, max_size=2).map(lambda steps: tuple(replace(step, index=i) for i, step in enumerate(steps)))
 TRAJECTORIES = st.builds(
-    Trajectory, trajectory_id=TEXT, task=TASKS, instruction=TEXT, phase=st.integers(0, 99), steps=st.lists(STEPS, max_size=2).map(tuple),
+    Trajectory, trajectory_id=TEXT, task=TASKS, instruction=TEXT, phase=st.integers(0, 99), steps=EPISODES,
     final_observation=TEXT, status=st.sampled_from(Status), message=TEXT, env_reward=st.none() | FLOATS,
 )  # fmt: skip
 

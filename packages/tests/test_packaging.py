@@ -20,6 +20,7 @@ from webrl import cli
 from webrl.config import RunConfig, load_config, plugins
 from webrl.config.resources import configs_dir, find_config, shipped_configs
 from webrl.errors import UsageError
+from webrl.phase import STAGES
 from webrl.runs.folder import git_commit, package_versions, run_info
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,7 +231,7 @@ def test_every_shipped_config_passes_the_dry_run(path, tmp_path, monkeypatch, ca
     assert cli.main(["run", path.stem, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"name: {path.stem}\n" in shown
-    assert f"phase {load_config(path).num_phases}: gen-tasks, " in shown
+    assert f"# phase {load_config(path).num_phases}: {', '.join(STAGES)} to do\n" in shown
 
 
 def test_configs_are_found_by_name_by_shipped_path_and_by_own_path(tmp_path, monkeypatch):

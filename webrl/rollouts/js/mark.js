@@ -143,7 +143,7 @@
   };
   // What a person sees that attributes say, or the small text above another, and the tree leaves out.
   const SAID = { 'aria-current': 'current', 'aria-invalid': 'invalid', 'aria-sort': 'sort', 'aria-valuetext': 'valuetext' };
-  const SAYS = Object.keys(SAID).map((name) => `[${name}]:not([${name}=false], [${name}=none])`).join(', ');
+  const SAYS = Object.keys(SAID).map((name) => `[${name}]`).join(', ');
   const saidOf = (element) => {
     const above = element.localName === 'ruby' ? [...element.querySelectorAll('rt')].map((part) => part.textContent) : [];
     const said = element.matches(SAYS) ? Object.entries(SAID).map(([name, word]) => [word, element.getAttribute(name)]) : [];

@@ -28,7 +28,7 @@ from webrl.phase import run_stage
 from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
 from webrl.training.scoring import score_actions
-from webrl.training.topology import first_host, read_topology
+from webrl.training.topology import first_host, local_processes, read_topology
 from webrl.training.update import train_critic
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,16 +81,34 @@ def test_first_host_of_a_slurm_list(nodelist: str, host: str) -> None:
     assert first_host(nodelist) == host
 
 
-def test_a_run_of_one_process_refuses_at_once_an_engine_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_of_several_processes_is_refused_where_there_is_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     for key in ("critic.engine", "actor.engine"):
         config = load_config(find_config("demo"), [f"{key}=fsdp2"])
-        with pytest.raises(UsageError, match=rf"{key}=fsdp2 shards .* `bash run_multinode\.sh CONFIG --phase N`"):
+        with pytest.raises(UsageError, match=rf"{key}=fsdp2 shards .* not two here: .* NPROC_PER_NODE"):
             check_inputs(config, ("rollout", "train"))
         check_inputs(config, ("rollout",))
-        with monkeypatch.context() as launched:
-            launched.setenv("WORLD_SIZE", "2")
-            check_inputs(config, ("train",))
+        for variable, value in (("WORLD_SIZE", "2"), ("NPROC_PER_NODE", "2")):
+            with monkeypatch.context() as launched:
+                launched.setenv(variable, value)
+                check_inputs(config, ("train",))
+
+
+def test_a_run_trains_by_one_process_unless_it_is_told_to_or_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "MLP_", "PET_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    plain, on_cpu = RunConfig(), RunConfig.model_validate({"models": {"device": "cpu"}})
+    sharded = RunConfig.model_validate({"critic": {"engine": "fsdp2"}})
+    assert [local_processes(config) for config in (plain, sharded)] == [1, 4]
+    monkeypatch.setenv("NPROC_PER_NODE", "auto")
+    assert [local_processes(config) for config in (plain, on_cpu)] == [4, 1]
+    monkeypatch.setenv("NPROC_PER_NODE", "2")
+    assert [local_processes(config) for config in (plain, on_cpu, sharded)] == [2, 2, 2]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert local_processes(sharded) == 1
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "two..dots"])
@@ -247,6 +265,31 @@ def test_two_nodes_on_one_machine_train_the_current_phase(tmp_path: Path) -> Non
     assert read_json(run / "phase_01" / "stages" / "train.json")["counts"]["actor_samples"] == 18
     assert "actor_loss" in outputs[0]
     assert "2 node(s) x 1 process(es), this is node 1" in outputs[1]
+
+
+@pytest.mark.slow
+def test_one_command_trains_by_two_processes_which_end_with_it_and_go_on_at_its_next_start(tmp_path: Path) -> None:
+    run = make_run(tmp_path, epochs=10.0, save_every=5)
+    command = [sys.executable, "-m", "webrl.cli", "train", "--run", str(run)]
+    environment = os.environ | {"NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"WEBRL_LOG_DIR": str(tmp_path / "logs")}
+    first = subprocess.Popen(command, env=environment)
+    try:
+        wait_until(lambda: len(actor_lines(run)) >= 12 or first.poll() is not None, 300)
+        assert first.poll() is None
+        workers = [p for p in living(descendants(first.pid)) if "webrl.cli.train_worker" in p.cmdline()]
+        assert len(workers) == 2
+        other = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (other.returncode, f"process {first.pid} on" in other.stderr) == (1, True), other.stderr
+    finally:
+        first.kill()
+        first.wait()
+    wait_until(lambda: not living(workers), 60)
+    second = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert second.returncode == 0, second.stderr
+    assert "resumed from" in second.stderr
+    assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
+    assert read_json(run / "phase_01" / "stages" / "train.json")["counts"] == json.loads(second.stdout)
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,17 +21,19 @@ from typing import Any
 
 from webrl import stages
 from webrl.config import RunConfig
-from webrl.errors import UsageError
+from webrl.errors import TrainingError, UsageError
+from webrl.llm.servers import guard
 from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.pool import keep_browsers
 from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
 from webrl.runs.disk import remove
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds
-from webrl.runs.lock import hold_run
-from webrl.runs.machine import PeakMemory, free_heap
+from webrl.runs.lock import HOLDER, hold_run
+from webrl.runs.machine import PeakMemory, free_gpu_cache, free_heap
 from webrl.runs.store import write_json
 from webrl.stages import Context
+from webrl.training.topology import local_processes
 
 logger = logging.getLogger(__name__)
 STAGES: dict[str, Callable[[Context], dict[str, Any]]] = {
@@ -164,6 +168,8 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     parts += [f"about {duration(left)} of the run left"] if left is not None else []
     estimate = f" ({'; '.join(parts)})" if parts else ""
     logger.info("phase %d: %s%s", context.phase, name, estimate)
+    if name == "train" and (processes := local_processes(context.config)) > 1:
+        return _train_in_job(context, processes)
     started = time.monotonic()
     with PeakMemory() as memory, Clock() as clock:
         counts = STAGES[name](context)
@@ -172,6 +178,32 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     folder.mark_done(name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
     if name == _LAST and context.config.keep_models:
         _drop_models(context.run, context.config.keep_models)
+    return counts
+
+
+def _train_in_job(context: Context, processes: int) -> dict[str, Any]:
+    """Train as `bash run_multinode.sh` does, in a job that ends with this process and writes into the folder it holds.
+
+    Raises:
+        TrainingError: the job failed, or was ended; its own error is on standard error and in its logs.
+    """
+    logs = os.environ.get("WEBRL_LOG_DIR") or str(context.config.runs_dir / "logs")
+    job = {"NNODES": "1", "NODE_RANK": "0", "NPROC_PER_NODE": str(processes), "WEBRL_LOG_DIR": logs}
+    command = [sys.executable, "-m", "webrl.cli.launch", "--run", str(context.run.path), "--phase", str(context.phase)]
+    free_gpu_cache()
+    process = subprocess.Popen(
+        [sys.executable, guard.__file__, *command],
+        stdin=subprocess.PIPE,
+        env=os.environ | job | {HOLDER: str(os.getpid())},
+        start_new_session=True,
+    )
+    try:
+        process.wait()
+    finally:  # after Ctrl-C too: the job is gone before the folder is given up
+        process.communicate()
+    if not context.folder.is_done("train"):
+        raise TrainingError(f"phase {context.phase}: training by {processes} processes failed, see above; logs: {logs}")
+    counts: dict[str, Any] = context.folder.read_stage("train")["counts"]
     return counts
 
 

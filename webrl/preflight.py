@@ -20,6 +20,7 @@ from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.suite import find_suite, seed_tasks
 from webrl.runs.folder import RunFolder
 from webrl.runs.machine import visible_gpus
+from webrl.training.topology import local_processes
 
 _PLAYS = frozenset({"rollout", "accept", "eval"})
 """Stages in which an agent acts."""
@@ -154,15 +155,14 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         from webrl.replay.demonstrations import check_demonstrations
 
         check_demonstrations(config)
-    if "train" in due and int(os.environ.get("WORLD_SIZE", "1")) <= 1:  # what needs several processes, in one
+    if "train" in due and int(os.environ.get("WORLD_SIZE", "1")) <= 1 and local_processes(config) == 1:
         trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
         for section in (name for name, is_trained in trained.items() if is_trained):
             engine = getattr(config, section).engine
             if load_plan(engine).kind == "fsdp2":
                 raise UsageError(
-                    f"{section}.engine={engine} shards a model over several processes, and this one would train alone: "
-                    "run the stages one by one and the training with `bash run_multinode.sh CONFIG --phase N` "
-                    f"(docs/cluster.md), or set {section}.engine=ddp"
+                    f"{section}.engine={engine} shards a model over several GPUs, and there are not two here: "
+                    f"set {section}.engine=ddp, or NPROC_PER_NODE to the number of processes (docs/cluster.md)"
                 )
     check_models(config, due)
 

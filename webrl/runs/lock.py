@@ -31,6 +31,8 @@ _PATIENCE_S = 3.0
 """How long to try: a process that was just killed holds its lock until its memory is freed."""
 _DYING_S = 60.0
 """The same for one that is known to be dead (tens of GiB, a GPU)."""
+HOLDER = "WEBRL_RUN_HOLDER"
+"""Names, to the processes of a training that a run starts, the process that holds the run folder."""
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """Error numbers of file systems without `flock`."""
 
@@ -60,7 +62,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise StageError(f"cannot write {what}: {error.strerror or error}") from None
     lock = FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)
-    if lock.is_locked:
+    if lock.is_locked or os.environ.get(HOLDER) == str(_read_holder(folder).get("pid")):
         yield
         return
     with contextlib.ExitStack() as stack:

@@ -6,12 +6,16 @@ else this machine alone. No interface name and no NCCL option is set: what the s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from webrl.config import RunConfig
+from webrl.config.resources import load_plan
 from webrl.errors import UsageError
+from webrl.runs.machine import visible_gpus
 
 DEFAULT_PORT = 29500
 
@@ -125,6 +129,22 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
     if problem:
         raise UsageError(f"{topology.source}: {problem}")
     return topology
+
+
+def local_processes(config: RunConfig) -> int:
+    """Processes by which the train stage runs on this machine; 1 in a job that a launcher started.
+
+    One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU.
+
+    Raises:
+        UsageError: as `read_topology`; or there is no such engine.
+    """
+    engines = {config.actor.engine} | ({config.critic.engine} if config.trains_critic else set())
+    if "WORLD_SIZE" in os.environ or not (
+        os.environ.get("NPROC_PER_NODE") or "fsdp2" in {load_plan(engine).kind for engine in engines}
+    ):
+        return 1
+    return read_topology(os.environ, 1 if config.models.device == "cpu" else len(visible_gpus())).processes_per_node
 
 
 def first_host(nodelist: str) -> str:

@@ -37,7 +37,7 @@ class FsdpEngine(Engine):
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(sharded model, AdamW over the shards)."""
         if not torch.distributed.is_initialized():
-            raise TrainingError("engine 'fsdp2' needs a process group; start with `bash run_multinode.sh`")
+            raise TrainingError("engine 'fsdp2' needs several processes: see docs/cluster.md")
         device = self.accelerator.device
         skeleton = any(gather(any(p.is_meta for p in model.parameters())))
         weights: dict[str, Any] = dict(model.state_dict()) if skeleton else {}

@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from processes import OF_THE_HUB
 
 from webrl.config import load_config
 from webrl.errors import StageError
@@ -24,27 +25,28 @@ def one_gpu(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
-    shown = one_gpu("--dry-run", "actor.lora_rank=16", f"runs_dir={tmp_path}", "models.actor=some/base", MINUTES="30")
+    shown = one_gpu("--dry-run", "actor.lora_rank=16", f"runs_dir={tmp_path}", *OF_THE_HUB, MINUTES="30")
     assert (shown.returncode, shown.stderr) == (0, "")
     commands = [line.split(" -m webrl.cli ")[1].strip() for line in shown.stdout.splitlines() if "webrl.cli" in line]
     run = tmp_path / "gemma3_270m"
-    same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path}"
-    start = f"{same} models.actor=some/base"
+    *others, actor = OF_THE_HUB
+    same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path} {' '.join(others)}"
+    start = f"{same} {actor}"
     practice = f"tasks.num_seed_tasks=5000 models.actor={run}/sft --run {run}/judge --seed 1000003"
     begun, _, demos = commands.pop().partition(" replay.demos=")
     assert begun == f"run {same} models.actor={run}/sft"
     assert demos.replace("\\", "") == f'["{run}/demos"] models.orm={run}/orm'
     assert commands == [
-        f"record-demos {same} models.actor=some/base --per-type 16",
-        f"sft {same} models.actor=some/base",
+        f"record-demos {start} --per-type 16",
+        f"sft {start}",
         f"record-demos {start} --per-type 24 --run {run}/judge --seed 1000003",
         *(f"{stage} {start} {practice}" for stage in ("gen-tasks", "filter-tasks", "rollout")),
-        f"train-orm {same} models.actor=some/base --data {run}/judge/phase_00/trajectories.jsonl "
+        f"train-orm {start} --data {run}/judge/phase_00/trajectories.jsonl "
         f"{run}/judge/demos --init {run}/sft --out {run}/orm",
     ]
-    shown = one_gpu("--dry-run", "gemma3_270m_arena", f"runs_dir={tmp_path}")
+    shown = one_gpu("--dry-run", "gemma3_270m_arena", f"runs_dir={tmp_path}", *OF_THE_HUB)
     assert "train-orm" not in shown.stdout  # label.judge: environment
-    assert "models.orm" not in shown.stdout
+    assert f"models.orm={tmp_path}" not in shown.stdout
     assert not list(tmp_path.iterdir())
     assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"
     assert one_gpu("--dry-run", JUDGE="maybe").stderr == "one_gpu: JUDGE=maybe is neither yes nor no\n"
@@ -54,7 +56,7 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
         refused = one_gpu("--dry-run", **{variable: value})
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr == f"one_gpu: {variable}={value} is not a number from {least} up\n"
-    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", "replay.demos=[]", JUDGE_DEMOS="0")
+    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", "replay.demos=[]", *OF_THE_HUB, JUDGE_DEMOS="0")
     assert shown.stdout.count(" record-demos ") == 1
     assert f"--data {run}/judge/phase_00/trajectories.jsonl --init" in shown.stdout
     assert f"{run}/demos" not in shown.stdout.replace("\\", "").partition("4 of 4")[2]
@@ -65,12 +67,12 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
 
 def test_an_evenings_buffer_begins_with_its_demonstrations_unless_there_are_none(tmp_path):
     def begins() -> bool:
-        shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")
+        shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", *OF_THE_HUB, JUDGE="no")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "train-orm" not in shown.stdout
         assert f"tar -czf {tmp_path}/gemma3_270m.tar.gz.part" in shown.stdout
         loop = shown.stdout.partition("4 of 4")[2].replace("\\", "")
-        assert "models.orm" not in loop
+        assert f"models.orm={tmp_path}" not in loop
         return f'replay.demos=["{tmp_path}/gemma3_270m/demos"]' in loop
 
     start = tmp_path / "gemma3_270m" / "sft"

@@ -442,8 +442,7 @@ def test_the_folder_that_one_stands_in_can_be_named_by_a_dot_and_recorded_scores
     assert [r.outcome for r in read_records(tmp_path / "vab_train.jsonl", StepRecord)] == [1, 1, 0, 0]
 
 
-@pytest.mark.slow
-def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor):
+def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor, script):
     """The newest run here is one with the demo's limits, which cut the page of a trace to nearly nothing."""
     small = make_config(tmp_path, actor, models={"max_prompt_tokens": 120, "actor": str(actor)})
     run = RunFolder(small.run_dir)
@@ -451,7 +450,7 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     run.config.write_text("name: run\nmodels: {device: cpu, max_prompt_tokens: 120}\n")
     write_trace(tmp_path / "vab", rows=make_rows(num_steps=3))
     base = ["--stage", "1", "--rollout_path", "vab", "--actor_path", actor]
-    result = run_script(*base, "--setting", "models.device=cpu", cwd=tmp_path)
+    result = script(*base, "--setting", "models.device=cpu")
     assert result.returncode == 0, result.stderr
     assert "prompt            webrl, at most 3584 tokens\n" in result.stdout  # 4096 positions less 512
     ((trace, _),) = read_vab(tmp_path / "vab", ProblemLog())
@@ -463,7 +462,7 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     assert [r.prompt_ids for r in written] == [released(trace, i).prompt_ids for i in range(3)]
 
     def said(*more):
-        done = run_script(*base, *more, "--dry-run", cwd=tmp_path)
+        done = script(*base, *more, "--dry-run")
         assert done.returncode == 0, done.stderr
         return next(line for line in done.stdout.splitlines() if line.startswith("prompt  "))
 

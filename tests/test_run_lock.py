@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import OF_THE_HUB
 
 from webrl.errors import StageError
 from webrl.runs import lock
@@ -61,7 +62,7 @@ def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: P
             second.stderr,
         )
         assert not (run / "config.yaml").exists()
-        plan = [sys.executable, "-m", "webrl.cli", "run", "demo", "--run", str(run), "--dry-run"]
+        plan = [sys.executable, "-m", "webrl.cli", "run", "demo", "--run", str(run), *OF_THE_HUB, "--dry-run"]
         assert subprocess.run(plan, capture_output=True, timeout=300, check=False).returncode == 0
         first.kill()
         first.wait()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import OF_THE_HUB
 from report_builders import trajectory
 from toy_builders import toy_package
 from toy_suite import install
@@ -127,7 +128,7 @@ def core_alone(folder):
 def test_a_config_with_the_settings_of_an_absent_companion_loads_and_says_what_it_leaves_out(tmp_path):
     """As a run of another suite was saved where all companions are."""
     (tmp_path / "old.yaml").write_text("rollout: {web: {name: notes, read_only: false}, arena: {score_steps: true}}\n")
-    shown = webrl("run", "old.yaml", "--dry-run", folder=tmp_path, path=[core_alone(tmp_path)])
+    shown = webrl("run", "old.yaml", *OF_THE_HUB, "--dry-run", folder=tmp_path, path=[core_alone(tmp_path)])
     assert shown.returncode == 0, shown.stderr
     assert f"rollout.web is left out: {absent('web', 'site')}" in shown.stderr
     assert "rollout.arena is left out" in shown.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import OF_THE_HUB
 
 from webrl.config import EngineConfig, RolloutConfig, RunConfig, load_config
 from webrl.config.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
@@ -170,7 +171,7 @@ def test_a_dry_run_a_failing_run_and_its_folder_hold_no_secret(tmp_path):
     data["generate"]["engine"] |= {"max_retries": 0, "timeout_s": 2}
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     word = f"rollout.webarena.accounts.gitlab.password={json.dumps(PLANTED['password'])}"
-    plan = webrl("run", str(path), word, "--dry-run")
+    plan = webrl("run", str(path), word, *OF_THE_HUB, "--dry-run")
     assert plan.returncode == 0, plan.stderr
     assert "any:***@127.0.0.1:9" in plan.stdout
     served = webrl("serve-env", str(path), "rollout.env=browser", "--dry-run")

@@ -111,7 +111,6 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
         (gzip.compress(b'{"a": 1}\n'), "gzip; unpack it: gzip -dc"),
         (b"\x28\xb5\x2f\xfd\x24\x09\x49\n\0", "Zstandard; unpack it: zstd -dc"),
         (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
-        (b"PK\x03\x04\x14\0\n", "a zip archive; unpack it: unzip"),
     ],
 )
 def test_a_file_of_another_kind_is_named_with_what_makes_jsonl_of_it_and_is_no_bad_line(tmp_path, data, said):

@@ -30,12 +30,11 @@ _TO_UTF8 = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
 _OTHER = {
     b"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
     b"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
-    b"PK\x03\x04": "a zip archive; unpack it: unzip FILE",
     b"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
     codecs.BOM_UTF16_LE: _TO_UTF8,
     codecs.BOM_UTF16_BE: _TO_UTF8,
 }
-"""What files begin with that are no JSON, though what is in them may be; and what makes them so."""
+"""What files begin with that nothing here reads, though what is in them may be; and what makes it so."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -53,16 +52,22 @@ def open_input(path: Path) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        DataError: missing, or not a regular file (opening a pipe without a writer would block forever).
+        DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
+            would block forever).
     """
     try:
         if not path.is_file() and path.exists():
             raise DataError(
                 f"{path}: {'a folder' if path.is_dir() else 'a pipe, socket or device'}, not a regular file"
             )
-        return path.open("rb")
+        file = path.open("rb")
+        start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if what := next((what for magic, what in _OTHER.items() if start.startswith(magic)), None):
+        file.close()
+        raise DataError(f"{path} is {what}")
+    return file
 
 
 def read_json(path: Path) -> Any:
@@ -76,10 +81,9 @@ def read_json(path: Path) -> Any:
             data = file.read(MAX_JSON_BYTES + 1)
             if len(data) > MAX_JSON_BYTES:
                 raise DataError(f"{path}: {path.stat().st_size} bytes; a JSON file has at most {MAX_JSON_BYTES}")
-            _refuse_other(path, data)
-            return _parse(data)
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{path}: malformed JSON ({error})") from None
+            return parse_line(data)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: {error}") from None
 
 
 def read_record(path: Path, cls: type[R]) -> R:
@@ -141,17 +145,13 @@ def read_lines(
 
 
 def parse_line(line: bytes) -> Any:
-    """Return the JSON of a line. Raises ValueError, which quotes the line's start."""
+    """Return the JSON of a line, or of a whole file. Raises ValueError, which quotes its start."""
     try:
-        return _parse(line)
+        value = orjson.loads(line)
+        if orjson.dumps(value) != line.strip():  # not as we write it: orjson keeps the last of several of one name
+            json.loads(line, object_pairs_hook=refuse_twice)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
-
-
-def _parse(data: bytes) -> Any:
-    value = orjson.loads(data)
-    if orjson.dumps(value) != data.strip():  # not as we write it: orjson keeps the last of several of one name
-        json.loads(data, object_pairs_hook=refuse_twice)
     return value
 
 
@@ -163,11 +163,6 @@ def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_other(path: Path, start: bytes) -> None:
-    if what := next((what for magic, what in _OTHER.items() if start.startswith(magic)), None):
-        raise DataError(f"{path} is {what}")
-
-
 def numbered_lines(
     file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None, before: int = 0
 ) -> Iterator[tuple[int, bytes]]:
@@ -177,13 +172,11 @@ def numbered_lines(
         before: lines of the file before the place that it is read from.
 
     Raises:
-        DataError: a longer line, or a file of another kind, such as gzip.
+        DataError: a longer line.
     """
     number = before
     while line := file.readline(MAX_JSON_BYTES + 1):
         number += 1
-        if number == 1:
-            _refuse_other(path, line)
         if len(line) > MAX_JSON_BYTES:
             size = len(line)
             while not line.endswith(b"\n") and (line := file.readline(1 << 20)):

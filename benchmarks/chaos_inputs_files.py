@@ -84,7 +84,7 @@ FOLDERS = (
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "regular file", files=a_run("filter-tasks", tasks=a_fifo)),
     BadInput(_NAMED.format("rollout"), 1, "a folder", "tasks.jsonl", "", files=a_run("filter-tasks", tasks=a_folder)),
     BadInput(_NAMED.format("label"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("rollout")),
-    BadInput(_NAMED.format("label"), 1, "UTF-16", "trajectories.jsonl", "unpack or convert it", files=a_run("rollout", trajectories=b"\xff\xfe\n")),
+    BadInput(_NAMED.format("label"), 1, "UTF-16", "trajectories.jsonl", "convert it: iconv", files=a_run("rollout", trajectories=b"\xff\xfe\n")),
     BadInput(_NAMED.format("label"), 1, "an instance of Trajectory, found []", "trajectories.jsonl:1", "", files=a_run("rollout", trajectories="[]\n")),
     BadInput(_NAMED.format("label"), 1, "'winning'", "trajectories.jsonl:1", "page_ended", files=a_run("rollout", trajectories='{"trajectory_id": "t", "task": {"task_id": "a", "site": "b"}, "instruction": "i", "phase": 0, "steps": [], "final_observation": "", "status": "winning"}\n')),
     BadInput(_NAMED.format("replay"), 1, "labels.jsonl", "runs/r/phase_00", "", files=a_run("label", trajectories="")),
@@ -112,7 +112,7 @@ FOLDERS = (
     # demonstrations that a run would begin with
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "no such file or folder"),
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "no such file or folder"),
-    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": b"\xff\xfe{}\n"}),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "convert it: iconv", files={"d.jsonl": b"\xff\xfe{}\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": "instruction,steps\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": '{"prompt": "Click", "completion": "click(1)"}\n'}),
     BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import sqlite3
 from pathlib import Path
 from traceback import StackSummary
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
 from webrl import cli, stages
+from webrl.cli.command import end_clearly
 from webrl.config import load_config
 from webrl.errors import ModelError
 from webrl.phase import STAGES, run_stage
@@ -38,6 +42,24 @@ def test_a_full_disk_is_the_systems_error_whoever_writes(error: BaseException, t
     with pytest.raises(OSError, match="No space left on device") as raised, full_disk_named(tmp_path / "model"):
         raise error
     assert raised.value.filename == str(tmp_path / "model")
+
+
+def test_a_file_that_may_not_grow_so_large_is_named_with_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save() -> int:
+        with full_disk_named(tmp_path / "model"):
+            save_file({"weight": torch.zeros(5000)}, tmp_path / "model")
+        return 0
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        assert end_clearly("webrl", save) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = f"webrl: {tmp_path / 'model'}: File too large; raise the limit (ulimit -f), the same command then resumes\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_error_that_is_none_of_a_full_disk_stays_as_it_is(tmp_path: Path) -> None:

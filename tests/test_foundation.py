@@ -29,7 +29,7 @@ from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
-from webrl.runs.store import read_lines, read_record, read_records, write_records, write_text
+from webrl.runs.store import read_json, read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
@@ -102,11 +102,41 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
     assert len(list(read_lines(path, problems.append))) == len(problems) == 1
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
     assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
-    for data, what in (('{"a": 1}\n'.encode("utf-16"), "text in UTF-16"), (gzip.compress(b'{"a": 1}\n'), "gzip")):
-        path.write_bytes(data)
-        problems.clear()
-        assert list(read_lines(path, problems.append)) == []
-        assert problems == [f"{path}: {what}; unpack or convert it first: JSONL is text in UTF-8"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ('{"a": 1}\n'.encode("utf-16"), "text in UTF-16; convert it: iconv -f UTF-16"),
+        (gzip.compress(b'{"a": 1}\n'), "gzip; unpack it: gzip -dc"),
+        (b"\x28\xb5\x2f\xfd\x24\x09\x49\n\0", "Zstandard; unpack it: zstd -dc"),
+        (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_with_what_makes_jsonl_of_it_and_is_no_bad_line(tmp_path, data, said):
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(data)
+    problems: list[str] = []
+    for read in (lambda: list(read_lines(path, problems.append)), lambda: read_json(path)):
+        with pytest.raises(DataError, match=rf"tasks\.jsonl is {said}"):
+            read()
+    assert problems == []
+
+
+@pytest.mark.parametrize("line", ['{"a": 1, "b": 2, "a": 3}', '{"b":{"c":[{"a":1,"a":1}]}}', '{"a":1,"\\u0061":2}'])
+def test_a_name_that_comes_twice_in_an_object_is_refused_as_no_one_knows_which_one_counts(tmp_path, line):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(f'{{"a": [{{"a": 1}}, {{"a": 2}}]}}\n{line}\n{{"a": 1e3, "é": "\\u00e9"}}\n')
+    problems: list[str] = []
+    assert [data for _, data in read_lines(path, problems.append)] == [
+        {"a": [{"a": 1}, {"a": 2}]},
+        {"a": 1e3, "é": "é"},
+    ]
+    (problem,) = problems
+    assert problem.startswith(f"{path}:2: malformed JSON (an object has 'a' twice: keep one): b'{{")
+    path.write_text(line)
+    with pytest.raises(DataError, match=r"tasks\.jsonl: malformed JSON \(an object has 'a' twice: keep one\)"):
+        read_json(path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:

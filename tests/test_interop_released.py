@@ -112,3 +112,11 @@ def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
     ((trajectory, _),) = read_released(tmp_path / "sft.pt", problems)
     assert trajectory.trajectory_id == "sft-3"
     assert problems.counts == {"bad_trajectory": 3}
+
+
+def test_a_score_above_1_is_no_success_but_refused(tmp_path):
+    torch.save([make_items(reward=87), make_items(reward=1)], tmp_path / "scores.pt")
+    with ProblemLog(tmp_path / "problems.txt") as problems:
+        (read,) = list(read_released(tmp_path / "scores.pt", problems))
+    assert read[1].reward == 1
+    assert "trajectory 0: the reward must be a number of at most 1, found 87; left out" in problems.path.read_text()

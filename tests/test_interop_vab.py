@@ -1,5 +1,6 @@
 """VAB trace folders: both ways, and every kind of damage listed with file and line."""
 
+import gzip
 import json
 import shutil
 
@@ -123,6 +124,19 @@ def test_a_trace_that_starts_again_keeps_the_last_attempt(tmp_path):
     assert len(trajectory.steps) == 2
     assert problems == {"duplicate_id": 1}
     assert "12.jsonl:2: the trace starts again" in listed
+
+
+def test_a_trace_that_is_packed_or_has_a_name_twice_is_left_out_and_no_other(tmp_path):
+    line = json.dumps(make_rows(num_steps=1)[0]).encode()
+    write_trace(tmp_path, "1", lines=[gzip.compress(line)])
+    write_trace(tmp_path, "2", lines=[line.replace(b'"index": 0', b'"index": 0, "index": 0')])
+    write_trace(tmp_path, "3", lines=[line.replace(b'"index": 0', b'"index": 0, "index": 0').replace(b"lamp", b"\xff")])
+    write_trace(tmp_path, "4")
+    trajectories, problems, listed, _ = read(tmp_path)
+    assert [trajectory.trajectory_id for trajectory in trajectories] == ["4"]
+    assert problems == {"unreadable": 1, "broken_line": 2}
+    assert "1.jsonl is gzip; unpack it" in listed
+    assert "2.jsonl:1: malformed JSON (an object has 'index' twice: keep one)" in listed
 
 
 def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):

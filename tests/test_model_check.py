@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,7 +13,17 @@ import torch
 from llm_builders import build_tokenizer, save_tiny_model
 from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from webrl import load_actor as api_actor
 from webrl.cli import main
@@ -172,10 +183,10 @@ def test_tied_weights_are_not_missed_and_a_larger_embedding_than_the_tokenizers_
 def test_of_quantized_weights_whose_names_are_their_own_the_tokenizer_alone_is_compared(folder):
     change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128})
     change_weights(folder, lambda weights: weights.pop(UP))
-    check_model(str(folder))
+    check_model(str(folder), use="vllm")
     grow_tokenizer(folder)
     with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
-        check_model(str(folder))
+        check_model(str(folder), use="vllm")
 
 
 def test_a_critic_is_compared_with_its_files_when_it_is_loaded(folder, tmp_path):
@@ -423,9 +434,9 @@ def test_a_tokenizer_without_an_end_token_is_refused_as_its_answers_would_never_
 
 def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(folder, adapter):
     change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
-    check_model(str(folder))
+    check_model(str(folder), use="vllm")
     uses = (
-        lambda: check_model(str(folder), is_trained=True),
+        lambda: check_model(str(folder), use="training"),
         lambda: load_actor(folder),
         lambda: check_model(str(adapter)),
     )
@@ -446,3 +457,92 @@ def test_an_adapter_that_began_as_pissa_passes_the_check_as_it_does_the_loading(
 def test_weights_are_copied_from_the_hub_whatever_their_shards_are_called():
     names = ("model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors-00001-of-00002.safetensors")
     assert all(any(fnmatch(name, pattern) for pattern in MODEL_FILES) for name in names)
+
+
+SIZE = {"vocab_size": 347, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+GEMMA = {"head_dim": 8, "num_key_value_heads": 1, "use_bidirectional_attention": True}
+
+
+@pytest.mark.filterwarnings("ignore:.*bos_token_id", "ignore:.*eos_token_id")
+@pytest.mark.parametrize(
+    ("model_class", "config"),
+    [
+        (BertForMaskedLM, BertConfig(**SIZE)),
+        (RobertaForMaskedLM, RobertaConfig(**SIZE)),
+        (Gemma3ForCausalLM, Gemma3TextConfig(**SIZE, **GEMMA)),
+        (BertLMHeadModel, BertConfig(**SIZE, is_decoder=True)),
+    ],
+)
+def test_a_model_whose_tokens_see_those_after_them_is_no_actor(tmp_path, model_class, config):
+    build_tokenizer().save_pretrained(tmp_path)
+    model_class(config).save_pretrained(tmp_path)
+    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+        if model_class is BertLMHeadModel:
+            use(str(tmp_path))
+            continue
+        with pytest.raises(ModelError, match=r"cannot write: in its \w+ a token sees those after it; take a decoder"):
+            use(str(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_weights_without_a_scale_are_not_read_as_numbers(folder, dtype):
+    change_weights(folder, lambda weights: weights.update({UP: (50 * weights[UP]).to(dtype)}))
+    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+        with pytest.raises(
+            ModelError, match=r"up_proj\.weight in model\.safetensors is [IUF]8\w*, of which config\.json"
+        ):
+            use(str(folder))
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "BertTokenizer"])
+def test_a_tokenizer_that_loses_what_its_file_keeps_is_refused_with_the_class_that_does_not(folder, name):
+    tokenizer_config = folder / "tokenizer_config.json"
+    settings = json.loads(tokenizer_config.read_text())
+    tokenizer_config.write_text(json.dumps(settings | {"tokenizer_class": name}))
+    with pytest.raises(
+        ModelError, match=f"its {name} loses parts of .*: set tokenizer_class to PreTrainedTokenizerFast"
+    ):
+        check_model(str(folder))
+    tokenizer_config.write_text(json.dumps(settings | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    check_model(str(folder))
+
+
+def test_a_chat_template_that_is_no_text_is_one_clear_error(folder):
+    (folder / "chat_template.jinja").unlink()
+    tokenizer_config = folder / "tokenizer_config.json"
+    tokenizer_config.write_text(json.dumps(json.loads(tokenizer_config.read_text()) | {"chat_template": 5}))
+    with pytest.raises(ModelError, match=r"chat_template in tokenizer_config\.json must be a text, found 5"):
+        check_model(str(folder))
+
+
+@pytest.mark.parametrize("bias", ["all", "lora_only"])
+def test_an_adapter_that_has_trained_biases_must_hold_them(folder, tmp_path, bias):
+    config = AutoConfig.from_pretrained(folder)
+    config.attention_bias = True
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    adapter = lora_of(folder, tmp_path / "biased", target_modules=["q_proj"], bias=bias)
+    check_model(str(adapter))
+    load_actor(adapter)
+    path = adapter / "adapter_model.safetensors"
+    save_file({key: weight for key, weight in load_file(path).items() if not key.endswith("bias")}, path)
+    for use in (check_model, load_actor):
+        with pytest.raises(ModelError, match=r"has a file without base_model\S+\.bias"):
+            use(str(adapter))
+
+
+@pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed", "ignore:Adapter 'default'.*invalid shape")
+def test_an_adapter_with_biases_for_layers_that_have_none_is_refused_before_anything_starts(folder, tmp_path):
+    adapter = lora_of(folder, tmp_path / "biased", target_modules=["q_proj"], lora_bias=True)
+    for use in (check_model, load_actor):
+        with pytest.raises(ModelError, match=r"cannot merge the adapter .*because the base layer has no bias"):
+            use(str(adapter))
+
+
+@pytest.mark.parametrize(("method", "package"), [("gptq", "optimum|gptqmodel"), ("awq", "gptqmodel")])
+def test_a_quantized_judge_without_the_package_that_reads_it_is_refused_before_it_is_asked(
+    folder, tmp_path, capsys, method, package
+):
+    change_config(folder, quantization_config={"quant_method": method, "bits": 4, "group_size": 128})
+    assert attempt("run demo --dry-run models.orm=MODEL", folder, tmp_path) == 1
+    assert re.search(f"cannot load the model .*requires ({package})", capsys.readouterr().err)
+    check_model(str(folder), use="vllm")

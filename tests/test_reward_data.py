@@ -15,6 +15,7 @@ from webrl.errors import DataError, JudgeError, ModelError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.replay.demonstrations import judged_demonstrations
 from webrl.reward.data import (
     JudgedExample,
     cut_short,
@@ -71,6 +72,21 @@ def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_pat
     assert "human.jsonl:2: field 'success': Input should be less than or equal to 1, found 3" in listed
     assert "human.jsonl:3:" in listed
     assert "human.jsonl:4: malformed JSON" in listed
+
+
+def test_a_score_of_100_is_no_success_but_refused_wherever_trajectories_are_read(tmp_path):
+    path = tmp_path / "trajectories.jsonl"
+    trajectories = [replace(make_trajectory(0, 1), env_reward=score) for score in (100.0, 1.0001, 1.0, 0.3, -1.0)]
+    write_records(path, [replace(t, trajectory_id=f"t{i}") for i, t in enumerate(trajectories)])
+    for read, said in (
+        (lambda log: [e.success for e in read_judged(path, log)], [1, 1, 0]),
+        (lambda log: [reward for _, reward in judged_demonstrations(path, log)], [1, 1, 0]),
+    ):
+        with ProblemLog(tmp_path / "problems.txt") as problems:
+            assert read(problems) == said
+        first, second = problems.path.read_text().splitlines()
+        assert f"{path}:1: field 'env_reward': Input should be less than or equal to 1, found 100.0; left out" in first
+        assert f"{path}:2: field 'env_reward'" in second
 
 
 def test_no_instruction_is_in_both_splits():

@@ -205,23 +205,23 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
             that sees and is shown text alone, or the other way round.
     """
     due = frozenset(stages)
-    texts = list[tuple[str, str]]()  # one that is never asked needs no chat template
-    if due & {"label", "accept"} and config.label.engine.kind != "openai":
-        texts.append((config.models.orm, config.label.prompt_format if config.label.judge == "orm" else "webrl"))
-    if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
-        texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl"))
-    for name, _ in texts:
+    texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template
+    if due & {"label", "accept"} and (kind := config.label.engine.kind) != "openai":
+        form = config.label.prompt_format if config.label.judge == "orm" else "webrl"
+        texts.append((config.models.orm, form, kind))
+    if {"gen-tasks", "rollout"} <= due and config.num_phases and (kind := config.generate.engine.kind) != "openai":
+        texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl", kind))
+    for name, *_ in texts:
         model_folder(name)  # what is not there is said before torch is imported
     acting = due & (_PLAYS | {"replay", "train"})
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
     if acting and not has_started:
         check_sight(config, config.models.actor)
         sees = config.rollout.image_size is not None
-        check_model(
-            config.models.actor, sees=sees, prompt_format=config.models.prompt_format, is_trained="train" in due
-        )
-    for name, prompt_format in dict.fromkeys(texts):
-        check_model(name, sees=False, prompt_format=prompt_format)
+        use: str = "training" if "train" in due else config.rollout.engine.kind
+        check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format, use=use)
+    for name, prompt_format, use in dict.fromkeys(texts):
+        check_model(name, sees=False, prompt_format=prompt_format, use=use)
 
 
 def run_bytes(config: RunConfig) -> int | None:

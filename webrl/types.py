@@ -202,7 +202,7 @@ class Trajectory(Record):
     """How it ended."""
     message: str = ""
     """The agent's final message, or the error text of an unfinished episode."""
-    env_reward: float | None = None
+    env_reward: Annotated[float, Field(le=1)] | None = None
     """The environment's own reward in [0, 1]: evaluation, ORM training and reports; of actor and critic only with
     `label.judge=environment`.
     None where the environment has none (a generated instruction), or could not find it out (`env_error`)."""

@@ -60,7 +60,7 @@ STEPS = st.builds(
 EPISODES = st.lists(STEPS, max_size=2).map(lambda steps: tuple(replace(step, index=i) for i, step in enumerate(steps)))
 TRAJECTORIES = st.builds(
     Trajectory, trajectory_id=TEXT, task=TASKS, instruction=TEXT, phase=st.integers(0, 99), steps=EPISODES,
-    final_observation=TEXT, status=st.sampled_from(Status), message=TEXT, env_reward=st.none() | FLOATS,
+    final_observation=TEXT, status=st.sampled_from(Status), message=TEXT, env_reward=st.none() | FLOATS.filter(lambda value: value <= 1),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -74,7 +75,8 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
     except OSError as error:
         if error.filename is None and error.errno not in DISK_FULL:
             raise
-        advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
+        fix = "raise the limit (ulimit -f)" if error.errno == errno.EFBIG else "free some space"
+        advice = f"; {fix}, the same command then resumes" if error.errno in DISK_FULL else ""
         print(f"{name}: {error.filename or 'a file or standard output'}: {error.strerror}{advice}", file=sys.stderr)
         return 1
 

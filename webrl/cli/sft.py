@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_inputs(config, ("sft",))
         check_sight(config, paths.init)
-    check_model(paths.init, sees=sees, prompt_format=config.models.prompt_format, is_trained=True)
+    check_model(paths.init, sees=sees, prompt_format=config.models.prompt_format, use="training")
     if args.dry_run:
         return 0
     check_output(config.sft, paths.init, paths.out)

@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     config = resolve_config(args, prefer_newest=True)
     if not args.dry_run:
         check_inputs(config, ("train-orm",))
-    check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format, is_trained=True)
+    check_model(args.init or config.models.orm, sees=False, prompt_format=config.label.prompt_format, use="training")
     from webrl.reward.train import check_data, train_orm
     from webrl.runs.lock import hold_output
 

@@ -107,8 +107,8 @@ def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
         response = without_end(_text(item, "action"))
         steps.append(Step(index, page_of_prompt(_text(item, "observation"), index), response, response.strip()))
     score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]
-    if not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
-        raise ValueError(f"the reward must be a finite number, found {_shown(score)}")
+    if not isinstance(score, int | float) or not -sys.float_info.max <= score <= 1:
+        raise ValueError(f"the reward must be a number of at most 1, found {_shown(score)}")
     trajectory = Trajectory(
         trajectory_id=trajectory_id,
         task=Task(task_id=trajectory_id, site=SITE, instruction=task),
@@ -145,4 +145,5 @@ def _text(item: Any, name: str) -> str:
 
 def _shown(value: Any) -> str:
     """A value for an error. Containers by type alone: a few bytes of references print as terabytes."""
-    return repr(value)[:60] if isinstance(value, str | bytes | float | bool | None) else f"a {type(value).__name__}"
+    is_short = isinstance(value, str | bytes | float | None) or (isinstance(value, int) and abs(value) < 1e9)
+    return repr(value)[:60] if is_short else f"a {type(value).__name__}"

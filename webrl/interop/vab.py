@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import orjson
-
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.tokens import without_end
-from webrl.runs.store import numbered_lines, open_input, read_json
+from webrl.runs.store import numbered_lines, open_input, parse_line, read_json, refuse_twice
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -119,43 +117,40 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     """Rows of the last attempt in a trace file, or None (reported)."""
     rows: list[dict[str, Any]] = []
     try:
-        file = _open_inside(path)
+        with _open_inside(path) as file:
+            for number, line in numbered_lines(file, path):
+                if not line.strip():
+                    continue
+                place = f"{path}:{number}"
+                try:
+                    row = parse_line(line)
+                except ValueError as error:
+                    # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
+                    try:
+                        row = json.loads(line.decode("utf-8", "replace"), strict=False, object_pairs_hook=refuse_twice)
+                    except (ValueError, RecursionError):
+                        problems.add("broken_line", place, f"{error}; trace left out")
+                        return None
+                    problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); bad characters replaced")
+                    if isinstance(row, dict):
+                        row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
+                kinds = {"html": str, "response": str, "target": str, "index": int}
+                found = row if isinstance(row, dict) else {}
+                if wrong := next((name for name, kind in kinds.items() if type(found.get(name)) is not kind), None):
+                    reason = f"field {wrong!r} must be {kinds[wrong].__name__}, found {found.get(wrong, row)!r:.60}"
+                    problems.add("broken_line", place, f"{reason}; trace left out")
+                    return None
+                if rows and row["index"] == 0:
+                    problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
+                    rows = []
+                if row["index"] != len(rows):
+                    problems.add(
+                        "missing_step", place, f"index {row['index']!r} after {len(rows)} steps; trace left out"
+                    )
+                    return None
+                rows.append(row)
     except DataError as error:
         problems.add("unreadable", str(path), f"{str(error).removeprefix(f'{path}: ')}; left out")
-        return None
-    too_long: list[str] = []
-    with file:
-        for number, line in numbered_lines(file, path, too_long.append):
-            if not line.strip():
-                continue
-            place = f"{path}:{number}"
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
-                try:
-                    row = json.loads(line.decode("utf-8", "replace"), strict=False)
-                except (ValueError, RecursionError):
-                    problems.add("broken_line", place, f"malformed JSON ({error}): {line[:60]!r}; trace left out")
-                    return None
-                problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); the bad characters were replaced")
-                if isinstance(row, dict):
-                    row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
-            kinds = {"html": str, "response": str, "target": str, "index": int}
-            found = row if isinstance(row, dict) else {}
-            if wrong := next((name for name, kind in kinds.items() if type(found.get(name)) is not kind), None):
-                reason = f"field {wrong!r} must be {kinds[wrong].__name__}, found {found.get(wrong, row)!r:.60}"
-                problems.add("broken_line", place, f"{reason}; trace left out")
-                return None
-            if rows and row["index"] == 0:
-                problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
-                rows = []
-            if row["index"] != len(rows):
-                problems.add("missing_step", place, f"index {row['index']!r} after {len(rows)} steps; trace left out")
-                return None
-            rows.append(row)
-    if too_long:
-        problems.add("broken_line", str(path), f"{too_long[0].removeprefix(f'{path}:')}; trace left out")
         return None
     if not rows:
         problems.add("empty", str(path), "no steps; left out")

@@ -6,28 +6,31 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from webrl.errors import DataError, ModelError
+from webrl.errors import ModelError
 from webrl.llm.loading import (
     ADAPTER_FILE,
     CODE_REFUSED,
-    add_adapter,
+    as_model_error,
     base_of,
     config_of,
     first_line,
     load_tokenizer,
+    merge_adapter,
     model_folder,
     quiet,
     refuse_gaps,
+    weight_files,
 )
 from webrl.llm.tokens import closing_ids, controls, end_token_ids, render_chat
 from webrl.runs.clock import spent_on
-from webrl.runs.store import read_json
 
 _LFS = b"version https://git-lfs"
 
 
 @spent_on("model files")
-def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "webrl", is_trained: bool = False) -> None:
+def check_model(
+    name: str, *, sees: bool | None = None, prompt_format: str = "webrl", use: str = "transformers"
+) -> None:
     """Check that the model of that name can be loaded and has embeddings for all ids that its tokenizer produces.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
@@ -37,7 +40,8 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
         prompt_format: of its prompts; all but `webrl` need a chat template.
-        is_trained: whether its weights are to be changed, which quantized ones cannot be.
+        use: the kind of engine that is to run it, or `training`. Quantized weights cannot be trained; vLLM reads them
+            itself, transformers with another package.
 
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
@@ -48,10 +52,10 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
         return
     from webrl.llm.eyes import Eyes  # imports torch, which what is not there can do without
 
-    model = _empty_model(base or name, folder, sees, is_trained=is_trained or base is not None)
+    model = _empty_model(base or name, folder, sees, "training" if base else use)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
-        add_adapter(model, name, base, _headers(name, path))
+        merge_adapter(model, name, base, _headers(name, path))
     tokenizer = Eyes(name).tokenizer if sees else load_tokenizer(name)
     # Control tokens that neither template nor page writes may lie beyond the embeddings: Gemma 3's placeholder of
     # pictures has no row in its models of text.
@@ -74,10 +78,11 @@ def check_model(name: str, *, sees: bool | None = None, prompt_format: str = "we
         )
 
 
-def _empty_model(name: str, folder: Path, sees: bool | None, *, is_trained: bool) -> Any:
+def _empty_model(name: str, folder: Path, sees: bool | None, use: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
+    from transformers.quantizers.auto import AutoHfQuantizer
 
-    config = config_of(str(folder), is_trained=is_trained)
+    config = config_of(str(folder), is_trained=use == "training")
     sees = hasattr(config, "vision_config") if sees is None else sees
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     classes = auto._model_mapping
@@ -86,27 +91,24 @@ def _empty_model(name: str, folder: Path, sees: bool | None, *, is_trained: bool
             raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
         wanted = "vision-language model" if sees else "causal language model"
         raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
-    try:
-        with quiet():
-            if hasattr(config, "quantization_config"):
-                import torch
+    with as_model_error(f"cannot load the model {name!r}"), quiet():
+        if hasattr(config, "quantization_config"):
+            import torch
 
-                with torch.device("meta"):
-                    return classes[type(config)]._from_config(config)
-            files = _weight_files(folder)
-            model, found = classes[type(config)].from_pretrained(
-                None,
-                config=config,
-                generation_config=GenerationConfig(),
-                state_dict={key: tensor for file in files for key, tensor in _headers(name, file).items()},
-                device_map={"": "meta"},
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-    except ModelError:
-        raise
-    except Exception as error:  # a config with absurd values raises nearly anything in transformers
-        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+            if use == "transformers":
+                AutoHfQuantizer.from_config(config.quantization_config).validate_environment()
+            with torch.device("meta"):
+                return classes[type(config)]._from_config(config)
+        files = weight_files(folder)
+        model, found = classes[type(config)].from_pretrained(
+            None,
+            config=config,
+            generation_config=GenerationConfig(),
+            state_dict={key: tensor for file in files for key, tensor in _headers(name, file).items()},
+            device_map={"": "meta"},
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     refuse_gaps(name, model, found)
     return model
 
@@ -122,22 +124,12 @@ def weights_of(name: str) -> tuple[int, int] | None:
         with contextlib.suppress(HFValidationError):  # loading it tells
             cached = try_to_load_from_cache(name, "config.json")
             folder = Path(cached).parent if isinstance(cached, str) else None
-    files = _weight_files(folder) if folder else []
+    files = weight_files(folder) if folder else []
     if not files or not all(file.is_file() for file in files):
         return None
     tensors = [tensor for file in files for tensor in _headers(name, file).values()]
     parameters = sum(tensor.numel() for tensor in tensors)
     return parameters, 4 * parameters if base else sum(file.stat().st_size for file in files)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file() or not index.is_file():
-        return [whole]
-    try:
-        return sorted({folder / file for file in read_json(index)["weight_map"].values()})
-    except (DataError, AttributeError, KeyError, TypeError):
-        raise ModelError(f"{index} does not say which file has which weight (weight_map); copy it again") from None
 
 
 def _headers(name: str, file: Path) -> dict[str, Any]:

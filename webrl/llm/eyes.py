@@ -18,7 +18,7 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import base_of, config_of, first_line
+from webrl.llm.loading import as_model_error, base_of, config_of, first_line
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
 
@@ -118,7 +118,7 @@ class Eyes:
             if size in self._looks:
                 return self._looks[size]
             image = open_picture(png)
-            try:
+            with as_model_error(f"the processor of model {self.name!r} cannot take a picture"):
                 made = self.processor(
                     images=[[image]],
                     text=[self._placeholder],
@@ -126,10 +126,6 @@ class Eyes:
                     return_text_replacement_offsets=True,
                 )
                 text = str(made["text_replacement_offsets"][0][0]["replacement"])
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise ModelError(
-                    f"the processor of model {self.name!r} cannot take a picture: {first_line(error)}"
-                ) from None
             num_tokens = self.count(made["input_ids"][0])
             if not num_tokens:
                 raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")

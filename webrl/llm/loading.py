@@ -50,6 +50,8 @@ _NO_TOKENIZER = ("config.json", "generation_config.json", "model.safetensors.ind
 _fingerprints: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 """Tokenizer -> its length, and its fingerprint, which takes seconds for a large one."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+_TEXT = "[12]\tlink 'Zoë'\n\nclick('12')"
+"""What pages and answers are made of."""
 
 
 def load_tokenizer(name: str) -> Any:
@@ -59,7 +61,7 @@ def load_tokenizer(name: str) -> Any:
     copying or hashing one of 262,144 tokens takes seconds, and every stage has its actor in another folder.
 
     Raises:
-        ModelError: no such folder or hub model, or a folder without tokenizer.
+        ModelError: no such folder or hub model, a folder without tokenizer, or one that loses what its file keeps.
     """
     folder = model_folder(name)
     if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
@@ -73,11 +75,21 @@ def load_tokenizer(name: str) -> Any:
     key = tokenizer_digest(folder) if folder else name
     tokenizer = _tokenizers.pop(key, None)
     if tokenizer is None:
+        from tokenizers import Tokenizer
         from transformers import AutoTokenizer
 
         try:
             with spent_on("model files"):
                 tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+                file = Path(name).expanduser() / "tokenizer.json"
+                backend = getattr(tokenizer, "backend_tokenizer", None) if file.is_file() else None
+                if backend and not _keeps_text(backend) and _keeps_text(Tokenizer.from_file(str(file))):
+                    raise ValueError(
+                        f"its {type(tokenizer).__name__} loses parts of {_TEXT!r}, which tokenizer.json keeps: set "
+                        "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
+                    )
+                if not isinstance(template := tokenizer.chat_template, str | dict | None):
+                    raise ValueError(f"chat_template in tokenizer_config.json must be a text, found {template!r:.80}")
         except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
             why = first_line(error)
             if "backend tokenizer" in why:
@@ -87,6 +99,13 @@ def load_tokenizer(name: str) -> Any:
     if len(_tokenizers) > _MAX_TOKENIZERS:
         del _tokenizers[next(iter(_tokenizers))]
     return tokenizer
+
+
+def _keeps_text(backend: Any) -> bool:
+    try:
+        return _TEXT in backend.decode(backend.encode(_TEXT, add_special_tokens=False).ids, skip_special_tokens=False)
+    except Exception:  # tokenizers raises this very class, for a text with words that it has no token for
+        return False
 
 
 @spent_on("model files")
@@ -119,30 +138,43 @@ def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool 
     """
     whole = base_of(name) or name
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}  # for refuse_gaps
-    try:
+    with as_model_error(f"cannot load the model {name!r}"):
         with quiet():
             model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
         refuse_gaps(whole, model, found, new_heads=new_heads)
-        return model if whole == name else add_adapter(model, name, whole).merge_and_unload()
-    except ModelError:
-        raise
-    except Exception as error:  # transformers, safetensors and hub each raise their own
-        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+        return model if whole == name else merge_adapter(model, name, whole)
 
 
 def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: bool = False) -> None:
-    """Check that a model has all of its weights from its files, and a place for each that they hold.
+    """Check that a model writes from left to right, has all of its weights from its files, and a place for each there.
 
     Args:
         found: transformers' loading info, made with `ignore_mismatched_sizes`.
         new_heads: the model has fresh value heads, which no file holds, in the place of its output layer.
 
     Raises:
-        ModelError: weights are absent (transformers draws them at random), too many, or of other shapes.
+        ModelError: weights are absent (transformers draws them at random), too many, of other shapes, or numbers that
+            mean nothing without a scale; or tokens see those after them.
     """
+    from safetensors import safe_open
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
     if getattr(model, "_hf_peft_config_loaded", False):  # transformers leaves it unmerged
         raise ModelError(adapter_of_hub(name))
-    kind = type(model).__name__
+    kind, config = type(model).__name__, model.config
+    masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    sees_all = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    if masked or sees_all or getattr(config, "is_causal", None) is False:
+        raise ModelError(f"model {name!r} cannot write: in its {kind} a token sees those after it; take a decoder")
+    folder = None if getattr(config, "quantization_config", None) else model_folder(name)
+    for file in weight_files(folder) if folder else ():
+        with safe_open(file, "pt") as weights:
+            for key in (key for key in weights.keys() if key.endswith("weight")):  # noqa: SIM118
+                if (dtype := weights.get_slice(key).get_dtype()) not in ("F64", "F32", "F16", "BF16"):
+                    raise ModelError(
+                        f"model {name!r}: {key} in {file.name} is {dtype}, of which config.json says no scale "
+                        "(quantization_config); take the model that it was made from"
+                    )
     missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
     unexpected = [] if new_heads else sorted(found["unexpected_keys"])
     if head := next((key for key in unexpected if key.split(".")[0] in ("score", "v_head", "value_head")), None):
@@ -164,13 +196,24 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
             )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers loads a whole model from. Raises ModelError for an index without them."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    try:
+        return sorted({folder / file for file in read_json(index)["weight_map"].values()})
+    except (DataError, AttributeError, KeyError, TypeError):
+        raise ModelError(f"{index} does not say which file has which weight (weight_map); copy it again") from None
+
+
 def _some(things: list[str], separator: str = ", ") -> str:
     """Name the first two, and count the rest."""
     return separator.join(things[:2]) + (f" and {len(things) - 2} more" if len(things) > 2 else "")
 
 
-def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None = None) -> Any:
-    """The model with the adapter of a folder put onto it by peft, not merged yet.
+def merge_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None = None) -> Any:
+    """The model with the adapter of a folder merged into it by peft.
 
     Args:
         base: name of the model.
@@ -184,7 +227,7 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
     from peft.tuners.tuners_utils import BaseTunerLayer
     from safetensors.torch import load_file
 
-    try:
+    with as_model_error(f"cannot put the adapter {name!r} onto {base!r}"):
         config: Any = PeftConfig.from_pretrained(name)
         if state is not None:  # of shapes alone: a beginning such as pissa's is computed from the base's weights
             config.init_lora_weights = False
@@ -193,11 +236,8 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
             raise ModelError(f"adapter {name!r} is a {config.peft_type.value}, which cannot be merged; train a LoRA")
         state = load_file(Path(name).expanduser() / ADAPTER_FILE) if state is None else state
         found: Any = set_peft_model_state_dict(adapted, state)
-    except ModelError:
-        raise
-    except Exception as error:  # a damaged file raises nearly anything in peft and safetensors
-        raise ModelError(f"cannot put the adapter {name!r} onto {base!r}: {first_line(error)}") from error
-    missing = sorted(key for key in found.missing_keys if adapted.prefix in key)
+    biases = {"all": ".bias", "lora_only": ".base_layer.bias"}.get(getattr(config, "bias", ""), adapted.prefix)
+    missing = sorted(key for key in found.missing_keys if adapted.prefix in key or key.endswith(biases))
     for what, keys in (("without", missing), ("with unknown weights", sorted(found.unexpected_keys))):
         if keys:
             raise ModelError(
@@ -215,7 +255,19 @@ def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None =
                 f"adapter {name!r} changes {key}, whose weights another layer of {base!r} uses too (tied embeddings, "
                 "replicated layers): merged, it would change both; train it without that layer"
             )
-    return adapted
+    with as_model_error(f"cannot merge the adapter {name!r} into {base!r}"):
+        return adapted.merge_and_unload()
+
+
+@contextlib.contextmanager
+def as_model_error(what: str) -> Iterator[None]:
+    """Raise ModelError, `what: reason`, for any other error: libraries raise nearly anything for damaged files."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{what}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
@@ -285,7 +337,7 @@ def model_folder(name: str) -> Path | None:
             )
         return path
     if path.is_file():
-        raise ModelError(f"model {name!r} is a file; name its folder, with config.json, weights and tokenizer")
+        raise ModelError(f"model {name!r} is a file; name its folder, with config.json, *.safetensors and tokenizer")
     local = path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1
     if local or ("/" in name and any((path.parent / file).is_file() for file in ("config.json", "config.yaml"))):
         raise ModelError(f"model folder {name!r} does not exist (looked in {Path.cwd()})")
@@ -301,10 +353,8 @@ def hub_snapshot(name: str) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    try:
+    with as_model_error(f"cannot download the model {name!r}"):
         folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))
-    except (OSError, ValueError) as error:  # of the Hub, the network, the name
-        raise ModelError(f"cannot download the model {name!r}: {first_line(error)}") from None
     if any(folder.glob("adapter_config.json")):
         raise ModelError(adapter_of_hub(name))
     if not any(folder.glob("model*.safetensors")):

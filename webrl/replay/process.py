@@ -245,7 +245,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                     f"--output_path {plan.output}: it would replace {path}, which is read; name another file"
                 )
     for model in filter(None, (plan.actor, plan.orm)):  # last: it imports torch
-        check_model(model, sees=False)
+        check_model(model, sees=False, use=config.label.engine.kind if model == plan.orm else "transformers")
     from webrl.reward.stage import judge
 
     summary: dict[str, Any] = {}

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import psutil
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a write that found no room."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a write that found no room: on the disk, in a quota, in the largest file that may be."""
 _LIBRARY_FULL = re.compile(
     rf"\(os error ({'|'.join(map(str, DISK_FULL))})\)|{os.strerror(errno.ENOSPC)}|database or disk is full"
 )
@@ -95,16 +95,17 @@ def full_disk_named(path: Path) -> Iterator[None]:
             error.filename = str(path)
         raise
     except BaseException as error:  # of a sharded checkpoint, torch's is no Exception
-        is_full = bool(_LIBRARY_FULL.search(str(error)))
-        if not is_full and not isinstance(error, KeyboardInterrupt | SystemExit):
+        found = _LIBRARY_FULL.search(str(error))
+        number = int(found[1] or errno.ENOSPC) if found else 0
+        if not number and not isinstance(error, KeyboardInterrupt | SystemExit):
             try:
                 with tempfile.TemporaryFile(dir=path.parent) as probe:
                     probe.write(bytes(_PROBE_BYTES))
             except OSError as refused:
-                is_full = refused.errno in DISK_FULL
-        if not is_full:
+                number = refused.errno if refused.errno in DISK_FULL else 0
+        if not number:
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def make_folder(path: Path) -> None:

@@ -10,6 +10,7 @@ import codecs
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,8 +26,15 @@ R = TypeVar("R", bound=Record)
 
 MAX_JSON_BYTES = 256 << 20
 """Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
-_OTHER = {b"\x1f\x8b": "gzip", codecs.BOM_UTF16_LE: "text in UTF-16", codecs.BOM_UTF16_BE: "text in UTF-16"}
-"""What files begin with that are no JSONL, though what is in them may be."""
+_TO_UTF8 = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+_OTHER = {
+    b"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
+    b"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
+    b"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
+    codecs.BOM_UTF16_LE: _TO_UTF8,
+    codecs.BOM_UTF16_BE: _TO_UTF8,
+}
+"""What files begin with that nothing here reads, though what is in them may be; and what makes it so."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,16 +52,22 @@ def open_input(path: Path) -> IO[bytes]:
     """Open a file for reading.
 
     Raises:
-        DataError: missing, or not a regular file (opening a pipe without a writer would block forever).
+        DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
+            would block forever).
     """
     try:
         if not path.is_file() and path.exists():
             raise DataError(
                 f"{path}: {'a folder' if path.is_dir() else 'a pipe, socket or device'}, not a regular file"
             )
-        return path.open("rb")
+        file = path.open("rb")
+        start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if what := next((what for magic, what in _OTHER.items() if start.startswith(magic)), None):
+        file.close()
+        raise DataError(f"{path} is {what}")
+    return file
 
 
 def read_json(path: Path) -> Any:
@@ -67,9 +81,9 @@ def read_json(path: Path) -> Any:
             data = file.read(MAX_JSON_BYTES + 1)
             if len(data) > MAX_JSON_BYTES:
                 raise DataError(f"{path}: {path.stat().st_size} bytes; a JSON file has at most {MAX_JSON_BYTES}")
-            return orjson.loads(data)
-        except (OSError, orjson.JSONDecodeError) as error:
-            raise DataError(f"{path}: malformed JSON ({error})") from None
+            return parse_line(data)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: {error}") from None
 
 
 def read_record(path: Path, cls: type[R]) -> R:
@@ -131,11 +145,22 @@ def read_lines(
 
 
 def parse_line(line: bytes) -> Any:
-    """Return the JSON of a line. Raises ValueError, which quotes the line's start."""
+    """Return the JSON of a line, or of a whole file. Raises ValueError, which quotes its start."""
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        value = orjson.loads(line)
+        if orjson.dumps(value) != line.strip():  # not as we write it: orjson keeps the last of several of one name
+            json.loads(line, object_pairs_hook=refuse_twice)
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
+    return value
+
+
+def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's content. Raises ValueError for a name that it has twice: no one knows which one counts."""
+    if len(found := dict(pairs)) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has {name!r:.80} twice: keep one")
+    return found
 
 
 def numbered_lines(
@@ -152,9 +177,6 @@ def numbered_lines(
     number = before
     while line := file.readline(MAX_JSON_BYTES + 1):
         number += 1
-        if number == 1 and line[:2] in _OTHER:
-            _report(f"{path}: {_OTHER[line[:2]]}; unpack or convert it first: JSONL is text in UTF-8", on_error)
-            return
         if len(line) > MAX_JSON_BYTES:
             size = len(line)
             while not line.endswith(b"\n") and (line := file.readline(1 << 20)):

@@ -54,7 +54,7 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
     requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
     cache = out.with_name(f".{out.stem}.answers.jsonl")
     if config.generate.engine.kind != "openai":
-        check_model(config.models.generator, sees=False, prompt_format="chat")
+        check_model(config.models.generator, sees=False, prompt_format="chat", use=config.generate.engine.kind)
     async with AsyncExitStack() as stack:
         stack.enter_context(hold_output(out))
         opened = open_model(config.models.generator, config.generate.engine, config.models)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.loading import (
     CODE_REFUSED,
+    as_model_error,
     config_of,
-    first_line,
     load_causal_lm,
     load_pretrained,
     load_tokenizer,
@@ -202,11 +202,8 @@ def load_routed(
     route = route_of(config)
     attention = attention_of(route)
     if skeleton:
-        try:
-            with torch.device("meta"):
-                model = build(model_class, config, dtype, attention)
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+        with as_model_error(f"cannot load the model {name!r}"), torch.device("meta"):
+            model = build(model_class, config, dtype, attention)
     else:
         given = {"attn_implementation": attention} if attention else {}
         model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)

@@ -105,7 +105,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     make_tasks(settings)
     name = settings.model_name
     config = config_of(name)
-    check_model(name, is_trained=True)
+    check_model(name, use="training")
     if hasattr(config, "vision_config"):
         size = _PUBLIC_IMAGE_SIZE if settings.image_size is None else settings.image_size
         settings = settings.with_image_size(size)

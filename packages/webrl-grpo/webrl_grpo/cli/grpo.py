@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         require("grpo", "webrl grpo")
         make_tasks(settings)
-        check_model(settings.model_name, is_trained=True)
+        check_model(settings.model_name, use="training")
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0
     model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")

@@ -81,7 +81,7 @@ def find_checkpoint(
     settings = load_config(path, overrides)
     check_sight(settings, name)
     settings = _on_best_engine(settings, overrides)
-    check_model(name, sees=settings.rollout.image_size is not None)
+    check_model(name, sees=settings.rollout.image_size is not None, use=settings.rollout.engine.kind)
     return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
 
 

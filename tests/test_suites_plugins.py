@@ -1,5 +1,6 @@
 """Suites that other packages bring: found by their entry points, played as webrl's own, and refused by name."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,7 +14,8 @@ from toy_builders import toy_package
 from toy_suite import install
 
 from webrl.config import RunConfig, plugins
-from webrl.rollouts.suite import API_VERSION, Suite
+from webrl.rollouts.interface import Score
+from webrl.rollouts.suite import API_VERSION, Suite, score_episode
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
 from webrl.types import Label, Task, Trajectory
@@ -31,6 +33,19 @@ def toy(tmp_path, monkeypatch):
     """The toy package on the path of every process that is started."""
     with toy_package(tmp_path / "site-packages", monkeypatch) as folder:
         yield folder
+
+
+class InPoints:
+    """An environment of somebody who scores from 0 to 100."""
+
+    async def finish(self):
+        return Score(2.0)
+
+
+def test_a_score_outside_0_to_1_is_none_and_says_so():
+    scored = asyncio.run(score_episode(InPoints(), trajectory(Task("t", "toy.press"), 0, None)))
+    said = "the environment's score is 2.0, which is outside [0, 1]"
+    assert (scored.env_reward, scored.env_error) == (None, said)
 
 
 class Plain(Suite):

@@ -351,6 +351,8 @@ async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
         score = await env.finish()
     except BrowserError as error:  # the worker has gone, or does not answer
         score = Score(None, str(error))
+    if score.reward is not None and not 0 <= score.reward <= 1:
+        score = Score(None, f"the environment's score is {score.reward!r}, which is outside [0, 1]")
     if score.note:
         level = logging.WARNING if score.reward is None else logging.DEBUG
         logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)

@@ -337,3 +337,11 @@ def test_settings_may_stand_on_both_sides_of_an_option(command: list[str], capsy
     with pytest.raises(SystemExit):
         parse([*command, "demo", "--dta", "x"])
     assert "--dta" in capsys.readouterr().err
+
+
+def test_settings_may_follow_the_paths_of_data_and_a_path_may_look_like_one(tmp_path: Path) -> None:
+    named = tmp_path / "lr=1"
+    named.mkdir()
+    args = parse(["sft", "demo", "--data", "a", str(named), "models.actor=hub/name", "sft.lr=1e-3"])
+    assert args.data == [Path("a"), named]
+    assert args.settings == ["demo", "models.actor=hub/name", "sft.lr=1e-3"]

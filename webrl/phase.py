@@ -153,8 +153,7 @@ def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 def _run_stage(name: str, context: Context) -> dict[str, Any]:
     folder = context.folder
     if folder.is_done(name):
-        counts: dict[str, Any] = folder.read_stage(name)["counts"]
-        return counts
+        return dict(folder.read_stage(name)["counts"])
     # the start checkpoint can be evaluated before anything else has run: `webrl eval configs/webarena_lite.yaml`
     if name == "eval" and context.phase == 0:
         logger.info("phase 0 leaves the actor as it is: evaluating %s", context.actor)
@@ -203,8 +202,7 @@ def _train_in_job(context: Context, processes: int) -> dict[str, Any]:
         process.communicate()
     if not context.folder.is_done("train"):
         raise TrainingError(f"phase {context.phase}: training by {processes} processes failed, see above; logs: {logs}")
-    counts: dict[str, Any] = context.folder.read_stage("train")["counts"]
-    return counts
+    return dict(context.folder.read_stage("train")["counts"])
 
 
 def _drop_models(run: RunFolder, keep: int) -> None:

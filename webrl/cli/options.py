@@ -58,18 +58,22 @@ def add_training_arguments(
 ) -> None:
     """Add options for the data, initial model and output of standalone training, with help texts (`TrainingPaths`)."""
     add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)
-    parser.add_argument("--data", nargs="+", type=Path, metavar="PATH", help=data)
+    parser.add_argument("--data", nargs="+", metavar="PATH", help=data)
     parser.add_argument("--init", metavar="DIR", help=init)
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
 
 
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Call `parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
+    """Call `parser.parse_args`, but with settings on both sides of an option, and after the paths of `--data`."""
     args, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(args, "settings"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}; `{parser.prog} --help` lists the known ones")
     if rest:
         args.settings += rest
+    if words := getattr(args, "data", None):
+        settings = [word for word in words if "=" in word and not Path(word).exists()]
+        args.settings += settings
+        args.data = [Path(word) for word in words if word not in settings]
     return args
 
 

@@ -139,10 +139,8 @@ def local_processes(config: RunConfig) -> int:
     Raises:
         UsageError: as `read_topology`; or there is no such engine.
     """
-    engines = {config.actor.engine} | ({config.critic.engine} if config.trains_critic else set())
-    if "WORLD_SIZE" in os.environ or not (
-        os.environ.get("NPROC_PER_NODE") or "fsdp2" in {load_plan(engine).kind for engine in engines}
-    ):
+    shards = any(load_plan(update.engine).kind == "fsdp2" for update in (config.actor, config.critic))
+    if "WORLD_SIZE" in os.environ or not (shards or os.environ.get("NPROC_PER_NODE")):
         return 1
     return read_topology(os.environ, 1 if config.models.device == "cpu" else len(visible_gpus())).processes_per_node
 

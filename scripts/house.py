@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_971,  # 161 more than a week ago, for models and files of others, and `webrl run` on several GPUs
+    "core: lines": 25_972,  # 161 more than a week ago, for models and files of others, and `webrl run` on several GPUs
     "core: files": 140,
-    "lines": 43_968,
+    "lines": 43_969,
     "files": 260,
     "names per 1000 lines": 61.9,
     "options": 173,

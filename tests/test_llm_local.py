@@ -10,7 +10,7 @@ from llm_builders import PAGE, save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Sampling, Turn, open_model
-from webrl.llm.loading import model_folder
+from webrl.llm.loading import base_of, model_folder
 from webrl.llm.policy import ModelPolicy
 from webrl.types import Step
 
@@ -164,6 +164,13 @@ def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message)
         (tmp_path / name).unlink()
     with pytest.raises(ModelError, match=message):
         run(tmp_path, lambda m: m.close())
+
+
+@pytest.mark.parametrize("inner", ["actor", "snapshots/2e1fd397"])
+def test_of_a_phase_or_of_the_hubs_cache_the_folder_of_the_model_is_named(tmp_path, inner):
+    save_tiny_model(tmp_path / inner)
+    with pytest.raises(ModelError, match=f"has no config.json; take .*/{inner}$"):
+        base_of(str(tmp_path))
 
 
 def test_a_folder_below_a_model_is_not_looked_for_on_the_hub_and_a_file_is_no_folder(folder, monkeypatch):

@@ -328,11 +328,10 @@ def model_folder(name: str) -> Path | None:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        patterns = ("*model*.bin", "*.pt", "*.pth", "*.ckpt")
-        pickled = next((file for pattern in patterns for file in sorted(path.glob(pattern))), None)
-        if pickled and not any(path.glob("*.safetensors")):
+        pickles = sorted(file for kind in ("*model*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.glob(kind))
+        if pickles and not any(path.glob("*.safetensors")):
             raise ModelError(
-                f"model folder {str(path)!r} has its weights in {pickled.name}, a pickle, and pickles can run code; "
+                f"model folder {str(path)!r} has its weights in {pickles[0].name}, a pickle, and pickles can run code; "
                 "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
             )
         return path
@@ -371,7 +370,9 @@ def base_of(name: str) -> str | None:
     folder = model_folder(name)
     base = adapter_base(folder) if folder else None
     if folder and not base and not (folder / "config.json").is_file():
-        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+        inside = sorted(file.parent for kind in ("*", "snapshots/*") for file in folder.glob(f"{kind}/config.json"))
+        hint = f"; take {inside[0]}" if inside else ": it is not a transformers checkpoint"
+        raise ModelError(f"model folder {name!r} has no config.json{hint}")
     return base
 
 

@@ -32,7 +32,7 @@ _PATIENCE_S = 3.0
 _DYING_S = 60.0
 """The same for one that is known to be dead (tens of GiB, a GPU)."""
 HOLDER = "WEBRL_RUN_HOLDER"
-"""Names, to the processes of a training that a run starts, the process that holds the run folder."""
+"""Environment variable with the process id of the run that holds the folder, for the training processes it starts."""
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """Error numbers of file systems without `flock`."""
 

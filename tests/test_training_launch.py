@@ -89,10 +89,15 @@ def test_an_engine_of_several_processes_is_refused_where_there_is_one_gpu(monkey
         with pytest.raises(UsageError, match=rf"{key}=fsdp2 shards .* not two here: .* NPROC_PER_NODE"):
             check_inputs(config, ("rollout", "train"))
         check_inputs(config, ("rollout",))
-        for variable, value in (("WORLD_SIZE", "2"), ("NPROC_PER_NODE", "2")):
-            with monkeypatch.context() as launched:
-                launched.setenv(variable, value)
-                check_inputs(config, ("train",))
+        with monkeypatch.context() as launched:
+            launched.setenv("NPROC_PER_NODE", "2")
+            with pytest.raises(UsageError, match=r"2 training processes, but 1 GPU\(s\): set NPROC_PER_NODE=1"):
+                check_inputs(config, ("rollout", "train"))
+            launched.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+            check_inputs(config, ("train",))
+            launched.setenv("CUDA_VISIBLE_DEVICES", "0")
+            launched.setenv("WORLD_SIZE", "2")
+            check_inputs(config, ("train",))
 
 
 def test_a_run_trains_by_one_process_unless_it_is_told_to_or_shards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,11 +272,15 @@ def test_one_command_trains_by_two_processes_which_end_with_it_and_go_on_at_its_
         assert first.poll() is None
         workers = [p for p in living(descendants(first.pid)) if "webrl.cli.train_worker" in p.cmdline()]
         assert len(workers) == 2
+        for worker in workers:  # held, so that training cannot reach its end while the other command starts
+            worker.suspend()
         other = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert (other.returncode, f"process {first.pid} on" in other.stderr) == (1, True), other.stderr
     finally:
         first.kill()
         first.wait()
+    for worker in living(workers):
+        worker.resume()
     wait_until(lambda: not living(workers), 60)
     second = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert second.returncode == 0, second.stderr

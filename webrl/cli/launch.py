@@ -60,9 +60,9 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     """Start this node's processes and wait for the job.
 
     Raises:
-        TrainingError: the job failed; the rank that died first and its log are named.
+        TrainingError: the job failed, and the rank that died first and its log are named; or a signal ended it.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -101,6 +101,8 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
             f"rank {rank} (node {topology.node_rank}, local rank {failure.local_rank}, pid {failure.pid}) died with "
             f"{how}; its log: {log}{tail}"
         ) from None
+    except SignalException as error:
+        raise TrainingError(f"node {topology.node_rank} was ended by {error.sigval.name}") from None
     except Exception as error:  # the rendezvous raises its own kinds, of which none is public
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise TrainingError(

@@ -25,6 +25,7 @@ from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
+from webrl.training.topology import local_processes
 from webrl.types import Task, Trajectory
 
 
@@ -48,6 +49,8 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     if stage in (None, "rollout") and config.num_phases:
         tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
         print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
+    if stage in (None, "train") and (processes := local_processes(config)) > 1:
+        print(f"# trains by {processes} processes on this machine")
     if stage is None and (need := run_bytes(config)) is not None:
         print(f"# the run {room_text(config.run_dir, need)[0]}")
     for name, wanted_by in wanted_extras(config, stages):

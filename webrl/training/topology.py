@@ -137,12 +137,16 @@ def local_processes(config: RunConfig) -> int:
     One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU.
 
     Raises:
-        UsageError: as `read_topology`; or there is no such engine.
+        UsageError: as `read_topology`; there is no such engine, or more processes than GPUs.
     """
     shards = any(load_plan(update.engine).kind == "fsdp2" for update in (config.actor, config.critic))
     if "WORLD_SIZE" in os.environ or not (shards or os.environ.get("NPROC_PER_NODE")):
         return 1
-    return read_topology(os.environ, 1 if config.models.device == "cpu" else len(visible_gpus())).processes_per_node
+    gpus = 0 if config.models.device == "cpu" else len(visible_gpus())
+    processes = read_topology(os.environ, gpus).processes_per_node
+    if processes > gpus > 0:
+        raise UsageError(f"{processes} training processes, but {gpus} GPU(s): set NPROC_PER_NODE={gpus}, or auto")
+    return processes
 
 
 def first_host(nodelist: str) -> str:

@@ -6,9 +6,10 @@ import re
 import sys
 
 import pytest
-from browsers import shared_browser
+from browsers import run, shared_browser
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page, reply, serve
 
+from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.devtools import Tab
 from webrl.rollouts.env import _COLLECT_EVERY, OTHER_TAB, BrowserEnv
@@ -697,6 +698,27 @@ def test_rewards_and_the_end_come_from_the_page():
         return outcomes
 
     assert in_browser(play) == [(True, 1.0), (True, 0.0)]
+
+
+def test_a_chromium_without_classes_that_others_have_opens_pages():
+    """`FontFaceSet` is a global in some versions alone; the rest came with later ones, or is there with TLS alone."""
+    absent = ["Cache", "CacheStorage", "FontFaceSet", "LockManager", "OffscreenCanvas", "Scheduler", "SubtleCrypto"]
+
+    class Older(BrowserEnv):
+        _page_script = property(lambda self: f"for (const name of {absent}) delete window[name];{super()._page_script}")
+
+    async def play():
+        async with shared_browser() as browser:
+            env = Older(browser, RolloutConfig())
+            try:
+                goal = (await env.reset(miniwob("click-button"))).goal
+                return goal, await env.page.evaluate(f"{absent}.filter((name) => name in window)")
+            finally:
+                await env.close()
+
+    goal, there = run(play())
+    assert goal.startswith("Click on the")
+    assert not there
 
 
 def test_leaving_a_miniwob_page_ends_its_episode_without_reward():

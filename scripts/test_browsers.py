@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The tests of what a browser's version can change, on several Chromium versions: `make test-browsers`.
 
-Tried are the Chromium that webrl finds on this machine and those that npm's @sparticuz/chromium ships, one a version
-(Linux, x86-64), kept in .browser/. Arguments after `--` go to pytest; `--versions 119.0.2 latest` names others.
+By default on the Chromium that webrl finds on this machine (`installed`) and on some that npm's @sparticuz/chromium ships
+(Linux, x86-64; kept in .browser/). `--versions installed 119.0.2 latest` names others; arguments after `--` go to pytest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from webrl.rollouts.browser import find_chromium
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".browser"
 PACKAGE = "@sparticuz/chromium"
-VERSIONS = ("119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
+INSTALLED = "installed"
+VERSIONS = (INSTALLED, "119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
 """126 is next to what Playwright 1.44 downloads."""
 FILES = (
     *("test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
@@ -124,9 +125,9 @@ def run_tests(executable: Path, version: str, arguments: Sequence[str]) -> Resul
 def candidates(versions: Sequence[str]) -> list[tuple[str, Path, str]]:
     """(where from, executable, version) of every browser that runs here; says of the others why not."""
     found = []
-    for source in ("this machine", *versions):
+    for source in versions:
         try:
-            executable = fetch(source) if source != "this machine" else find_chromium()
+            executable = find_chromium() if source == INSTALLED else fetch(source)
             found.append((source, executable, version_of(executable)))
         except (Unavailable, BrowserMissing) as problem:
             print(f"test-browsers: without {source}: {problem}", flush=True)

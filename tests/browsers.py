@@ -44,6 +44,16 @@ async def shared_browser() -> AsyncIterator[Browser]:
                     await asyncio.wait_for(context.close(), 5)
 
 
+def is_older_than(major: int) -> bool:
+    """Whether the browser is an older Chromium, some of which show less (`make test-browsers`)."""
+
+    async def version() -> str:
+        async with shared_browser() as browser:
+            return browser._browser.version
+
+    return int(run(version()).split(".")[0]) < major
+
+
 def close() -> None:
     """At the end of the session."""
     if _Shared.runner is not None:

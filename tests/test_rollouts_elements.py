@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from browsers import is_older_than
 from rollouts_builders import at, bid_of, id_of, in_browser, miniwob, reply, serve
 from rollouts_builders import on_page as play_on
 
@@ -468,6 +469,8 @@ FIELDS = f"<form onsubmit=return(false)>{''.join(f'<input name={name}>' for name
     ],
 )  # fmt: skip
 def test_what_a_person_can_use_the_agent_can(page, actions, seen):
+    if "startViewTransition" in page and is_older_than(138):
+        pytest.xfail("without a screen its transitions begin after 4 s")
     texts, errors = on_page(page, *actions)
     assert errors == [""] * len(actions)
     assert [part for part in seen if part not in texts[-1]] == [], texts[-1]
@@ -1062,12 +1065,13 @@ def test_what_attributes_say_or_stands_above_a_text_and_the_tree_leaves_out_is_t
     for line in (
         "link 'A', current=\"page\"\n", "link 'B'\n", "columnheader 'Name', sort=\"ascending\"\n",
         "columnheader 'Age'\n", "textbox 'Mail', invalid\n", "Ruby '', ruby=\"kan\"\n",
-        "valuemax=3, valuetext=\"Medium\"\n", "generic, title='Ann Lee'\n", "StaticText 'B.'\n",
-        "button 'Delete', title='Cannot be undone'\n", "button 'Close'\n",
-        "button '\\ue901', icon='icon-trash'",
+        "valuemax=3, valuetext=\"Medium\"\n", "StaticText 'B.'\n", "button 'Delete', title='Cannot be undone'\n",
+        "button 'Close'\n", "button '\\ue901', icon='icon-trash'",
     ):  # fmt: skip
         assert line in text
-    assert text.count("title=") == 2, "not where it is the name, or the text"
+    has_spans = not is_older_than(138)  # whose trees leave them out
+    assert ("generic, title='Ann Lee'\n" in text) == has_spans
+    assert text.count("title=") == 1 + has_spans, "not where it is the name, or the text"
 
 
 def test_what_is_written_for_readers_changes_neither_labels_nor_numbers_nor_what_a_form_is_reset_to():

@@ -325,14 +325,17 @@
   window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
   window.addEventListener('input', () => { asked = null; }, true);
 
-  // Nothing else shows that a page, or a frame in it, is printed.
-  window.addEventListener('beforeprint', () => {
+  // Nothing else shows that a page, or a frame in it, is printed. (Events reach other frames' worlds in every Chromium, and
+  // nothing while a page is being printed.)
+  let printed = false;
+  document.addEventListener('__webrl-print', () => { printed = true; });
+  window.addEventListener('beforeprint', () => setTimeout(() => {
     try {
-      window.top.__webrl.printed = true;
+      window.top.document.dispatchEvent(new Event('__webrl-print'));
     } catch {
       // of another origin
     }
-  });
+  }, 0));
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element, 'disabled' or 'elsewhere' if it takes none.
@@ -422,10 +425,10 @@
     const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
-      api.printed && 'a print dialog was opened, and closed',
+      printed && 'a print dialog was opened, and closed',
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
-    [asked, api.printed] = [null, false];
+    [asked, printed] = [null, false];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));

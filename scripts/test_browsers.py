@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The tests of what a browser's version can change, on several Chromium versions: `make test-browsers`.
 
-By default on the Chromium that webrl finds on this machine (`installed`) and on some that npm's @sparticuz/chromium ships
-(Linux, x86-64; kept in .browser/). `--versions installed 119.0.2 latest` names others; arguments after `--` go to pytest.
+By default on the Chromium that webrl finds on this machine (`installed`) and on some that npm's @sparticuz/chromium
+ships (Linux, x86-64; kept in .browser/). `--versions installed 119.0.2 latest` names others; arguments after `--` go to
+pytest.
 """
 
 from __future__ import annotations

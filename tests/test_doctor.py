@@ -12,6 +12,8 @@ from packaging.specifiers import SpecifierSet
 
 from webrl import cli
 from webrl.cli import doctor
+from webrl.rollouts.devtools import load_script
+from webrl.rollouts.env import BrowserEnv
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,6 +33,14 @@ def test_the_browser_is_really_started():
     found = doctor.check_browser()
     assert found.state == doctor.OK, found
     assert found.detail.startswith("Chromium ")
+
+
+@pytest.mark.browser
+def test_a_browser_in_which_no_episode_begins_is_missing(monkeypatch):
+    script = f"delete window.MutationObserver; {load_script('settle', 'miniwob')}"
+    monkeypatch.setattr(BrowserEnv, "_page_script", script)
+    found = doctor.check_browser()
+    assert (found.state, found.detail.partition(":")[0]) == (doctor.MISSING, "reset of 'page'"), found
 
 
 @pytest.mark.browser

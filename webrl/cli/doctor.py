@@ -77,13 +77,18 @@ class Check(NamedTuple):
 
 
 def check_browser() -> Check:
-    """Check that Chromium starts, opens a page and runs a script in it."""
+    """Check that Chromium starts, and that an episode begins in it: page scripts may not fit another version."""
+    from webrl.config import RolloutConfig
     from webrl.rollouts.browser import Browser, find_chromium
+    from webrl.rollouts.env import BrowserEnv
+    from webrl.types import Task
 
     async def start() -> str:
         async with asyncio.timeout(60), Browser() as browser:
-            page = await (await browser.new_context()).new_page()
-            agent: str = await page.evaluate("navigator.userAgent")
+            env = BrowserEnv(browser, RolloutConfig())
+            await env.reset(Task("doctor", "page", instruction="Press Go.", start_url="data:text/html,<button>Go"))
+            agent: str = await env.page.evaluate("navigator.userAgent")
+            await env.close()
             return agent.partition("Chrome/")[2].split(" ")[0]
 
     try:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -36,20 +36,31 @@ def metric_lines(path: Path) -> list[dict[str, float]]:
 
 
 def test_the_region_ends_an_update_by_kl_or_by_what_successes_lose() -> None:
-    region = TrustRegion(items=[None] * 4, is_success=[True, True, False, False], max_kl=0.5, max_success_drop=0.1)  # type: ignore[list-item]
-    assert region.judge({"kl": 1.2, "drop": 0.1}, 2) == {"trust_kl": 0.3, "trust_success_drop": 0.05}
+    region = TrustRegion(parts=[], is_success=[True, True, False, False], max_kl=0.5, max_success_drop=0.1)
+    assert region.judge({"kl": 1.2, "drop": 0.1}, 2, 4) == {"trust_kl": 0.3, "trust_success_drop": 0.05}
     assert not region.stopped
-    region.judge({"kl": 1.2, "drop": 0.3}, 4)
+    region.judge({"kl": 1.2, "drop": 0.3}, 4, 4)
     assert region.stopped == "step 4: successful actions lost 0.15 nats, past actor.max_success_drop=0.1"
-    region.judge({"kl": 2.4, "drop": 0.0}, 5)
+    region.judge({"kl": 2.4, "drop": 0.0}, 5, 4)
     assert region.stopped == "step 5: KL 0.6 passed actor.max_kl=0.5"
     region.stopped = ""
-    region.judge({"kl": math.nan, "drop": 0.0}, 6)
+    region.judge({"kl": math.nan, "drop": 0.0}, 6, 4)
     assert region.stopped
 
 
+def test_a_part_of_the_sample_decides_only_what_is_far_inside_the_region() -> None:
+    success = [True, False, True, True, True]
+    region = TrustRegion(parts=[], is_success=success, max_kl=0.5, max_success_drop=0.1)
+    assert region.judge({"kl": 0.5, "drop": 0.05}, 1, 2) == {"trust_kl": 0.25, "trust_success_drop": 0.05}
+    for sums in ({"kl": 0.6, "drop": 0.0}, {"kl": 0.0, "drop": 0.06}, {"kl": math.nan, "drop": 0.0}):
+        assert region.judge(sums, 2, 2) is None
+        assert not region.stopped
+    assert region.judge({"kl": 1.0, "drop": 0.36}, 2, 5) == {"trust_kl": 0.2, "trust_success_drop": 0.09}
+    assert not region.stopped
+
+
 def test_the_sample_is_checked_after_powers_of_two_at_the_end_and_where_a_batch_has_gone_too_far() -> None:
-    region = TrustRegion(items=[], is_success=[], max_kl=0.5, max_success_drop=math.inf, num_steps=11)
+    region = TrustRegion(parts=[], is_success=[], max_kl=0.5, max_success_drop=math.inf, num_steps=11)
     assert [step for step in range(1, 12) if region.is_due(step, 0.1)] == [1, 2, 4, 8, 11]
     assert region.is_due(3, 0.6)
     assert region.is_due(3, math.nan)
@@ -60,8 +71,9 @@ def test_the_sample_is_of_the_phases_own_steps(caplog: pytest.LogCaptureFixture)
     config = make_config().actor
     region = make_region(records, list(range(60)), config)  # type: ignore[arg-type]
     assert region
-    assert len(region.items) == 16
-    assert min(region.items) == 30  # type: ignore[type-var]
+    first, rest = cast("list[list[int]]", region.parts)
+    assert (len(first), sorted(first + rest)) == (16, list(range(30, 60)))
+    assert region.is_success == [i % 2 == 1 for i in first + rest]
     assert make_region(records[:30], list(range(30)), config) is None  # type: ignore[arg-type]
     assert "not checked" in caplog.text
     assert make_region(records, list(range(60)), make_config(**FAR).actor) is None  # type: ignore[arg-type]

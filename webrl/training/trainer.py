@@ -129,7 +129,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
         loop = _Loop(job, config, engine, device, len(batches), out, over)
         if job.trust:
             job.trust.num_steps = len(batches)
-            loop.before = loop.score(job.trust.items)
+            loop.before = [loop.score(part) for part in job.trust.parts]
             job.trust.keep(engine.full_state(), 0)
         first = checkpoints.restore(engine)
         if first and job.trust:  # a state is written after a check that was passed
@@ -236,8 +236,8 @@ class _Loop:
     ) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
         self.over = over
-        self.before: dict[int, Tensor] = {}
-        """Log-probabilities of the trust region's sample before the first step."""
+        self.before: list[dict[int, Tensor]] = []
+        """Log-probabilities of the parts of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
         # once: a step of a small model would wait until hundreds of modules are told
@@ -297,16 +297,22 @@ class _Loop:
         return float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)
 
     def check_region(self, step: int, *, is_last: bool) -> dict[str, float]:
-        """Score the sample again; weights within the region are kept, but after the last step, where they are saved."""
+        """Score as much of the sample as is needed; keep weights within the region, but the last, which are saved."""
         trust = self.job.trust
         assert trust is not None
         with spent_on("trust region"):
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
-            for i, after in sorted(self.score(trust.items).items()):  # in one order, whichever thread was first
-                ratio = after - self.before[i]
-                sums["kl"] += ratio.exp() - 1 - ratio
-                sums["drop"] -= ratio * trust.is_success[i]
-            metrics = trust.judge({k: float(v) for k, v in self.engine.reduce_sums(sums).items()}, step)
+            size, metrics = 0, None
+            for part, before in zip(trust.parts, self.before, strict=True):
+                for i, after in sorted(self.score(part).items()):  # in one order, whichever thread was first
+                    ratio = after - before[i]
+                    sums["kl"] += ratio.exp() - 1 - ratio
+                    sums["drop"] -= ratio * trust.is_success[size + i]
+                size += len(part)
+                metrics = trust.judge({k: float(v) for k, v in self.engine.reduce_sums(sums).items()}, step, size)
+                if metrics is not None:
+                    break
+            assert metrics is not None
             if not trust.stopped and not is_last:
                 trust.keep(self.engine.full_state(), step)
         return metrics

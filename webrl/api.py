@@ -1,6 +1,6 @@
 """What `from webrl import …` offers beyond records and configs: a whole run, an environment, an actor; no asyncio.
 
-API: `run(config) -> RunFolder`, `make_env(task) -> TaskEnv`, `load_actor(name) -> Actor`; examples in docs/python.md.
+Examples are in docs/python.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """What installed packages add to webrl, found by their entry points; nothing is imported to list it.
 
-API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`, `hook(name)`, `settings_of(suite)`.
-
 Groups:
 
 - `SUITES`: suites of tasks (`tasks.suite`; `webrl.rollouts.suite.Suite`);

@@ -1,8 +1,4 @@
-"""Screenshots on the disk, as models are shown them.
-
-API: `shrink(png, size)` is the picture that is shown and saved, `shown_size(png, size)` the size that it would have;
-`Picture.of(step, root)` is a step's, and its `read()` the very bytes that were shown, or an error.
-"""
+"""Screenshots on the disk, as models are shown them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Actions as data: read from a model's answer, by the one reader of rollouts, evaluations, servers and GRPO.
 
-API: `read_answer(text, dialect) -> Action` and, for one call alone, `parse_action(text)` (both raise `ActionError`,
-whose text is shown to the agent and names the fix); `Action(name, arguments).canonical`. Calls are parsed with `ast`,
-never evaluated: known names with literal arguments. Names, parameters and defaults are those of BrowserGym's
-HighLevelActionSet. The other dialect is the action language of released WebRL checkpoints, `do(...)` and `exit(...)`
-(`bind_webrl`): an action becomes the BrowserGym actions that have its effect, the second and later ones in
-`Action.rest`; its canonical form stays in the language it was written in. `webrl/rollouts/execute.py` carries them out.
+Calls are parsed with `ast`, never evaluated: known names with literal arguments. Names, parameters and defaults are
+those of BrowserGym's HighLevelActionSet. The other dialect is the action language of released WebRL checkpoints,
+`do(...)` and `exit(...)` (`bind_webrl`): an action becomes the BrowserGym actions that have its effect, the second and
+later ones in `Action.rest`; its canonical form stays in the language it was written in.
 
 An answer that is one literal call is taken as it is written, so what a quoted text holds is never touched. From any
 other answer the first call is taken, out of the first of these that holds one: `<action>` tags, JSON tool calls,

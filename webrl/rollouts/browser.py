@@ -1,7 +1,4 @@
-"""Finds and runs Chromium: one headless browser per worker, shared by all its environments; or one that a person sees.
-
-API: `find_chromium() -> Path`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
-"""
+"""Finds and runs Chromium: one headless browser per worker, shared by its environments; or one that a person sees."""
 
 from __future__ import annotations
 

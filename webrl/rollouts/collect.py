@@ -1,7 +1,7 @@
 """The rollout stage: play every task once, write trajectories as they end, resume after a kill.
 
-API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> Counter`. Trajectory ids are
-`<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
+Trajectory ids are `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in the output
+are skipped.
 
 With `max_failed` it stops when too many episodes fail for reasons that are not the agent's, before hours go into
 useless data: as soon as the share is certain to be exceeded. The failed episodes stay in the file, so that you can see

@@ -3,10 +3,6 @@
 Playwright's driver costs about 4 ms of CPU a call, this line under 1 ms; the calls of every step go through it and
 everything else through Playwright, on the same pages.
 
-API: `tab = await Tab.open(page, port, script)`; `await tab.click(x, y)`, `await tab.insert_text(text)`,
-`await tab.evaluate(expression)`, `await tab.evaluate_in_page(expression)`, `await tab.arrive(end)`,
-`await tab.has_imported(end)`, `await tab.close()`; below it `await tab.send(method, params)`.
-
 Scripts that read a page and act on it run in a world of their own: they share its elements, but neither its globals
 nor its prototypes, which pages replace.
 """

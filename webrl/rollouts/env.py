@@ -1,12 +1,5 @@
 """One environment: a browser profile whose pages an agent acts on, one episode at a time.
 
-API (`interface.py`: what every environment offers, here, pooled or remote):
-
-    env = BrowserEnv(browser, config.rollout)          # browser: webrl.rollouts.browser.Browser, shared
-    observation = await env.reset(task)                # Observation(text, url, goal, screenshot)
-    result = await env.step("click('12')")             # StepResult(observation, action, error, done, reward, …)
-    await env.close()
-
 Raises BrowserError when page or browser have failed or passed `step_timeout_s` (the environment heals itself at
 the next reset), DataError for a task that names no page.
 """

@@ -1,9 +1,7 @@
 """One episode: reset, then observe - act until something ends it. A bad rollout is data, not a crash.
 
-API: `await run_episode(env, policy, task, config, trajectory_id=..., phase=..., seed=...) -> Trajectory`. It never
-raises for what page, browser or policy do; the trajectory's status says how it ended (`webrl.types.Status`). (But a
-model that sees is never shown a page without its screenshot: then it raises StageError.)
-`CRASHED` are the statuses after which another attempt makes sense.
+`run_episode` never raises for what page, browser or policy do; the trajectory's status says how it ended. (But a model
+that sees is never shown a page without its screenshot: then it raises StageError.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, tabs)`, on the open tabs of an environment.
-Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
+What fails raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 
 from __future__ import annotations

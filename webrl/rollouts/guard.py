@@ -1,8 +1,5 @@
 """What the pages of an environment may reach: one rule for navigation, frames, requests, sockets and new tabs.
 
-API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` returns the options of a browser context that
-is held to it; `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
-
 Chromium's requests go through a proxy of ours (`_serve`) unless their host and port are named (and nothing is routed):
 nothing on the network is reached past it, redirects, WebSockets and workers included. Names are resolved there, once,
 and the connection goes to the very address that was judged: a name that resolves differently the next time gains
@@ -10,9 +7,8 @@ nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`,
 and to pages by Chromium itself.
 
 `Limits` restrict method and path on top of the host allow-list, where the browser asks before each request and in the
-proxy; inside TLS that sees no requests. `changes(url, words)` is the one judgement of whether a link only shows
-something: a GET request may change a site, and only its address and what the page calls it tell. Read-only sites,
-`webrl init-site` and the config that it writes use it.
+proxy; inside TLS that sees no requests. `changes` is the one judgement of whether a link only shows something: a GET
+request may change a site, and only its address and what the page calls it tell.
 """
 
 from __future__ import annotations

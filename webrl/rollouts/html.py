@@ -1,8 +1,5 @@
 """Pages as HTML: the simplified one that released WebRL checkpoints read, and the pruned one of BrowserGym.
 
-API: `await observe_html(tab, hidden_ids)`, `await take(tab, hidden_ids, scale, viewport) -> PageDetails`; their pure
-parts are `simplify` and `describe`.
-
 Simplified: the rules are those of VAB-WebArena-Lite's `html_tools`, reimplemented. `html_page.js` copies the document
 and marks every element with what can be seen of it; `simplify` turns the copy into text:
 

@@ -1,9 +1,7 @@
 """Turns a page into the text that agent and judge read.
 
-API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
-BrowserGym's flattened accessibility tree; `observe_html` (`webrl/rollouts/html.py`), the simplified HTML of released
-WebRL checkpoints. `flatten_axtree(nodes, hidden, uses)` is pure: same lines and bids as BrowserGym,
-`InlineTextBox` and hidden subtrees left out.
+That is BrowserGym's flattened accessibility tree, or the simplified HTML of released WebRL checkpoints
+(`webrl/rollouts/html.py`).
 """
 
 from __future__ import annotations

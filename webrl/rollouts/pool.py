@@ -1,11 +1,5 @@
 """Worker processes with many environments each; the controller's core stays free for the model.
 
-API:
-
-    async with EnvPool(config.rollout) as pool:        # num_workers processes, started as they are needed
-        async with pool.env() as env:                  # waits for a free environment (back-pressure); an `Env`
-            trajectory = await run_episode(env, ...)
-
 A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
 BrowserError. Leaving the pool ends all workers and browsers. A worker is a process of this machine (`WorkerProcess`) or
 a Ray actor (`RayWorker`); which of them are used, retried or replaced is decided by the pool.

@@ -1,9 +1,4 @@
-"""What differs between pages: how an episode starts, what its goal is, and when the page says it is over.
-
-API: `open_site(task) -> Site`; `Site` (any start page, judged elsewhere), `MiniwobSite` (seeded MiniWoB++ pages, reset
-inside the page). Where the installed MiniWoB++ pages lie, what they are called, and how BrowserGym seeds them:
-`miniwob_root()`, `page_names()`, `page_seed(seed)`.
-"""
+"""What differs between pages: how an episode starts, what its goal is, and when the page says it is over."""
 
 from __future__ import annotations
 

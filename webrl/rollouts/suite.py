@@ -1,7 +1,4 @@
-"""Suites of tasks: the base class of all, and how the suite of a name or a task is found.
-
-API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`; `seed_tasks(config)`, `open_sites(config, tasks)`.
-"""
+"""Suites of tasks: the base class of all, and how the suite of a name or a task is found."""
 
 from __future__ import annotations
 

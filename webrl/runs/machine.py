@@ -1,8 +1,8 @@
 """The resources of this machine, a run's use of them, and Python processes of webrl's own; frees cached memory.
 
 GPUs are queried through the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
-Our own processes import what this one does, and what they start in turn does not: `own_python(module, *arguments)` is
-the command, `own_environment()` its environment, and `restore_python_path()` the module's first act.
+Our own processes import what this one does, and what they start in turn does not: `restore_python_path` is their first
+act.
 """
 
 from __future__ import annotations

@@ -108,12 +108,8 @@ def sign_test(worse: int, better: int) -> float:
 
 def success_rate(trajectories: Iterable[Trajectory]) -> Rate:
     """Return the rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
-    episodes = successes = errors = 0
-    for trajectory in trajectories:
-        episodes += 1
-        errors += not trajectory.status.finished
-        successes += is_success(trajectory)
-    return rate_of(successes, episodes, errors)
+    outcomes = [(is_success(trajectory), not trajectory.status.finished) for trajectory in trajectories]
+    return rate_of(sum(won for won, _ in outcomes), len(outcomes), sum(crashed for _, crashed in outcomes))
 
 
 def rate_of(successes: int, episodes: int, errors: int = 0) -> Rate:

@@ -15,7 +15,6 @@ from webrl.config.resources import find_config, is_file
 from webrl.errors import UsageError
 from webrl.runs.folder import RunFolder, load_run_config, newest_run
 
-DEFAULT_CONFIG = "demo"
 COMMON = frozenset({
     "name", "seed", "num_phases", "tasks.suite", "tasks.source", "tasks.num_seed_tasks", "tasks.num_eval_tasks",
     "models.actor", "models.orm", "models.generator", "models.prompt_format", "models.max_prompt_tokens",
@@ -121,7 +120,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
         runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
         if run := newest_run(Path(runs_dir)):
             print(f"webrl: newest run folder: {run.path}", file=sys.stderr)
-    path = run.config if run else find_config(DEFAULT_CONFIG if name is None else name)
+    path = run.config if run else find_config("demo" if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
     return config

@@ -52,7 +52,6 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """By extra of webrl: what the companion package brings that it installs."""
 
-
 PACKAGES = ("webrl", *(f"webrl_{extra}" for extra in COMPANIONS))
 """The import names of this release's packages, which are those of their loggers."""
 

@@ -25,7 +25,6 @@ from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
 
-
 _INTERVAL_S = 5.0
 
 

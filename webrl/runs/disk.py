@@ -10,8 +10,8 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,12 +55,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     removed. A device or pipe (`/dev/stdout`) is given as it is; a link to a file is written through.
     """
     with full_disk_named(path):
-        try:
-            mode = path.stat().st_mode
-            is_device = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        except OSError:
-            is_device = False
-        if is_device:
+        if path.exists() and not path.is_file() and not path.is_dir():
             yield path
             return
         if path.is_symlink() and path.is_file():
@@ -158,13 +153,9 @@ def _name(path: Path, kind: str) -> str:
 
 
 def _sync_file(path: Path) -> None:
-    if path.is_symlink():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not path.is_symlink():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _remove_stale(path: Path, kind: str) -> None:
@@ -179,8 +170,6 @@ def _remove_stale(path: Path, kind: str) -> None:
 def remove(path: Path) -> None:
     """Remove a file, a link or a whole folder; a missing one is fine."""
     if path.is_dir() and not path.is_symlink():
-        for child in path.iterdir():
-            remove(child)
-        path.rmdir()
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
 """The run folder: where each stage reads and writes, and which stages have finished.
 
 `runs/<name>/config.yaml` is written when the run starts and must match when it resumes, except for secrets: they are
-not in it (`webrl/config/redaction.py`). A stage has finished
-when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
-peak memory, resolved config, versions, git commit and seed.
+not in it (`webrl/config/redaction.py`). A stage has finished when `phase_NN/stages/<stage>.json` exists; it is written
+last, and holds the stage's counts, seconds, peak memory, resolved config, versions, git commit and seed.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class RunFolder:
         self.config = path / "config.yaml"
         """Resolved config of the run."""
         self.summary = path / "summary.json"
-        """`summary.json`."""
 
     def phase(self, phase: int) -> PhaseFolder:
         """Return the paths of phase `phase`."""

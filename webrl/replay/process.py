@@ -39,7 +39,6 @@ from webrl.runs.store import count_lines, write_records
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
-_NO_MODEL = "none"
 _PUBLISHED_TOKENS = 15872
 """16,384 less 512 for the reply."""
 _REPLY_TOKENS = 512
@@ -159,7 +158,7 @@ def make_plan(
         demos=demos,
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
-        actor=None if actor == _NO_MODEL else actor,
+        actor=None if actor == "none" else actor,
         labels=labels,
         cache=cache,
     )

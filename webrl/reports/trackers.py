@@ -25,8 +25,6 @@ from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
 
-_INTERVAL_S = 5.0
-
 
 class Trackers:
     """All trackers of a run; a failing call only warns, and the others continue.
@@ -77,7 +75,7 @@ class Trackers:
             self.close()
 
     def _relay(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
+        while not self._stop.wait(5.0):
             self._forward()
 
     def _files(self) -> list[Path]:

@@ -287,11 +287,8 @@ def _simple(name: str, **arguments: Any) -> Action:
     return Action(name, bind(name, ACTIONS[name], (), arguments))
 
 
-_Maker = Callable[[str, str], list[Action]]
-"""(element id, argument) -> what to do."""
-
-# action -> (needs an element, needs an argument, maker)
-_DO: dict[str, tuple[bool, bool, _Maker]] = {
+# action -> (needs an element, needs an argument, (element id, argument) -> what to do)
+_DO: dict[str, tuple[bool, bool, Callable[[str, str], list[Action]]]] = {
     "Click": (True, False, lambda e, _: [_simple("click", bid=e)]),
     "Right Click": (True, False, lambda e, _: [_simple("click", bid=e, button="right")]),
     "Type": (True, True, lambda e, a: [_simple("fill", bid=e, value=a)]),
@@ -344,7 +341,6 @@ _ANNOUNCED = re.compile(r"\baction\b[*_`]*\s*:(.*)", re.DOTALL | re.IGNORECASE)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NAME = re.compile(r"(?<!\w)([A-Za-z_]\w*)\(")
 _ARGUMENTS = ("arguments", "parameters", "args", "action_input")
-_ASIDES = ("thought", "reasoning")
 _MAX_CALLS = 32
 """As many are looked for in one text: one that never closes is read to its end."""
 _QUOTES = {"'": "'", '"': '"', "\N{LEFT SINGLE QUOTATION MARK}": "\N{RIGHT SINGLE QUOTATION MARK}"}
@@ -501,7 +497,7 @@ def _json_calls(text: str) -> list[_Call]:
             with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
         if arguments is None:
-            arguments = {k: v for k, v in call.items() if k not in (key, *_ASIDES)}
+            arguments = {k: v for k, v in call.items() if k not in (key, "thought", "reasoning")}
         if isinstance(arguments, dict):
             found.append((call[key], [], arguments))
         else:

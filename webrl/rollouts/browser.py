@@ -43,7 +43,6 @@ _KEEPS_CACHE = "keeps-cache"
 """The file that tells that it does, in the browser's temporary directory."""
 _FOLDER = "webrl-browser-"
 """Name of a browser's temporary directory, before its process id."""
-_REMOVALS = 20
 _FEATURES_OFF = (
     # Scrollbars take room on the page: BrowserGym shows them, so pages are laid out the same way here.
     "OverlayScrollbars",
@@ -313,7 +312,7 @@ def remove_abandoned() -> None:
 
 def _remove(folder: Path) -> None:
     # Processes of a browser that was killed may still write for a moment.
-    for _ in range(_REMOVALS):
+    for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return

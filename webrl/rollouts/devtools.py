@@ -33,8 +33,6 @@ _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
 
-_JS_FOLDER = Path(__file__).parent / "js"
-
 # What the browser says of a call whose document was replaced meanwhile.
 REPLACED = (
     "context was destroyed",
@@ -50,8 +48,6 @@ REPLACED = (
 _FINAL, _OPCODE = 0x80, 0x0F
 _TEXT, _CONTINUED, _CLOSE, _PING, _PONG = 0x1, 0x0, 0x8, 0x9, 0xA
 _MASKED = 0x80
-_NO_KEY = bytes(4)
-_READ_AHEAD = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 28
 """A page that makes the browser send more in one message is given up."""
 
@@ -59,7 +55,8 @@ MAX_MESSAGE_BYTES = 1 << 28
 @cache
 def load_script(*names: str) -> str:
     """Concatenated JavaScript files of this package, by name without `.js`."""
-    return "\n".join((_JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    folder = Path(__file__).parent / "js"
+    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 class ChannelError(Exception):
@@ -169,7 +166,7 @@ class Tab:
         await session.detach()
         tab = cls(page, script)
         try:
-            reader, tab._writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_AHEAD)
+            reader, tab._writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
             lines = (f"GET /devtools/page/{target} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket")
             key = base64.b64encode(os.urandom(16)).decode()
             more = ("Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", "", "")
@@ -315,9 +312,8 @@ class Tab:
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
             self.heard_at = time.monotonic()
-            if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
-                self._note_request(load_json(data))
-            return
+            if not (data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data)):
+                return
         message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
         if future is not None and not future.done():
@@ -326,7 +322,7 @@ class Tab:
             self._note(message["method"], message.get("params", {}))
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        """Follow what the page does by itself: crash, and leave for another document."""
+        """Follow what the page does by itself: crash, leave for another document, import scripts."""
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
             if self.on_crash:
@@ -368,16 +364,11 @@ class Tab:
             self.stays = True
         elif method == "Page.domContentEventFired":
             self._arrive(self.main_frame)
-
-    def _note_request(self, message: dict[str, Any]) -> None:
-        number = message["params"]["requestId"]
-        if message["method"] == "Network.requestWillBeSent":
-            if message["params"].get("type") == "Script":
-                self._imports.add(number)
-        elif number in self._imports:
-            self._imports.discard(number)
-            if not self.leaving:
-                self._has_imported = True
+        elif method == "Network.requestWillBeSent" and params.get("type") == "Script":
+            self._imports.add(params["requestId"])
+        elif method in ("Network.loadingFinished", "Network.loadingFailed") and params["requestId"] in self._imports:
+            self._imports.discard(params["requestId"])
+            self._has_imported |= not self.leaving
             self._has_changed.set()
 
     def _tell(self, line: str) -> None:
@@ -531,4 +522,4 @@ def _frame(opcode: int, body: bytes) -> bytes:
         head = bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big")
     else:
         head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
-    return head + _NO_KEY + body
+    return head + bytes(4) + body

@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 HORIZON_MS = 500
 """Wait for timers and animations due within this time after an action: stock BrowserGym's fixed delay."""
-_LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
@@ -49,10 +48,8 @@ _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
-_HEARD = "__webrl.hear(), "
 # Where scripts are disabled (`Content-Security-Policy: sandbox`), other worlds hear events, but have no timers.
 _TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
-_MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 _OF_A_PAGE = _ID_PARAMETERS | {"x", "from_x"}
 OTHER_TAB = "Error: nothing was done: the tab that was shown has closed, or another has opened; this is the active one"
@@ -205,7 +202,7 @@ class BrowserEnv:
         async with self._deadline(f"reset of {task.site!r}"):
             self._first_id = 0
             if self._config.random_ids and task.split == "train":  # the same in all attempts at a task
-                self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(_MAX_FIRST_ID)
+                self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(1000)
             self._copied = None
             self._notices.take()  # what has come since the last step belongs to no episode
             goal = await self._restart(site, task.seed)
@@ -218,7 +215,7 @@ class BrowserEnv:
             self._goal = task.instruction or goal or ""
             if not self._goal:
                 raise BrowserError(f"task {task.task_id!r}: the page gives no goal and the task no instruction")
-            observation, _ = await self._look(_LOAD_HORIZON_MS)
+            observation, _ = await self._look(horizon_ms=250)
             self._clean = True
             return observation
 
@@ -392,7 +389,7 @@ class BrowserEnv:
                     await tab.send("Page.stopLoading")
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
-                    seen = await self._see(tab, _HEARD, HORIZON_MS, end)
+                    seen = await self._see(tab, "__webrl.hear(), ", HORIZON_MS, end)
                 for _ in range(_FRAME_ROUNDS if tries_left > 1 else 0):
                     if tab.opens_tab or not await tab.has_frames(end):
                         break

@@ -51,7 +51,6 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
-_PLACES = ("x", "y", "from_x", "from_y")
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
@@ -74,8 +73,6 @@ MAX_TYPED = 100
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
 _TYPED_AT_ONCE = 10
 """After so many characters the time is looked at."""
-_PAUSES_S = (0, 0.1, 0.2, 0.3)
-"""Before each try of a click that its element moved away from."""
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
 MAX_DOCUMENTS = 6
@@ -128,7 +125,7 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     window = tabs.page.viewport_size
     if window is not None and action.name not in ("mouse_move", "mouse_up"):
-        for key in _PLACES:
+        for key in ("x", "y", "from_x", "from_y"):
             side = window["width" if key.endswith("x") else "height"]
             if not 0 <= arguments.get(key, 0) < side:
                 most = round(side * tabs.scale) - 1
@@ -300,7 +297,7 @@ async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> 
 
     An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
     """
-    for pause_s in _PAUSES_S:
+    for pause_s in (0, 0.1, 0.2, 0.3):
         await asyncio.sleep(pause_s)
         point = await _aim(tabs, bid, presses=True)
         if not isinstance(point, tuple):

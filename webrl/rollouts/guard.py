@@ -29,7 +29,6 @@ from webrl.rollouts.sites import miniwob_root
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
 
-_READING = ("GET", "HEAD")
 LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
 """Expression of what ends a session."""
 _STRONG = (
@@ -94,7 +93,7 @@ class Limits:
 
     def refusal(self, method: str, url: str) -> str | None:
         """Return why a request is refused, for the agent; None if it is not."""
-        if self.read_only and method not in _READING:
+        if self.read_only and method not in ("GET", "HEAD"):
             return f"this site may only be read, and this would send a {method} request"
         if self.read_only and (word := changes(url)):
             return f"this site may only be read, and {word!r:.60} in an address looks as if it changed something"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from webrl.rollouts.devtools import Tab
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
-_SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
 # BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
 _SKIPPED_PROPERTIES = frozenset(
     ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
@@ -91,7 +90,7 @@ def _describe(
 ) -> tuple[str, str | None]:
     """(name, printed line or None if the node is not printed)."""
     role = node["role"]["value"]
-    if role in _SKIPPED_ROLES or "name" not in node:
+    if role in ("LineBreak", "InlineTextBox") or "name" not in node:
         return "", None
     name = node["name"]["value"]
     if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""
-_PAGE_SEEDS = 1_000_000
 
 
 def miniwob_root() -> Path:
@@ -62,7 +61,7 @@ def page_seed(seed: int) -> int:
     """The seed a page is started with, as BrowserGym derives it from a task's seed."""
     generator = _generator()
     generator.seed(seed % 2**32)
-    return int(generator.randint(0, _PAGE_SEEDS))
+    return int(generator.randint(0, 1_000_000))
 
 
 @cache

@@ -262,11 +262,9 @@ class _Pages(Suite):
     not_served = "it is of no suite"
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:  # noqa: ARG002
-        """None."""
         return []
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:  # noqa: ARG002
-        """None."""
         return []
 
 

@@ -26,7 +26,6 @@ _LIBRARY_FULL = re.compile(
     rf"\(os error ({'|'.join(map(str, DISK_FULL))})\)|{os.strerror(errno.ENOSPC)}|database or disk is full"
 )
 """What other libraries' errors say then: Rust's, C++'s, SQLite's."""
-_PROBE_BYTES = 1 << 16
 _LONGEST_NAME = 120
 """Characters of a name that is made of an id."""
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
@@ -95,7 +94,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
         if not number and not isinstance(error, KeyboardInterrupt | SystemExit):
             try:
                 with tempfile.TemporaryFile(dir=path.parent) as probe:
-                    probe.write(bytes(_PROBE_BYTES))
+                    probe.write(bytes(1 << 16))
             except OSError as refused:
                 number = refused.errno if refused.errno in DISK_FULL else 0
         if not number:

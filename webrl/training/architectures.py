@@ -48,7 +48,6 @@ _ATTENTION = (
     "_varlen_attn",
 )
 """Operators whose outputs `selective` checkpointing keeps."""
-_COMPILED_VARIANTS = 64
 
 
 def route_of(config: Any) -> Route:
@@ -152,7 +151,7 @@ def compile_layers(lm: Any) -> None:
     """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
     # All layers share one function: with and without gradient, autocast, …. Past torch's limit it would run as it is,
     # without a word.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     for layer in layers_of(lm) or ():
         layer.compile(dynamic=True)
 

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
 Save = Callable[[dict[str, Tensor], Path], None]
 """Takes trained weights by name, and the folder to write."""
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 FEW_ACTIVE = 0.1
 """Log a warning if less than this share of a phase's steps train."""
@@ -366,7 +365,7 @@ def open_start(
         for name, value in state.items():
             own[name].data.copy_(value)
         lm = merge_adapters(whole.lm) if optim.lora_rank else whole.lm
-        lm.to(_DTYPES[optim.export_dtype]).save_pretrained(out)
+        lm.to(torch.bfloat16 if optim.export_dtype == "bf16" else torch.float32).save_pretrained(out)
         processor.save_pretrained(out)
         mark_folder(out, prompt)
 

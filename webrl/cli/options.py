@@ -34,7 +34,6 @@ def add_config_arguments(
 
     Args:
         prefer_newest: as in `resolve_config`.
-        phased: add `--phase`.
         sections: of the config, which the help shows; none: all.
     """
     add_section_help(parser, sections)
@@ -174,8 +173,7 @@ def section_names() -> list[str]:
 def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
     """Options of the named sections and the top level, with default and description; all without names.
 
-    Args:
-        common: those of `COMMON` alone.
+    `common`: those of `COMMON` alone.
     """
     defaults = RunConfig()
     indent = "      "

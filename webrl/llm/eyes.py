@@ -53,9 +53,6 @@ class Look:
 class Eyes:
     """The processor of one model.
 
-    Args:
-        processor: it, where it is loaded already.
-
     Raises:
         ModelError: a family that has not been tried, or a processor that cannot be used.
     """

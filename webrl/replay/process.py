@@ -110,10 +110,7 @@ def make_plan(
     actor: str | None = None,
     output: Path | None = None,
 ) -> ProcessPlan:
-    """Fill in missing settings: the newest phase of the newest run, or the sample traces.
-
-    Args:
-        actor: "none" for no model.
+    """Fill in missing settings: the newest phase of the newest run, or the sample traces; `actor` "none" is no model.
 
     Raises:
         UsageError: an output that is to be a pickle, or is a folder.

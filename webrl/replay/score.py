@@ -37,7 +37,6 @@ class Scorer:
 
     Args:
         path: SQLite file that is shared by all actors of a run.
-        fingerprint: of the actor's weights.
         score: the model pass: gives the records back in order with `ref_logprobs`.
 
     Raises:

@@ -75,10 +75,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
-    """Judge a stream of trajectories with the configured judge; counts of this call (`label_trajectories`).
-
-    Args:
-        total: number of trajectories, for the progress bar.
+    """Judge a stream of trajectories, about `total`, with the judge of the config; counts of this call
+    (`label_trajectories`).
     """
 
     async def work(bar: Any) -> dict[str, int]:

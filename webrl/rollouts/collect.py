@@ -57,7 +57,6 @@ async def collect(
         draws: replaces `prefix` in the seeds of the draws: two calls that share it draw alike task by task (common
             random numbers). Default: the prefix.
         max_failed: share of the episodes that may fail; None: all.
-        on_episode: called after each new line.
 
     Raises:
         DataError: a task that names no known page, or two episodes of one name (before anything starts), or an

@@ -287,7 +287,6 @@ class Tab:
 
         Args:
             patience_s: how long that server has.
-            frame: as in `evaluate`.
         """
         answer = asyncio.ensure_future(self.evaluate(expression, frame))
         try:

@@ -562,14 +562,10 @@ def _modifier(key: str) -> str:
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
 
 
-async def _keyboard_down(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.down(key)
-    tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
-
-
-async def _keyboard_up(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.up(key)
-    tabs.tab.held_keys.discard(_modifier(key))
+async def _hold_key(tabs: Tabs, key: str, *, way: str) -> None:
+    await getattr(tabs.page.keyboard, way)(key)
+    own = {_modifier(key)} & set(MODIFIERS)
+    tabs.tab.held_keys = tabs.tab.held_keys | own if way == "down" else tabs.tab.held_keys - own
 
 
 async def _keyboard_press(tabs: Tabs, key: str) -> None:
@@ -649,8 +645,8 @@ _HANDLERS: dict[str, Handler] = {
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _upload,
     "keyboard_press": _keyboard_press,
-    "keyboard_up": _keyboard_up,
-    "keyboard_down": _keyboard_down,
+    "keyboard_up": partial(_hold_key, way="up"),
+    "keyboard_down": partial(_hold_key, way="down"),
     "keyboard_type": partial(_type, method="type"),
     "keyboard_insert_text": partial(_type, method="insert_text"),
     "goto": _goto,

@@ -36,11 +36,9 @@ _USED_ROLES = {"generic", "graphics-symbol"}
 # What tells that it is there, but not that it can be used.
 _PASSIVE_ROLES = {"image", "img", "listitem", "cell", "row", "paragraph", "heading", "article", "figure"} | _USED_ROLES
 
-Told = Sequence[str]
-"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, the look
-of an SVG shape, and the state that a class names; "" otherwise."""
-Uses = Mapping[str, Told]
-"""By bid."""
+Uses = Mapping[str, Sequence[str]]
+"""By bid: how an element can be acted on if the tree does not say, its title, its file, class or id if it has no text,
+the look of an SVG shape, and the state that a class names; "" otherwise."""
 
 
 def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = (), uses: Uses | None = None) -> str:
@@ -179,9 +177,7 @@ async def read_page(
     """A page's text, and the bid of each element id in it where it has ids of its own.
 
     Args:
-        tab: the tab.
         seen: what `__webrl.look` has just returned for it.
-        form: `rollout.observation`.
         hidden_ids: DOM ids of the elements left out.
     """
     from playwright.async_api import Error

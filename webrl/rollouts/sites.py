@@ -52,9 +52,7 @@ def page_names() -> frozenset[str]:
     return names
 
 
-@cache
-def _source(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+_source = cache(Path.read_text)
 
 
 def page_seed(seed: int) -> int:
@@ -145,7 +143,7 @@ class MiniwobSite(Site):
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
-        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, _source(self._path)]
+        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, _source(self._path, encoding="utf-8")]
         goal: str | None = await tab.evaluate_in_page(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 

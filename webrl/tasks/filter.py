@@ -102,7 +102,6 @@ async def check_feasibility(
 
     Args:
         pages: each task's initial page, or "".
-        cache: JSONL of answers, as in generation.
 
     Returns:
         The drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
@@ -152,9 +151,6 @@ def _read_rule(rule: Any, where: str) -> Rule:
 
 NUM_EXAMPLES = 5
 """Dropped examples of each filter that go into the report."""
-
-Judge = Callable[[Sequence[Task]], Awaitable[tuple[list[Drop], str]]]
-Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -208,14 +204,13 @@ async def filter_tasks(
     known: Sequence[Task],
     heldout: Sequence[Task],
     config: FilterConfig,
-    judge: Judge | None = None,
-    values: Numbers | None = None,
+    judge: Callable[[Sequence[Task]], Awaitable[tuple[list[Drop], str]]] | None = None,
+    values: Callable[[Sequence[Task]], Sequence[float | None]] | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
     Args:
         known: everything ever attempted, each with the instruction that the agent was given.
-        heldout: all evaluation tasks.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: gives the critic's value at the real initial observation of each task that is left; band
             [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,

@@ -38,7 +38,6 @@ class _Packed(nn.Module):
     """A model of transformers' that is computed by a route (`architectures.py` says which).
 
     Args:
-        lm: of transformers.
         route: how its rows are computed.
         eyes: processor of a vision-language model, which is computed as transformers computes it, one sample a row;
             None for a text model.

@@ -340,7 +340,6 @@ def open_start(
 
     Args:
         load: `load_actor`, or `load_critic` with the seed of a fresh head.
-        sees: a vision-language model.
         seed: of the adapters.
         prompt: `models.prompt` of the training, where it is not the tokenizer's.
 

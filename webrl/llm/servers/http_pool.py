@@ -90,7 +90,6 @@ class HttpPool:
 
         Args:
             path: below the base URL, e.g. `/completions`.
-            body: JSON object.
             parse: turns the decoded answer into the result; raises MalformedAnswer if it is not as expected.
 
         Raises:

@@ -69,11 +69,8 @@ class LanguageModel(Protocol):
     """Folder or hub name."""
     fingerprint: str
     """Identifies the weights that answer; changes when they change."""
-
-    @property
-    def eyes(self) -> Any:
-        """The image processor (`webrl.llm.eyes.Eyes`) of a vision-language model; None for a text model."""
-        ...
+    eyes: Any
+    """The image processor (`webrl.llm.eyes.Eyes`) of a vision-language model; None for a text model."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids.

@@ -21,7 +21,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -411,7 +411,8 @@ def _first_call(text: str, dialect: Dialect, problem: ActionError) -> Action:
             except ActionError:
                 # Prose names actions, click(), and option(s); what follows what is taken is not carried out.
                 values = [*positional, *keywords.values()]
-                is_meant = name.lower() in _known_names(dialect) or not all(isinstance(v, Bare) for v in values)
+                known = name.lower() in (ACTIONS if dialect == "browsergym" else SIGNATURES)
+                is_meant = known or not all(isinstance(v, Bare) for v in values)
                 if values and is_meant and not actions:
                     raise
         if actions:
@@ -505,17 +506,12 @@ def _json_calls(text: str) -> list[_Call]:
     return found
 
 
-def _known_names(dialect: Dialect) -> Mapping[str, Any]:
-    return ACTIONS if dialect == "browsergym" else SIGNATURES
-
-
 def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], dialect: Dialect) -> Action:
     """The action of a call. Raises ActionError."""
-    known = _known_names(dialect)
     lower = name.lower()
     values = [*positional, *keywords.values()]
     if dialect == "webrl":
-        if lower in known:
+        if lower in SIGNATURES:
             return bind_webrl(lower, positional, keywords)
     elif meant := _alias(lower, values):
         arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
@@ -523,7 +519,7 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
             positional, keywords = _DIRECTIONS[values[0].lower()], {}
         bound = bind(meant, ACTIONS[meant], positional, keywords)
         return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
-    elif lower in known:
+    elif lower in ACTIONS:
         return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
     if dialect == "webrl":
         guess = "exit" if lower in _ENDS else "do"

@@ -84,11 +84,7 @@ class BlockingEnv:
 
     def reset(self, task: Task) -> Observation:
         """Start an episode."""
-
-        async def work() -> Observation:
-            return await (await self.ready(task)).reset(task)
-
-        return self._call(work())
+        return self._call(self._call(self.ready(task)).reset(task))
 
     def step(self, action_text: str) -> StepResult:
         """Carry out one action and look at the page."""

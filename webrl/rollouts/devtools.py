@@ -499,10 +499,6 @@ class Tab:
             calls.append(_mouse("mouseReleased", x, y, **pressed))
         await self.send_all(*calls)
 
-    async def insert_text(self, text: str) -> None:
-        """Put text at the caret of the focused field."""
-        await self.send("Input.insertText", {"text": text})
-
 
 def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:
     return "Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more}

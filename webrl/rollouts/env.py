@@ -227,7 +227,7 @@ class BrowserEnv:
         action: Action | None = None
         error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
-        if not self._is_empty:
+        if self.page.url not in _NO_DOCUMENT:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         self.tab.opens_tab = False  # the earlier step's has come before it was asked for
         async with self._deadline(f"step {action_text!r:.60}"):
@@ -446,7 +446,7 @@ class BrowserEnv:
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._config.page_details and not seen.get("tooLarge"):
-            details = await take(tab, self._site.hidden_ids, self.scale, self._viewport)
+            details = await take(tab, self._site.hidden_ids, self.scale, self._config.viewport or self._site.viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
 
     def _address(self, page: Page, url: str) -> str:
@@ -554,16 +554,11 @@ class BrowserEnv:
         self.tab = tab
         return tab
 
-    @property
-    def _is_empty(self) -> bool:
-        """Whether the active tab has had no document yet."""
-        return self.page.url in _NO_DOCUMENT
-
     async def _leave_download(self) -> bool:
         """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
         page = self.page
         is_only = page is self._first_page or len(self.context.pages) == 1
-        if is_only or not self._is_empty or not self._notices.downloads:
+        if is_only or page.url not in _NO_DOCUMENT or not self._notices.downloads:
             return False
         self._notices.downloads = 0
         opener = await page.opener()
@@ -572,13 +567,8 @@ class BrowserEnv:
         await self.page.bring_to_front()
         return True
 
-    @property
-    def _viewport(self) -> tuple[int, int]:
-        """Width and height in CSS pixels."""
-        return self._config.viewport or self._site.viewport
-
     async def _capture(self, tab: Tab) -> bytes:
-        width, height = self._viewport
+        width, height = self._config.viewport or self._site.viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
         answer = await tab.send("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(answer["data"])

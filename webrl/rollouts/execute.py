@@ -139,7 +139,11 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         # Page or browser are gone, rather than that the action failed.
         if re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)):
             raise
-        raise ActionFailed(_explain(error)) from None
+        text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
+        if obstacle := _REFUSED.search(str(error)):  # from the call log, the rest of which is not for agents
+            hint = ": a click may open what fills it in" if obstacle[1] == "element is not editable" else ""
+            text += f" ({valid_text(obstacle[1])}{hint})"
+        raise ActionFailed(text) from None
     except ChannelError as error:
         # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
         if isinstance(error, ScriptError) or not any(part in str(error) for part in REPLACED):
@@ -147,14 +151,6 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
-
-
-def _explain(error: Exception) -> str:
-    """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
-    text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
-    obstacle = _REFUSED.search(str(error))
-    hint = ": a click may open what fills it in" if obstacle and obstacle.group(1) == "element is not editable" else ""
-    return f"{text} ({valid_text(obstacle.group(1))}{hint})" if obstacle else text
 
 
 async def locate(page: Page, bid: str) -> Locator:
@@ -375,7 +371,7 @@ async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu:
                 await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
         if value and ready and ready != "set":  # what a page that is slow to hear has left no time to type, too
-            await tabs.tab.insert_text(value)
+            await tabs.tab.send("Input.insertText", {"text": value})
         if ready:
             return
     await fill_in(tabs, bid, value, enable_autocomplete_menu)

@@ -60,23 +60,20 @@ unclosed tags takes cubic time."""
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
+    import lxml.html  # type: ignore[import-untyped]
+
     found = await tab.evaluate(f"({load_script('html_page')})()")
-    document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
+    document = found["html"]
+    if hidden_ids:
+        root = lxml.html.document_fromstring(document)
+        for name in hidden_ids:
+            for element in root.xpath("//*[@id=$name]", name=name):
+                element.drop_tree()
+        document = str(lxml.html.tostring(root, encoding="unicode"))
     text = simplify(document, found["width"], found["height"])
     if not text:
         text = "\n".join(f"Not shown: {what.format(number)}." for what, number in found["lacks"].items() if number)
     return text, {label: bid for label, bid in found["labels"] if bid}
-
-
-def remove_elements(document: str, ids: Sequence[str]) -> str:
-    """Cut the elements with these DOM ids, and all that is in them, out of a document."""
-    import lxml.html  # type: ignore[import-untyped]
-
-    root = lxml.html.document_fromstring(document)
-    for name in ids:
-        for element in root.xpath("//*[@id=$name]", name=name):
-            element.drop_tree()
-    return str(lxml.html.tostring(root, encoding="unicode"))
 
 
 def simplify(document: str, width: float, height: float) -> str:

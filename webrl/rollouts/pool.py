@@ -21,7 +21,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from webrl.config import RolloutConfig
 from webrl.config.extras import require
@@ -299,7 +299,7 @@ class PoolEnv:
             await self._worker.request(self._id, "close")
 
 
-class EnvPool:
+class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
     """`num_workers` x `envs_per_worker` environments in workers; see the module docstring."""
 
     def __init__(
@@ -389,9 +389,6 @@ class EnvPool:
         self._all.clear()
         self._workers.clear()
         await asyncio.to_thread(remove_abandoned)  # of workers that were killed
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.close())

@@ -95,12 +95,6 @@ def attention_of(route: Route) -> str | None:
     return {"packed": register(), "single": None, "plain": "eager"}[route]
 
 
-def build(model_class: Any, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
-    """A model with fresh weights, by an auto class or a model's own."""
-    make = getattr(model_class, "from_config", None) or model_class._from_config
-    return make(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
-
-
 def turn_off_dropout(model: nn.Module) -> None:
     """Set every rate of dropout and router noise to 0: a policy's log-probabilities are its own in training, too."""
     for module in model.modules():

@@ -118,7 +118,7 @@ def read_page(observation: str) -> Page:
     elements = []
     for line in observation.split("\n"):
         if match := _LINE.match(line):
-            of = {key: _unquote(text) if text else "True" for key, text in _PROPERTY.findall(match["rest"])}
+            of = {key: _unquote(text) for key, text in _PROPERTY.findall(match["rest"])}
             states = of.get("checked") == "true", of.get("selected") == "True", of.get("disabled") == "True"
             name, value = _unquote(match["name"] or "''"), _unquote(match["value"] or "''")
             elements.append(Element(match["bid"] or "", match["role"], name, value, *states))

@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 30
 """With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
-MEMORY_CHECK_S = 2.0
-"""Seconds between two looks at what the pages' processes take."""
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
@@ -39,8 +37,6 @@ UNKNOWN_PLAYWRIGHT = (
     "`pip install -c constraints.txt playwright`"
 )
 _KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
-_KEEPS_CACHE = "keeps-cache"
-"""The file that tells that it does, in the browser's temporary directory."""
 _FOLDER = "webrl-browser-"
 """Name of a browser's temporary directory, before its process id."""
 _FEATURES_OFF = (
@@ -176,7 +172,7 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
-        if not (self._folder / _KEEPS_CACHE).exists():
+        if not (self._folder / "keeps-cache").exists():  # `_KEEP_CACHE` writes it where it works
             await self.close()
             raise BrowserError(UNKNOWN_PLAYWRIGHT.format(version=version("playwright")))
         self.port = await asyncio.to_thread(_listening_port, self._folder)
@@ -188,7 +184,7 @@ class Browser:
 
     async def _watch(self, folder: Path, limit_mb: int) -> None:
         while True:
-            await asyncio.sleep(MEMORY_CHECK_S)
+            await asyncio.sleep(2)
             await asyncio.to_thread(_end_large_renderers, folder, limit_mb)
 
     @property

@@ -42,8 +42,6 @@ HORIZON_MS = 500
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
-_FRAME_ROUNDS = 3
-"""An observation waits so often for frames on their way, and those in them."""
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -390,7 +388,7 @@ class BrowserEnv:
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
                     seen = await self._see(tab, "__webrl.hear(), ", HORIZON_MS, end)
-                for _ in range(_FRAME_ROUNDS if tries_left > 1 else 0):
+                for _ in range(3 if tries_left > 1 else 0):  # frames on their way, then those in them
                     if tab.opens_tab or not await tab.has_frames(end):
                         break
                     seen = await self._see(tab, "", HORIZON_MS, end)

@@ -191,7 +191,6 @@ async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> N
 # A loopback host without a port would admit every port, the browser's DevTools included.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
-_ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"
 
 
 class NavigationGuard:
@@ -252,7 +251,7 @@ class NavigationGuard:
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
         if self._limits.read_only:
-            await context.add_init_script(path=_ONLY_READS)
+            await context.add_init_script(path=Path(__file__).parent / "js" / "only_reads.js")
         if self._limits:
             await context.route(re.compile(""), self._hold)
 

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from typing import Any
 import psutil
 
 
-def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
-    """Return fields of each GPU, or of `gpus`, in `nvidia-smi`'s words without units; none if no driver answers."""
-    chosen = ["-i", ",".join(gpus)] if gpus else []
-    command = ["nvidia-smi", *chosen, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+def query_gpus(fields: str) -> list[list[str]]:
+    """Return fields of each GPU in `nvidia-smi`'s words without units; none if no driver answers."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):

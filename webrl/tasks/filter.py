@@ -34,8 +34,6 @@ from webrl.types import Record, Task
 
 logger = logging.getLogger(__name__)
 
-PROBE_SIZE = 16
-"""Number of instructions to check first, to see whether the model answers YES or NO at all."""
 _LIST = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
@@ -118,7 +116,8 @@ async def check_feasibility(
         site, instruction = tasks[i].site, tasks[i].instruction or ""
         questions.append((feasibility_prompt(site, instruction, pages[i], rules_for(rules, site)), sampling))
     drops: list[Drop] = [("infeasible", f"{name!r} is not on the page") if name else None for name in missing]
-    probe = [answer.text for answer in (await ask_all(model, questions[:PROBE_SIZE], config, cache))[0] if answer]
+    # a few first, to see whether the model answers YES or NO at all
+    probe = [answer.text for answer in (await ask_all(model, questions[:16], config, cache))[0] if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
         skipped = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
         logger.warning("feasibility: %s", skipped)

@@ -39,9 +39,6 @@ Records = Path | Sequence[StepRecord]
 Save = Callable[[dict[str, Tensor], Path], None]
 """Takes trained weights by name, and the folder to write."""
 
-FEW_ACTIVE = 0.1
-"""Log a warning if less than this share of a phase's steps train."""
-
 
 def train_critic(
     records: Records, init_dir: str | Path, out_dir: Path, config: RunConfig, *, seed: int, metrics_path: Path
@@ -158,7 +155,7 @@ def actor_job(
     chosen = list(range(len(samples)))
     if objective.batches_active:
         chosen = [i for i in chosen if objective.trains(advantages[i])] or chosen
-        if len(chosen) < FEW_ACTIVE * len(samples):
+        if len(chosen) < 0.1 * len(samples):
             logger.warning(
                 "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to "
                 "compare. Refill groups (rollout.refill), play more attempts of each task (rollout.num_generations), "

@@ -133,20 +133,16 @@ def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -
         action=SectionHelp,
         nargs="?",
         metavar="SECTION",
-        sections=tuple(sections),
+        const=tuple(sections),
         help="this text; with all options of a SECTION of the config",
     )
     parser.add_argument(
-        "--help-all", action=SectionHelp, nargs=0, sections=tuple(sections), help="this text, with all options"
+        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="this text, with all options"
     )
 
 
 class SectionHelp(argparse.Action):
-    """Prints the parser's help with options of the config below it, and ends the program."""
-
-    def __init__(self, *, sections: tuple[str, ...], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sections = sections
+    """Prints the parser's help with options of the config below it (of the sections `const`), and ends the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, asked: Any, name: str | None = None
@@ -154,9 +150,9 @@ class SectionHelp(argparse.Action):
         """Print the text for `--help`, `--help SECTION` or `--help-all`."""
         del namespace
         if name == "--help-all":
-            text = describe_sections(self.sections)
-        elif asked is None:
-            text = describe_sections(self.sections, common=True)
+            text = describe_sections(self.const)
+        elif asked is self.const:  # no SECTION was named
+            text = describe_sections(self.const, common=True)
         elif asked in RunConfig.model_fields:
             text = describe_sections((asked,))
         else:

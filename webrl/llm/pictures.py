@@ -47,7 +47,7 @@ class Picture:
                 f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; restore "
                 "the run's screenshots folders, or collect the episodes again"
             ) from None
-        if (found := sha256(png)) != self.sha256:
+        if (found := hashlib.sha256(png).hexdigest()) != self.sha256:
             raise DataError(
                 f"{self.path}: not the screenshot that the model was shown (SHA-256 {found[:12]}…, the step has "
                 f"{self.sha256[:12]}…); restore the file, or collect the episode again"
@@ -64,11 +64,6 @@ class Example(NamedTuple):
     """[A] token ids; empty for a value."""
     picture: Picture | None = None
     """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
-
-
-def sha256(png: bytes) -> str:
-    """Return the hex digest of a file."""
-    return hashlib.sha256(png).hexdigest()
 
 
 def shrink(png: bytes, size: int) -> bytes:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, Turn
-from webrl.llm.pictures import sha256, shrink
+from webrl.llm.pictures import shrink
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
@@ -150,7 +150,7 @@ async def _play(
                 logprobs=tuple(output.logprobs),
                 url=before.url,
                 screenshot=screenshot,
-                screenshot_sha256=sha256(shown) if screenshot and shown else "",
+                screenshot_sha256=hashlib.sha256(shown).hexdigest() if screenshot and shown else "",
                 blocked=result.blocked,
                 seconds={"policy": answered - asked, "browser": time.perf_counter() - answered},
             )

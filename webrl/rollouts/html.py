@@ -22,6 +22,7 @@ inside the viewport, which does not know of elements above it.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections.abc import Collection, Sequence
@@ -113,7 +114,11 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     if not isinstance(node.tag, str):  # a comment or processing instruction
         return "", False
     label = node.get(_LABEL, "")
-    seen = _is_seen(node, width, height)
+    seen = False
+    with contextlib.suppress(ValueError):  # it has no box
+        left, top, wide, high = map(float, node.get(_BOX, "").split(","))
+        in_window = left + wide >= 0 and left <= width and top + high >= 0 and top <= height
+        seen = in_window and node.get("aria-hidden", "false") != "true"
     can_keep = seen or bool(label) or (parent_is_kept_select and node.tag == "option")
     content = (node.text or "").strip()[:MAX_TEXT]
     values = {name: node.get(name, "") for name in SHOWN_ATTRIBUTES}
@@ -132,15 +137,6 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     if can_keep and (num_speaking > 1 or speaks or (label and seen)):
         text = _element(node.tag, label, attributes, content, text)
     return text, num_speaking > 0 or speaks
-
-
-def _is_seen(node: Any, width: float, height: float) -> bool:
-    try:
-        left, top, box_width, box_height = map(float, node.get(_BOX, "").split(","))
-    except ValueError:
-        return False
-    is_in_window = left + box_width >= 0 and left <= width and top + box_height >= 0 and top <= height
-    return is_in_window and node.get("aria-hidden", "false") != "true"
 
 
 def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:

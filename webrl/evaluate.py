@@ -134,8 +134,7 @@ def summarize_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
     summary = success_rate(seen).to_json() | {"by_task": rates_by(seen)}
     if heldout:
-        total = success_rate(heldout).to_json()
-        summary["heldout_types"] = total | {"by_task": rates_by(heldout)}
+        summary["heldout_types"] = success_rate(heldout).to_json() | {"by_task": rates_by(heldout)}
     return summary
 
 

@@ -116,7 +116,6 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     path = {"rollout": folder.trajectories, "label": folder.labels, "eval": folder.eval}.get(stage)
     if path is None:
         return
-    planned = 0
     if stage == "label":
         planned = _num_lines(folder.trajectories)
     elif stage == "rollout":

@@ -107,7 +107,6 @@ class Tab:
     """
 
     def __init__(self, page: Page, script: str = "") -> None:
-        """Prepare; see `open`."""
         self.page = page
         self.pointer: tuple[float, float] | None = None
         """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""

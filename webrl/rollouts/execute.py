@@ -107,11 +107,9 @@ class Tabs(Protocol):
 
     def check_url(self, url: str) -> None:
         """Raises ActionFailed if the agent may not go there."""
-        ...
 
     def tell(self, line: str) -> None:
         """Show the agent a line above the next page."""
-        ...
 
 
 async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:

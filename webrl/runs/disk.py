@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -169,6 +168,8 @@ def _remove_stale(path: Path, kind: str) -> None:
 def remove(path: Path) -> None:
     """Remove a file, a link or a whole folder; a missing one is fine."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        for child in path.iterdir():
+            remove(child)
+        path.rmdir()
     else:
         path.unlink(missing_ok=True)

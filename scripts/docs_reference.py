@@ -89,7 +89,7 @@ def command_help(name: str) -> tuple[str, list[str]]:
         os.environ.pop("COLUMNS")
         if columns is not None:
             os.environ["COLUMNS"] = columns
-    sections = [a.sections or section_names() for a in parser._actions if isinstance(a, SectionHelp)]
+    sections = [a.const or section_names() for a in parser._actions if isinstance(a, SectionHelp)]
     return text.rstrip(), list(sections[0]) if sections else []
 
 

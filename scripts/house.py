@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_972,  # 161 more than a week ago, for models and files of others, and `webrl run` on several GPUs
+    "core: lines": 25_646,
     "core: files": 140,
-    "lines": 43_969,
+    "lines": 43_643,
     "files": 260,
-    "names per 1000 lines": 61.9,
+    "names per 1000 lines": 61.7,
     "options": 173,
     "duplicated runs": 0,
 }

@@ -138,7 +138,8 @@ def test_sleeping_servers_leave_the_gpu_to_others(tmp_path):
     folder = save_tiny_model(tmp_path / "model", hidden=256)
 
     def free():
-        return sum(int(free) for (free,) in query_gpus("memory.free", visible_gpus()))
+        gpus = set(visible_gpus())
+        return sum(int(free) for *names, free in query_gpus("index,uuid,memory.free") if gpus & set(names))
 
     async def use(model):
         pid, awake = leader(model), free()

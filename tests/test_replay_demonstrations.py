@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import random
 from collections import Counter
@@ -20,7 +21,7 @@ from webrl.config.resources import find_config
 from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
-from webrl.llm.pictures import Picture, sha256
+from webrl.llm.pictures import Picture
 from webrl.preflight import check_inputs
 from webrl.replay.demonstrations import open_encoder, read_demonstrations
 from webrl.replay.process import make_plan, process
@@ -187,7 +188,7 @@ def seeing_demonstration(folder: Path, size: tuple[int, int] = (96, 64)) -> Traj
         name = f"demos/screenshots/t0/{step.index:03d}.png"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(picture)
-        steps.append(replace(step, screenshot=name, screenshot_sha256=sha256(picture)))
+        steps.append(replace(step, screenshot=name, screenshot_sha256=hashlib.sha256(picture).hexdigest()))
     trajectory = replace(trajectory, steps=tuple(steps))
     write_records(folder / "demos" / "trajectories.jsonl", [trajectory])
     return trajectory

@@ -11,7 +11,7 @@ from numpy.random import RandomState
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
 from webrl.preflight import check_settings
-from webrl.rollouts.sites import page_seed
+from webrl.rollouts.sites import page_names, page_seed
 from webrl.rollouts.suite import seed_tasks
 from webrl.suites.miniwob.experts import experts
 from webrl.suites.miniwob.suite import (
@@ -22,7 +22,6 @@ from webrl.suites.miniwob.suite import (
     TRAIN_SITES,
     MiniWoB,
     is_split_seed,
-    known_sites,
 )
 
 SUITE = MiniWoB()
@@ -36,7 +35,7 @@ def test_training_and_held_out_types_are_disjoint_and_known() -> None:
     assert len(TRAIN_SITES) >= 14
     assert not set(TRAIN_SITES) & set(HELDOUT_SITES)
     assert len(set(TRAIN_SITES)) == len(TRAIN_SITES)
-    assert set(TRAIN_SITES) | set(HELDOUT_SITES) <= set(known_sites())
+    assert set(TRAIN_SITES) | set(HELDOUT_SITES) <= {f"miniwob.{name}" for name in page_names()}
     assert set(experts()) == set(TRAIN_SITES) | set(HELDOUT_SITES)
 
 

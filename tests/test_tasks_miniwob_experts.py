@@ -52,14 +52,14 @@ def test_a_page_is_read_with_names_values_and_properties() -> None:
     page = read_page(
         "RootWebArea 'x'\n\t[13] combobox '' value='Bob', hasPopup='menu', expanded=False\n\t\tMenuListPopup ''\n"
         "\t\t\t[14] option \"O'Hara\", selected=False\n\t\t\t[15] option 'Bob', selected=True\n"
-        "\t[16] button 'Submit', focused\n"
+        "\t[16] button 'Submit', focused, disabled=True\n"
         "\t[17] spinbutton 'Month' value=5, valuemin=1\n\t[18] butt"
     )
     assert [e.bid for e in page.elements] == ["", "13", "", "14", "15", "16", "17", "18"]
     assert page.by_bid["13"].value == "Bob"
     assert page.by_bid["17"].value == "5"
     assert [(o.name, o.selected) for o in page.options("13")] == [("O'Hara", False), ("Bob", True)]
-    assert page.by_bid["16"].properties == {"focused": "True"}
+    assert [e.disabled for e in page.elements] == [e.bid == "16" for e in page.elements]
 
 
 def test_a_lists_options_are_found_as_older_and_newer_browsers_print_them() -> None:

@@ -1,6 +1,7 @@
 """Models that see, in the trainer: log-probs and values are of the picture, and nothing is trained blind."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from webrl.errors import DataError, ModelError, StageError, TrainingError, Usage
 from webrl.llm import open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Turn
-from webrl.llm.pictures import Example, Picture, sha256, shrink
+from webrl.llm.pictures import Example, Picture, shrink
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.demonstrations import open_encoder
 from webrl.replay.process import make_plan, process
@@ -34,9 +35,10 @@ SEEING = ("rollout.screenshots=true", "rollout.image_size=96", "actor.objective=
 
 
 def saved(folder: Path, png_bytes: bytes) -> Picture:
-    path = folder / f"{sha256(png_bytes)[:16]}.png"
+    digest = hashlib.sha256(png_bytes).hexdigest()
+    path = folder / f"{digest[:16]}.png"
     path.write_bytes(png_bytes)
-    return Picture(path, sha256(png_bytes))
+    return Picture(path, digest)
 
 
 def sample(eyes: Eyes, model, pictures: list[bytes]):

@@ -1,6 +1,6 @@
 """What `from webrl import …` offers beyond records and configs: a whole run, an environment, an actor; no asyncio.
 
-API: `run(config) -> RunFolder`, `make_env(task) -> TaskEnv`, `load_actor(name) -> Actor`; examples in docs/python.md.
+Examples are in docs/python.md.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import Any, Self
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from typing import Any
 
 from webrl import phase as phases
 from webrl.config import RolloutConfig, RunConfig
@@ -108,7 +108,7 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
     return TaskEnv(task, config)
 
 
-class Actor:
+class Actor(AbstractContextManager["Actor"]):
     """A model that acts; a context manager. `load_actor` opens one."""
 
     def __init__(self, name: str, config: RunConfig) -> None:
@@ -137,20 +137,14 @@ class Actor:
 
         What page, browser or model do is in the trajectory's `status`, not raised. `seed` is of the actor's draws.
         """
-        return call(self._play(env, env.task, seed))
-
-    async def _play(self, env: TaskEnv, task: Task, seed: int) -> Trajectory:
-        opened = await env.ready(task)
+        task, opened = env.task, call(env.ready(env.task))
         identity = f"{task.task_id}-{seed}"
-        trajectory = await run_episode(opened, self.policy, task, env.settings, trajectory_id=identity, seed=seed)
-        return await suite_of(task).finish(opened, trajectory)
+        trajectory = call(run_episode(opened, self.policy, task, env.settings, trajectory_id=identity, seed=seed))
+        return call(suite_of(task).finish(opened, trajectory))
 
     def close(self) -> None:
         """Free the model, or end its server."""
         call(self._stack.aclose())
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

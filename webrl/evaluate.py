@@ -108,12 +108,8 @@ def sign_test(worse: int, better: int) -> float:
 
 def success_rate(trajectories: Iterable[Trajectory]) -> Rate:
     """Return the rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
-    episodes = successes = errors = 0
-    for trajectory in trajectories:
-        episodes += 1
-        errors += not trajectory.status.finished
-        successes += is_success(trajectory)
-    return rate_of(successes, episodes, errors)
+    outcomes = [(is_success(trajectory), not trajectory.status.finished) for trajectory in trajectories]
+    return rate_of(sum(won for won, _ in outcomes), len(outcomes), sum(crashed for _, crashed in outcomes))
 
 
 def rate_of(successes: int, episodes: int, errors: int = 0) -> Rate:
@@ -138,8 +134,7 @@ def summarize_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
     summary = success_rate(seen).to_json() | {"by_task": rates_by(seen)}
     if heldout:
-        total = success_rate(heldout).to_json()
-        summary["heldout_types"] = total | {"by_task": rates_by(heldout)}
+        summary["heldout_types"] = success_rate(heldout).to_json() | {"by_task": rates_by(heldout)}
     return summary
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
-REJECTED_RATE = 0.5
-"""The learning rate after an update that was not accepted is this much of the one before."""
 
 
 class Context:
@@ -283,7 +281,7 @@ def accept(context: Context) -> Counts:
         if factor == context.rate_factor:  # not lowered in this phase
             factor = next_rate_factor(trained, factor, config.actor)
     else:
-        factor *= REJECTED_RATE
+        factor /= 2
         shutil.rmtree(folder.actor, ignore_errors=True)
         copy_model(context.actor, folder.actor)
         logger.warning(

@@ -93,9 +93,7 @@ class Record:
         raise ValueError(f"{f'field {where!r}' if where else cls.__name__}: {problem['msg']}, {found}")
 
 
-@cache
-def _adapter(cls: type) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
+_adapter = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import yaml
 from processes import OF_THE_HUB
 
 from webrl.config import EngineConfig, RolloutConfig, RunConfig, load_config
-from webrl.config.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
+from webrl.config.redaction import Secret, SecretUrl, redact, require_secrets, revealed, with_path
 from webrl.errors import StageError, UsageError
 from webrl.llm.servers.http_pool import HttpPool
 from webrl.runs.folder import open_run, run_info
@@ -131,7 +131,7 @@ def test_what_is_shown_of_an_address(text, shown):
 
 def test_workers_get_the_secrets_and_files_do_not():
     config = RolloutConfig.model_validate(planted()["rollout"])
-    sent = json.loads(json.dumps(config.model_dump(mode="json", context=REVEAL)))
+    sent = json.loads(json.dumps(revealed(config)))
     assert RolloutConfig.model_validate(sent) == config
     assert_clean(json.dumps(config.model_dump(mode="json")) + repr(config) + str(config))
     assert RolloutConfig.model_validate(config.model_dump()) == config

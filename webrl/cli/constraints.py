@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import webrl
+from webrl.config.resources import find_shipped
 from webrl.errors import UsageError
 
 
@@ -20,9 +21,8 @@ def main(args: argparse.Namespace) -> int:  # noqa: ARG001 - every subcommand's 
     Raises:
         UsageError: it is not there (a broken installation).
     """
-    package = Path(webrl.__file__).parent
-    for path in (package / "constraints.txt", package.parent / "constraints.txt"):
-        if path.is_file():
-            print(path.read_text(encoding="utf-8"), end="")
-            return 0
-    raise UsageError(f"constraints.txt is missing in {package}; reinstall webrl")
+    path = find_shipped("constraints.txt")
+    if path is None:
+        raise UsageError(f"constraints.txt is missing in {Path(webrl.__file__).parent}; reinstall webrl")
+    print(path.read_text(encoding="utf-8"), end="")
+    return 0

@@ -15,7 +15,6 @@ from webrl.config.resources import find_config, is_file
 from webrl.errors import UsageError
 from webrl.runs.folder import RunFolder, load_run_config, newest_run
 
-DEFAULT_CONFIG = "demo"
 COMMON = frozenset({
     "name", "seed", "num_phases", "tasks.suite", "tasks.source", "tasks.num_seed_tasks", "tasks.num_eval_tasks",
     "models.actor", "models.orm", "models.generator", "models.prompt_format", "models.max_prompt_tokens",
@@ -35,7 +34,6 @@ def add_config_arguments(
 
     Args:
         prefer_newest: as in `resolve_config`.
-        phased: add `--phase`.
         sections: of the config, which the help shows; none: all.
     """
     add_section_help(parser, sections)
@@ -121,7 +119,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
         runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
         if run := newest_run(Path(runs_dir)):
             print(f"webrl: newest run folder: {run.path}", file=sys.stderr)
-    path = run.config if run else find_config(DEFAULT_CONFIG if name is None else name)
+    path = run.config if run else find_config("demo" if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
     return config
@@ -135,20 +133,16 @@ def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -
         action=SectionHelp,
         nargs="?",
         metavar="SECTION",
-        sections=tuple(sections),
+        const=tuple(sections),
         help="this text; with all options of a SECTION of the config",
     )
     parser.add_argument(
-        "--help-all", action=SectionHelp, nargs=0, sections=tuple(sections), help="this text, with all options"
+        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="this text, with all options"
     )
 
 
 class SectionHelp(argparse.Action):
-    """Prints the parser's help with options of the config below it, and ends the program."""
-
-    def __init__(self, *, sections: tuple[str, ...], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sections = sections
+    """Prints the parser's help with options of the config below it (of the sections `const`), and ends the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, asked: Any, name: str | None = None
@@ -156,9 +150,9 @@ class SectionHelp(argparse.Action):
         """Print the text for `--help`, `--help SECTION` or `--help-all`."""
         del namespace
         if name == "--help-all":
-            text = describe_sections(self.sections)
-        elif asked is None:
-            text = describe_sections(self.sections, common=True)
+            text = describe_sections(self.const)
+        elif asked is self.const:  # no SECTION was named
+            text = describe_sections(self.const, common=True)
         elif asked in RunConfig.model_fields:
             text = describe_sections((asked,))
         else:
@@ -175,8 +169,7 @@ def section_names() -> list[str]:
 def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
     """Options of the named sections and the top level, with default and description; all without names.
 
-    Args:
-        common: those of `COMMON` alone.
+    `common`: those of `COMMON` alone.
     """
     defaults = RunConfig()
     indent = "      "

@@ -31,11 +31,6 @@ from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Trajectory
 
-_Due = tuple[PhaseFolder, str, float | None]
-"""The next step of an unfinished run: phase, stage, and when it began (seconds since the epoch); None if no process is
-working on it, or an earlier process did a part of it.
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
@@ -92,8 +87,10 @@ def status(path: Path) -> list[tuple[str, str]]:
     return rows
 
 
-def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> _Due | None:
-    """Find the first stage that has not finished; `began` is when the process that works on the run started."""
+def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> tuple[PhaseFolder, str, float | None] | None:
+    """Return phase and name of the first stage that has not finished, and when it began (seconds since the epoch; None
+    if no process is working on it, or an earlier one did a part of it); `began`: when the process that works started.
+    """
     before: Path | None = None
     for phase in range(num_phases + 1):
         folder = run.phase(phase)
@@ -119,7 +116,6 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     path = {"rollout": folder.trajectories, "label": folder.labels, "eval": folder.eval}.get(stage)
     if path is None:
         return
-    planned = 0
     if stage == "label":
         planned = _num_lines(folder.trajectories)
     elif stage == "rollout":

@@ -85,10 +85,8 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
         logger.info("%s: training has finished already", folder.phase(number).path)
         return {}
     if is_main():
-        counts: dict[str, Any] = phases.run_stage(config, "train", number)
-        return counts
-    followed: dict[str, Any] = stages.train(stages.Context(config, folder, number))
-    return followed
+        return phases.run_stage(config, "train", number)
+    return stages.train(stages.Context(config, folder, number))
 
 
 def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:

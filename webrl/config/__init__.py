@@ -154,11 +154,10 @@ class ModelsConfig(PromptLimit):
         return self
 
 
-_OWN_ADDRESS = "webrl starts its vLLM servers where only it can reach them"
 _REFUSED_ARGUMENTS = {
     "--api-key": "webrl gives its vLLM servers a key of their own",
     "--hf-token": "set HF_TOKEN in the environment, which is never saved",
-    **dict.fromkeys(("--host", "--port", "--uds"), _OWN_ADDRESS),
+    **dict.fromkeys(("--host", "--port", "--uds"), "webrl starts its vLLM servers where only it can reach them"),
 }
 
 

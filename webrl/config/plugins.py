@@ -1,7 +1,5 @@
 """What installed packages add to webrl, found by their entry points; nothing is imported to list it.
 
-API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`, `hook(name)`, `settings_of(suite)`.
-
 Groups:
 
 - `SUITES`: suites of tasks (`tasks.suite`; `webrl.rollouts.suite.Suite`);
@@ -53,7 +51,6 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """By extra of webrl: what the companion package brings that it installs."""
-
 
 PACKAGES = ("webrl", *(f"webrl_{extra}" for extra in COMPANIONS))
 """The import names of this release's packages, which are those of their loggers."""

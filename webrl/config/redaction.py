@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -30,8 +30,6 @@ from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
 from webrl.errors import UsageError
 
 MASK = "***"
-REVEAL: Mapping[str, bool] = {"reveal": True}
-"""`model_dump(mode="json", context=REVEAL)` keeps the secrets: for our own workers, never for a file."""
 _MIN_CHARS = 4
 """Shorter secrets are not looked for in running text: they would be found in words."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
@@ -189,13 +187,13 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
-    """Return a config with its secrets, for another process of ours.
+    """Return a config with its secrets, for another process of ours, never for a file.
 
     Raises:
         UsageError: a variable with a secret is not set.
     """
     try:
-        return config.model_dump(mode="json", context=REVEAL)
+        return config.model_dump(mode="json", context={"reveal": True})
     except PydanticSerializationError as error:
         raise (error.__cause__ if isinstance(error.__cause__, UsageError) else error) from None
 

@@ -15,26 +15,28 @@ from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 
 _PACKAGE = Path(__file__).parent.parent
-_CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def find_shipped(name: str) -> Path | None:
+    """Return a file or folder of that name: inside the package once installed, next to it in a clone."""
+    return next((folder / name for folder in (_PACKAGE, _PACKAGE.parent) if (folder / name).exists()), None)
 
 
 def configs_dir() -> Path:
-    """Return `configs/`: next to the package in a clone, inside it once installed.
+    """Return `configs/`.
 
     Raises:
         UsageError: the folder is not there (a broken installation).
     """
-    for folder in _CONFIG_FOLDERS:
-        if folder.is_dir():
-            return folder
-    raise UsageError(f"configs/ is missing: looked in {' and '.join(map(str, _CONFIG_FOLDERS))}; reinstall webrl")
+    if found := find_shipped("configs"):
+        return found
+    looked = " and ".join(str(folder / "configs") for folder in (_PACKAGE, _PACKAGE.parent))
+    raise UsageError(f"configs/ is missing: looked in {looked}; reinstall webrl")
 
 
 def shipped_model(name: str) -> str:
     """Resolve a model's name: a shipped one (`data/tiny/actor`) becomes its path if the working folder has none."""
-    if not name.startswith("data/tiny/") or Path(name).exists():
-        return name
-    return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).exists()), name)
+    return name if not name.startswith("data/tiny/") or Path(name).exists() else str(find_shipped(name) or name)
 
 
 def shipped_data(path: Path) -> Path:

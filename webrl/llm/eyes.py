@@ -1,8 +1,6 @@
 """Turn a chat with one picture into token ids and tensors, with a vision-language model's processor.
 
-API: `Eyes(name)`; `look(png)` is the picture's form in a prompt, `encode(messages, look)` the prompt's token ids, and
-`inputs(ids, pngs)` what the model takes in addition to token ids. Page text cannot forge a picture, just as it cannot
-forge a turn (`webrl/llm/tokens.py`).
+Page text cannot forge a picture, just as it cannot forge a turn (`webrl/llm/tokens.py`).
 """
 
 from __future__ import annotations
@@ -54,9 +52,6 @@ class Look:
 
 class Eyes:
     """The processor of one model.
-
-    Args:
-        processor: it, where it is loaded already.
 
     Raises:
         ModelError: a family that has not been tried, or a processor that cannot be used.

@@ -69,11 +69,8 @@ class LanguageModel(Protocol):
     """Folder or hub name."""
     fingerprint: str
     """Identifies the weights that answer; changes when they change."""
-
-    @property
-    def eyes(self) -> Any:
-        """The image processor (`webrl.llm.eyes.Eyes`) of a vision-language model; None for a text model."""
-        ...
+    eyes: Any
+    """The image processor (`webrl.llm.eyes.Eyes`) of a vision-language model; None for a text model."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids.
@@ -85,22 +82,18 @@ class LanguageModel(Protocol):
             PolicyError: no answer after all retries.
             ModelError: the engine cannot do this at all.
         """
-        ...
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages through the model's own template. Errors as in `generate`."""
-        ...
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Return log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
 
         Errors as in `generate`.
         """
-        ...
 
     async def close(self) -> None:
         """Free memory, threads and processes; open requests fail with PolicyError."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,6 @@ class Policy(Protocol):
     @property
     def fingerprint(self) -> str:
         """Identifies the policy; stored in `Trajectory.policy`."""
-        ...
 
     async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page.
@@ -158,4 +150,3 @@ class Policy(Protocol):
         Raises:
             PolicyError: no answer after all retries; the episode records it.
         """
-        ...

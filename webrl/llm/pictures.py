@@ -1,8 +1,4 @@
-"""Screenshots on the disk, as models are shown them.
-
-API: `shrink(png, size)` is the picture that is shown and saved, `shown_size(png, size)` the size that it would have;
-`Picture.of(step, root)` is a step's, and its `read()` the very bytes that were shown, or an error.
-"""
+"""Screenshots on the disk, as models are shown them."""
 
 from __future__ import annotations
 
@@ -35,11 +31,7 @@ class Picture:
 
     @classmethod
     def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
-        """A step's; None where its prompt is text alone.
-
-        Args:
-            root: the run folder.
-        """
+        """A step's, of the run folder `root`; None where its prompt is text alone."""
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
     def read(self) -> bytes:
@@ -55,7 +47,7 @@ class Picture:
                 f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; restore "
                 "the run's screenshots folders, or collect the episodes again"
             ) from None
-        if (found := sha256(png)) != self.sha256:
+        if (found := hashlib.sha256(png).hexdigest()) != self.sha256:
             raise DataError(
                 f"{self.path}: not the screenshot that the model was shown (SHA-256 {found[:12]}…, the step has "
                 f"{self.sha256[:12]}…); restore the file, or collect the episode again"
@@ -72,11 +64,6 @@ class Example(NamedTuple):
     """[A] token ids; empty for a value."""
     picture: Picture | None = None
     """The picture that the prompt's picture tokens represent; None for a text-only prompt."""
-
-
-def sha256(png: bytes) -> str:
-    """Return the hex digest of a file."""
-    return hashlib.sha256(png).hexdigest()
 
 
 def shrink(png: bytes, size: int) -> bytes:

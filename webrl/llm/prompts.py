@@ -165,7 +165,6 @@ Dialect = Literal["browsergym", "webrl"]
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
 _ASSISTANT = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
-_PAST_PAGE = "** Simplified html **"
 _MAX_NOTE_CHARS = 200
 """Unreadable answers and error texts in the history are clipped to this length."""
 
@@ -295,7 +294,7 @@ def released_parts(
     """
     parts = [("Task Instruction: ", True), (instruction, False), ("\n\n", True)]
     for index, step in enumerate(history[start:], start):
-        page = (instruction, False) if index == 0 else (_PAST_PAGE, True)
+        page = (instruction, False) if index == 0 else ("** Simplified html **", True)
         parts += [(f"Round {index}\n\n{_USER}", True), page, (f"\n\n{_ASSISTANT}", True)]
         parts += [(step.response, False), ("\n\n", True)]
     return [*parts, (f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]

@@ -15,17 +15,13 @@ logger = logging.getLogger(__name__)
 
 Sample = tuple[tuple[int, ...], tuple[int, ...]]
 """(prompt ids, action ids)."""
-ReferenceLogprobs = Callable[[Sequence[Sample]], Sequence[Sequence[float]]]
-"""The trainer's log-probabilities of the action ids, one list a sample."""
 
 _PROMPTS = ("RootWebArea 'Shop', focused\n[12] button 'Add to cart'", "Goal: Click on the link.", "1 2 3 4 5 6 7 8 9")
-_SEEDS = 2
-_MAX_NEW_TOKENS = 16
 
 
 async def verify_logprobs(
     model: LanguageModel,
-    reference_logprobs: ReferenceLogprobs,
+    reference_logprobs: Callable[[Sequence[Sample]], Sequence[Sequence[float]]],
     tolerance: float,
     *,
     prompt_tokens: int = 0,
@@ -37,7 +33,8 @@ async def verify_logprobs(
 
     Args:
         model: the engine that samples.
-        reference_logprobs: scores samples with the weights that the engine should have.
+        reference_logprobs: the trainer's log-probabilities of the action ids, with the weights that the engine should
+            have; one list a sample.
         tolerance: largest accepted mean absolute difference of a token's log-prob; the rollout stage takes 1e-3
             for float32 and 0.1 for bfloat16 (rounding alone stays below 0.05).
         prompt_tokens: length of one further prompt, as long as the run's own: what differs only beyond a window, or
@@ -52,11 +49,11 @@ async def verify_logprobs(
     """
     text = " ".join(_PROMPTS)
     long = " ".join([text] * (prompt_tokens // len(text.split()) + 1))
-    prompts = [encode_plain(model.tokenizer, short) for short in _PROMPTS] * _SEEDS
+    prompts = [encode_plain(model.tokenizer, short) for short in _PROMPTS] * 2
     if prompt_tokens:
         prompts.append(encode_plain(model.tokenizer, long)[:prompt_tokens])
     answers = await asyncio.gather(
-        *(model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n)) for n, prompt in enumerate(prompts))
+        *(model.generate(prompt, Sampling(max_new_tokens=16, seed=n)) for n, prompt in enumerate(prompts))
     )
     samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
     async with asleep():

@@ -39,10 +39,6 @@ from webrl.runs.store import count_lines, write_records
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""
-_NO_MODEL = "none"
-_PUBLISHED_TOKENS = 15872
-"""16,384 less 512 for the reply."""
-_REPLY_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -111,10 +107,7 @@ def make_plan(
     actor: str | None = None,
     output: Path | None = None,
 ) -> ProcessPlan:
-    """Fill in missing settings: the newest phase of the newest run, or the sample traces.
-
-    Args:
-        actor: "none" for no model.
+    """Fill in missing settings: the newest phase of the newest run, or the sample traces; `actor` "none" is no model.
 
     Raises:
         UsageError: an output that is to be a pickle, or is a folder.
@@ -159,7 +152,7 @@ def make_plan(
         demos=demos,
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
-        actor=None if actor == _NO_MODEL else actor,
+        actor=None if actor == "none" else actor,
         labels=labels,
         cache=cache,
     )
@@ -192,7 +185,7 @@ def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: S
         if not model or model_folder(model) is None:
             continue
         if positions := getattr(config_of(model).get_text_config(), "max_position_embeddings", None):
-            limit = max(16, min(_PUBLISHED_TOKENS, int(positions) - _REPLY_TOKENS))
+            limit = max(16, min(16_384, int(positions)) - 512)  # the published length, and room for the reply
             settings.append(f"{section}.max_prompt_tokens={limit}")
     return load_config(None, [*settings, *overrides])
 

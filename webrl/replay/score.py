@@ -11,12 +11,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Self
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
@@ -29,7 +29,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS scores (
 _SELECT = "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?"
 
 
-class Scorer:
+class Scorer(AbstractContextManager["Scorer"]):
     """Scores step records under one actor, each once.
 
     Step ids are unique in one run only, so a row also holds a digest of the token ids and the picture; a row whose
@@ -37,7 +37,6 @@ class Scorer:
 
     Args:
         path: SQLite file that is shared by all actors of a run.
-        fingerprint: of the actor's weights.
         score: the model pass: gives the records back in order with `ref_logprobs`.
 
     Raises:
@@ -62,9 +61,6 @@ class Scorer:
                 self._database.execute(_SCHEMA)
             except (OSError, sqlite3.Error) as error:
                 raise DataError(f"{path}: cannot be used as score cache ({error}); delete it or name another") from None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._database.close()

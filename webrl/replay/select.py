@@ -68,11 +68,7 @@ class ReplayFilter:
     """`task_key` of each task that a success has been admitted of."""
 
     def choose(self, first: StepRecord) -> Reason:
-        """Return "kept" if this trajectory may be replayed, else why not; each task's first success is, and only once.
-
-        Args:
-            first: record of the trajectory's first step.
-        """
+        """Return "kept" if this trajectory may be replayed, else why not; each task's first success is, only once."""
         if self.config.strategy == "none":
             return "strategy_none"
         if first.outcome is None:

@@ -26,9 +26,6 @@ from webrl.errors import ExtraMissing, UsageError
 logger = logging.getLogger(__name__)
 
 
-_INTERVAL_S = 5.0
-
-
 class Trackers:
     """All trackers of a run; a failing call only warns, and the others continue.
 
@@ -78,7 +75,7 @@ class Trackers:
             self.close()
 
     def _relay(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
+        while not self._stop.wait(5.0):
             self._forward()
 
     def _files(self) -> list[Path]:
@@ -136,13 +133,11 @@ class _TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer: Any = SummaryWriter(log_dir=str(config.run_dir / "tensorboard"))
+        self.close = self._writer.close
 
     def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(f"{group}/{name}", value, step)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class _Hosted:
@@ -157,6 +152,7 @@ class _Hosted:
         settings = redact_all(config.model_dump(mode="json"))
         tracker: Any = importlib.import_module(module)
         self._run: Any = tracker.init(project="webrl", name=config.name, config=settings, resume="allow", **options)
+        self.close = self._run.finish
         self._groups: set[str] = set()
 
     def log(self, group: str, metrics: Mapping[str, float], step: int) -> None:
@@ -164,6 +160,3 @@ class _Hosted:
             self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
         self._groups.add(group)
         self._run.log({f"{group}/step": step} | {f"{group}/{name}": value for name, value in metrics.items()})
-
-    def close(self) -> None:
-        self._run.finish()

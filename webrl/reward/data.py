@@ -95,11 +95,8 @@ def hold_out(
 ) -> set[int]:
     """Positions that are held out: the same share of every site, each by `draw(the site's groups, how many)`.
 
-    Args:
-        place: (site, group) of an item.
-
-    A site keeps at least one position, and loses at most its share, rounded up. What its rounding leaves over goes to
-    the next site.
+    `place` returns (site, group) of an item. A site keeps at least one position, and loses at most its share, rounded
+    up. What its rounding leaves over goes to the next site.
     """
     sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, item in enumerate(items):
@@ -125,28 +122,24 @@ def split_heldout(
     one held out whole, the judge would never have seen the site: one such called 34 of 36 successes failures. Where no
     site has two episodes, all of them are one.
     """
-    chosen = hold_out(
-        judged,
-        lambda example: (example.site, example.instruction),
-        heldout,
-        lambda groups, share: _draw_heldout(groups, heldout, share, rng),
-    ) or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
+
+    def draw(instructions: Groups, share: int) -> list[int]:
+        """Whole instructions, then episodes of those that are too large for that."""
+        small = sorted(name for name, group in instructions.items() if len(group) <= share)
+        large = sorted(index for group in instructions.values() if len(group) > share for index in group)
+        rng.shuffle(small)
+        if large:  # else the small ones, however few of the episodes, would all be held out
+            small = small[: round(heldout * len(small))]
+        taken: list[int] = []
+        for name in small:
+            if len(taken) + len(instructions[name]) <= share:
+                taken += instructions[name]
+        return taken + rng.sample(large, min(len(large), share - len(taken)))
+
+    chosen = hold_out(judged, lambda example: (example.site, example.instruction), heldout, draw)
+    chosen = chosen or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
     train = [example for index, example in enumerate(judged) if index not in chosen]
     return train, [judged[index] for index in sorted(chosen)]
-
-
-def _draw_heldout(instructions: Groups, heldout: float, share: int, rng: random.Random) -> list[int]:
-    """Up to `share` episodes of a site: whole instructions, then episodes of those that are too large for that."""
-    small = sorted(name for name, group in instructions.items() if len(group) <= share)
-    large = sorted(index for group in instructions.values() if len(group) > share for index in group)
-    rng.shuffle(small)
-    if large:  # else the small ones, however few of the episodes, would all be held out
-        small = small[: round(heldout * len(small))]
-    taken: list[int] = []
-    for name in small:
-        if len(taken) + len(instructions[name]) <= share:
-            taken += instructions[name]
-    return taken + rng.sample(large, min(len(large), share - len(taken)))
 
 
 def training_examples(

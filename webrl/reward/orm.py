@@ -167,7 +167,6 @@ async def label_trajectories(
 
     Args:
         model: the judge; None where `config.judge` is the environment, whose own reward is the label then.
-        on_label: called with each new label (progress).
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).

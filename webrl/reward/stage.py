@@ -21,8 +21,6 @@ from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
-_FEW = 20
-"""Fewer trajectories may all end alike."""
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -53,7 +51,7 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     if counts["num_unjudged"] and not counts["num_labelled"]:
         reason = next(label.error for label in known.values())
         raise JudgeError(f"{labels}: none of {counts['num_unjudged']} episodes could be judged; the first: {reason}")
-    if counts["num_labelled"] >= _FEW and counts["num_success"] in (0, counts["num_labelled"]):
+    if counts["num_labelled"] >= 20 and counts["num_success"] in (0, counts["num_labelled"]):  # fewer may end alike
         logger.warning(
             "all %d episodes are labelled %s: an update learns nothing from them; look at some (`webrl view`), and "
             "train a judge on this model's own if they are wrong (`webrl train-orm --data %s`)",
@@ -77,10 +75,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
-    """Judge a stream of trajectories with the configured judge; counts of this call (`label_trajectories`).
-
-    Args:
-        total: number of trajectories, for the progress bar.
+    """Judge a stream of trajectories, about `total`, with the judge of the config; counts of this call
+    (`label_trajectories`).
     """
 
     async def work(bar: Any) -> dict[str, int]:

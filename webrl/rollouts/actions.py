@@ -1,11 +1,9 @@
 """Actions as data: read from a model's answer, by the one reader of rollouts, evaluations, servers and GRPO.
 
-API: `read_answer(text, dialect) -> Action` and, for one call alone, `parse_action(text)` (both raise `ActionError`,
-whose text is shown to the agent and names the fix); `Action(name, arguments).canonical`. Calls are parsed with `ast`,
-never evaluated: known names with literal arguments. Names, parameters and defaults are those of BrowserGym's
-HighLevelActionSet. The other dialect is the action language of released WebRL checkpoints, `do(...)` and `exit(...)`
-(`bind_webrl`): an action becomes the BrowserGym actions that have its effect, the second and later ones in
-`Action.rest`; its canonical form stays in the language it was written in. `webrl/rollouts/execute.py` carries them out.
+Calls are parsed with `ast`, never evaluated: known names with literal arguments. Names, parameters and defaults are
+those of BrowserGym's HighLevelActionSet. The other dialect is the action language of released WebRL checkpoints,
+`do(...)` and `exit(...)` (`bind_webrl`): an action becomes the BrowserGym actions that have its effect, the second and
+later ones in `Action.rest`; its canonical form stays in the language it was written in.
 
 An answer that is one literal call is taken as it is written, so what a quoted text holds is never touched. From any
 other answer the first call is taken, out of the first of these that holds one: `<action>` tags, JSON tool calls,
@@ -23,7 +21,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -289,11 +287,8 @@ def _simple(name: str, **arguments: Any) -> Action:
     return Action(name, bind(name, ACTIONS[name], (), arguments))
 
 
-_Maker = Callable[[str, str], list[Action]]
-"""(element id, argument) -> what to do."""
-
-# action -> (needs an element, needs an argument, maker)
-_DO: dict[str, tuple[bool, bool, _Maker]] = {
+# action -> (needs an element, needs an argument, (element id, argument) -> what to do)
+_DO: dict[str, tuple[bool, bool, Callable[[str, str], list[Action]]]] = {
     "Click": (True, False, lambda e, _: [_simple("click", bid=e)]),
     "Right Click": (True, False, lambda e, _: [_simple("click", bid=e, button="right")]),
     "Type": (True, True, lambda e, a: [_simple("fill", bid=e, value=a)]),
@@ -346,7 +341,6 @@ _ANNOUNCED = re.compile(r"\baction\b[*_`]*\s*:(.*)", re.DOTALL | re.IGNORECASE)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NAME = re.compile(r"(?<!\w)([A-Za-z_]\w*)\(")
 _ARGUMENTS = ("arguments", "parameters", "args", "action_input")
-_ASIDES = ("thought", "reasoning")
 _MAX_CALLS = 32
 """As many are looked for in one text: one that never closes is read to its end."""
 _QUOTES = {"'": "'", '"': '"', "\N{LEFT SINGLE QUOTATION MARK}": "\N{RIGHT SINGLE QUOTATION MARK}"}
@@ -417,7 +411,8 @@ def _first_call(text: str, dialect: Dialect, problem: ActionError) -> Action:
             except ActionError:
                 # Prose names actions, click(), and option(s); what follows what is taken is not carried out.
                 values = [*positional, *keywords.values()]
-                is_meant = name.lower() in _known_names(dialect) or not all(isinstance(v, Bare) for v in values)
+                known = name.lower() in (ACTIONS if dialect == "browsergym" else SIGNATURES)
+                is_meant = known or not all(isinstance(v, Bare) for v in values)
                 if values and is_meant and not actions:
                     raise
         if actions:
@@ -503,7 +498,7 @@ def _json_calls(text: str) -> list[_Call]:
             with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
         if arguments is None:
-            arguments = {k: v for k, v in call.items() if k not in (key, *_ASIDES)}
+            arguments = {k: v for k, v in call.items() if k not in (key, "thought", "reasoning")}
         if isinstance(arguments, dict):
             found.append((call[key], [], arguments))
         else:
@@ -511,17 +506,12 @@ def _json_calls(text: str) -> list[_Call]:
     return found
 
 
-def _known_names(dialect: Dialect) -> Mapping[str, Any]:
-    return ACTIONS if dialect == "browsergym" else SIGNATURES
-
-
 def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], dialect: Dialect) -> Action:
     """The action of a call. Raises ActionError."""
-    known = _known_names(dialect)
     lower = name.lower()
     values = [*positional, *keywords.values()]
     if dialect == "webrl":
-        if lower in known:
+        if lower in SIGNATURES:
             return bind_webrl(lower, positional, keywords)
     elif meant := _alias(lower, values):
         arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
@@ -529,7 +519,7 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
             positional, keywords = _DIRECTIONS[values[0].lower()], {}
         bound = bind(meant, ACTIONS[meant], positional, keywords)
         return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
-    elif lower in known:
+    elif lower in ACTIONS:
         return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
     if dialect == "webrl":
         guess = "exit" if lower in _ENDS else "do"

@@ -1,8 +1,6 @@
 """Environments for programs without asyncio: one event loop in a thread of its own, one Chromium for all of them.
 
-API: `env = BlockingEnv(make, config)`, `env.reset(task)`, `env.step(text)`, `env.finish()`, `env.close()`; `call(work)`
-runs any coroutine on the same loop. Any number of environments may be open, in any threads; Chromium ends with the
-last one.
+Any number of environments may be open, in any threads; Chromium ends with the last one.
 """
 
 from __future__ import annotations
@@ -86,11 +84,7 @@ class BlockingEnv:
 
     def reset(self, task: Task) -> Observation:
         """Start an episode."""
-
-        async def work() -> Observation:
-            return await (await self.ready(task)).reset(task)
-
-        return self._call(work())
+        return self._call(self._call(self.ready(task)).reset(task))
 
     def step(self, action_text: str) -> StepResult:
         """Carry out one action and look at the page."""

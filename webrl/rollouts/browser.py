@@ -1,7 +1,4 @@
-"""Finds and runs Chromium: one headless browser per worker, shared by all its environments; or one that a person sees.
-
-API: `find_chromium() -> Path`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
-"""
+"""Finds and runs Chromium: one headless browser per worker, shared by its environments; or one that a person sees."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 30
 """With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
-MEMORY_CHECK_S = 2.0
-"""Seconds between two looks at what the pages' processes take."""
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
@@ -42,11 +37,8 @@ UNKNOWN_PLAYWRIGHT = (
     "`pip install -c constraints.txt playwright`"
 )
 _KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
-_KEEPS_CACHE = "keeps-cache"
-"""The file that tells that it does, in the browser's temporary directory."""
 _FOLDER = "webrl-browser-"
 """Name of a browser's temporary directory, before its process id."""
-_REMOVALS = 20
 _FEATURES_OFF = (
     # Scrollbars take room on the page: BrowserGym shows them, so pages are laid out the same way here.
     "OverlayScrollbars",
@@ -180,7 +172,7 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
-        if not (self._folder / _KEEPS_CACHE).exists():
+        if not (self._folder / "keeps-cache").exists():  # `_KEEP_CACHE` writes it where it works
             await self.close()
             raise BrowserError(UNKNOWN_PLAYWRIGHT.format(version=version("playwright")))
         self.port = await asyncio.to_thread(_listening_port, self._folder)
@@ -192,7 +184,7 @@ class Browser:
 
     async def _watch(self, folder: Path, limit_mb: int) -> None:
         while True:
-            await asyncio.sleep(MEMORY_CHECK_S)
+            await asyncio.sleep(2)
             await asyncio.to_thread(_end_large_renderers, folder, limit_mb)
 
     @property
@@ -316,7 +308,7 @@ def remove_abandoned() -> None:
 
 def _remove(folder: Path) -> None:
     # Processes of a browser that was killed may still write for a moment.
-    for _ in range(_REMOVALS):
+    for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return

@@ -1,7 +1,7 @@
 """The rollout stage: play every task once, write trajectories as they end, resume after a kill.
 
-API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> Counter`. Trajectory ids are
-`<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
+Trajectory ids are `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in the output
+are skipped.
 
 With `max_failed` it stops when too many episodes fail for reasons that are not the agent's, before hours go into
 useless data: as soon as the share is certain to be exceeded. The failed episodes stay in the file, so that you can see
@@ -57,7 +57,6 @@ async def collect(
         draws: replaces `prefix` in the seeds of the draws: two calls that share it draw alike task by task (common
             random numbers). Default: the prefix.
         max_failed: share of the episodes that may fail; None: all.
-        on_episode: called after each new line.
 
     Raises:
         DataError: a task that names no known page, or two episodes of one name (before anything starts), or an

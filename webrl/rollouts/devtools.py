@@ -3,10 +3,6 @@
 Playwright's driver costs about 4 ms of CPU a call, this line under 1 ms; the calls of every step go through it and
 everything else through Playwright, on the same pages.
 
-API: `tab = await Tab.open(page, port, script)`; `await tab.click(x, y)`, `await tab.insert_text(text)`,
-`await tab.evaluate(expression)`, `await tab.evaluate_in_page(expression)`, `await tab.arrive(end)`,
-`await tab.has_imported(end)`, `await tab.close()`; below it `await tab.send(method, params)`.
-
 Scripts that read a page and act on it run in a world of their own: they share its elements, but neither its globals
 nor its prototypes, which pages replace.
 """
@@ -37,8 +33,6 @@ _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
 
-_JS_FOLDER = Path(__file__).parent / "js"
-
 # What the browser says of a call whose document was replaced meanwhile.
 REPLACED = (
     "context was destroyed",
@@ -54,8 +48,6 @@ REPLACED = (
 _FINAL, _OPCODE = 0x80, 0x0F
 _TEXT, _CONTINUED, _CLOSE, _PING, _PONG = 0x1, 0x0, 0x8, 0x9, 0xA
 _MASKED = 0x80
-_NO_KEY = bytes(4)
-_READ_AHEAD = 1 << 20
 MAX_MESSAGE_BYTES = 1 << 28
 """A page that makes the browser send more in one message is given up."""
 
@@ -63,7 +55,8 @@ MAX_MESSAGE_BYTES = 1 << 28
 @cache
 def load_script(*names: str) -> str:
     """Concatenated JavaScript files of this package, by name without `.js`."""
-    return "\n".join((_JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    folder = Path(__file__).parent / "js"
+    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 class ChannelError(Exception):
@@ -114,7 +107,6 @@ class Tab:
     """
 
     def __init__(self, page: Page, script: str = "") -> None:
-        """Prepare; see `open`."""
         self.page = page
         self.pointer: tuple[float, float] | None = None
         """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""
@@ -173,7 +165,7 @@ class Tab:
         await session.detach()
         tab = cls(page, script)
         try:
-            reader, tab._writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_AHEAD)
+            reader, tab._writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
             lines = (f"GET /devtools/page/{target} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket")
             key = base64.b64encode(os.urandom(16)).decode()
             more = ("Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", "", "")
@@ -294,7 +286,6 @@ class Tab:
 
         Args:
             patience_s: how long that server has.
-            frame: as in `evaluate`.
         """
         answer = asyncio.ensure_future(self.evaluate(expression, frame))
         try:
@@ -319,9 +310,8 @@ class Tab:
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
             self.heard_at = time.monotonic()
-            if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
-                self._note_request(load_json(data))
-            return
+            if not (data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data)):
+                return
         message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
         if future is not None and not future.done():
@@ -330,7 +320,7 @@ class Tab:
             self._note(message["method"], message.get("params", {}))
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        """Follow what the page does by itself: crash, and leave for another document."""
+        """Follow what the page does by itself: crash, leave for another document, import scripts."""
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
             if self.on_crash:
@@ -372,16 +362,11 @@ class Tab:
             self.stays = True
         elif method == "Page.domContentEventFired":
             self._arrive(self.main_frame)
-
-    def _note_request(self, message: dict[str, Any]) -> None:
-        number = message["params"]["requestId"]
-        if message["method"] == "Network.requestWillBeSent":
-            if message["params"].get("type") == "Script":
-                self._imports.add(number)
-        elif number in self._imports:
-            self._imports.discard(number)
-            if not self.leaving:
-                self._has_imported = True
+        elif method == "Network.requestWillBeSent" and params.get("type") == "Script":
+            self._imports.add(params["requestId"])
+        elif method in ("Network.loadingFinished", "Network.loadingFailed") and params["requestId"] in self._imports:
+            self._imports.discard(params["requestId"])
+            self._has_imported |= not self.leaving
             self._has_changed.set()
 
     def _tell(self, line: str) -> None:
@@ -513,10 +498,6 @@ class Tab:
             calls.append(_mouse("mouseReleased", x, y, **pressed))
         await self.send_all(*calls)
 
-    async def insert_text(self, text: str) -> None:
-        """Put text at the caret of the focused field."""
-        await self.send("Input.insertText", {"text": text})
-
 
 def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:
     return "Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more}
@@ -535,4 +516,4 @@ def _frame(opcode: int, body: bytes) -> bytes:
         head = bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big")
     else:
         head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
-    return head + _NO_KEY + body
+    return head + bytes(4) + body

@@ -1,12 +1,5 @@
 """One environment: a browser profile whose pages an agent acts on, one episode at a time.
 
-API (`interface.py`: what every environment offers, here, pooled or remote):
-
-    env = BrowserEnv(browser, config.rollout)          # browser: webrl.rollouts.browser.Browser, shared
-    observation = await env.reset(task)                # Observation(text, url, goal, screenshot)
-    result = await env.step("click('12')")             # StepResult(observation, action, error, done, reward, …)
-    await env.close()
-
 Raises BrowserError when page or browser have failed or passed `step_timeout_s` (the environment heals itself at
 the next reset), DataError for a task that names no page.
 """
@@ -46,20 +39,15 @@ logger = logging.getLogger(__name__)
 
 HORIZON_MS = 500
 """Wait for timers and animations due within this time after an action: stock BrowserGym's fixed delay."""
-_LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
-_FRAME_ROUNDS = 3
-"""An observation waits so often for frames on their way, and those in them."""
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
-_HEARD = "__webrl.hear(), "
 # Where scripts are disabled (`Content-Security-Policy: sandbox`), other worlds hear events, but have no timers.
 _TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
-_MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 _OF_A_PAGE = _ID_PARAMETERS | {"x", "from_x"}
 OTHER_TAB = "Error: nothing was done: the tab that was shown has closed, or another has opened; this is the active one"
@@ -212,7 +200,7 @@ class BrowserEnv:
         async with self._deadline(f"reset of {task.site!r}"):
             self._first_id = 0
             if self._config.random_ids and task.split == "train":  # the same in all attempts at a task
-                self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(_MAX_FIRST_ID)
+                self._first_id = random.Random(f"{task.task_id} {task.seed}").randrange(1000)
             self._copied = None
             self._notices.take()  # what has come since the last step belongs to no episode
             goal = await self._restart(site, task.seed)
@@ -225,7 +213,7 @@ class BrowserEnv:
             self._goal = task.instruction or goal or ""
             if not self._goal:
                 raise BrowserError(f"task {task.task_id!r}: the page gives no goal and the task no instruction")
-            observation, _ = await self._look(_LOAD_HORIZON_MS)
+            observation, _ = await self._look(horizon_ms=250)
             self._clean = True
             return observation
 
@@ -237,7 +225,7 @@ class BrowserEnv:
         action: Action | None = None
         error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
-        if not self._is_empty:
+        if self.page.url not in _NO_DOCUMENT:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         self.tab.opens_tab = False  # the earlier step's has come before it was asked for
         async with self._deadline(f"step {action_text!r:.60}"):
@@ -399,8 +387,8 @@ class BrowserEnv:
                     await tab.send("Page.stopLoading")
                 seen = await self._see(tab, "", horizon_ms if tries_left > 1 else 0, end)
                 while not tab.opens_tab and await tab.has_imported(end):
-                    seen = await self._see(tab, _HEARD, HORIZON_MS, end)
-                for _ in range(_FRAME_ROUNDS if tries_left > 1 else 0):
+                    seen = await self._see(tab, "__webrl.hear(), ", HORIZON_MS, end)
+                for _ in range(3 if tries_left > 1 else 0):  # frames on their way, then those in them
                     if tab.opens_tab or not await tab.has_frames(end):
                         break
                     seen = await self._see(tab, "", HORIZON_MS, end)
@@ -456,7 +444,7 @@ class BrowserEnv:
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._config.page_details and not seen.get("tooLarge"):
-            details = await take(tab, self._site.hidden_ids, self.scale, self._viewport)
+            details = await take(tab, self._site.hidden_ids, self.scale, self._config.viewport or self._site.viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
 
     def _address(self, page: Page, url: str) -> str:
@@ -564,16 +552,11 @@ class BrowserEnv:
         self.tab = tab
         return tab
 
-    @property
-    def _is_empty(self) -> bool:
-        """Whether the active tab has had no document yet."""
-        return self.page.url in _NO_DOCUMENT
-
     async def _leave_download(self) -> bool:
         """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
         page = self.page
         is_only = page is self._first_page or len(self.context.pages) == 1
-        if is_only or not self._is_empty or not self._notices.downloads:
+        if is_only or page.url not in _NO_DOCUMENT or not self._notices.downloads:
             return False
         self._notices.downloads = 0
         opener = await page.opener()
@@ -582,13 +565,8 @@ class BrowserEnv:
         await self.page.bring_to_front()
         return True
 
-    @property
-    def _viewport(self) -> tuple[int, int]:
-        """Width and height in CSS pixels."""
-        return self._config.viewport or self._site.viewport
-
     async def _capture(self, tab: Tab) -> bytes:
-        width, height = self._viewport
+        width, height = self._config.viewport or self._site.viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
         answer = await tab.send("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(answer["data"])

@@ -1,9 +1,7 @@
 """One episode: reset, then observe - act until something ends it. A bad rollout is data, not a crash.
 
-API: `await run_episode(env, policy, task, config, trajectory_id=..., phase=..., seed=...) -> Trajectory`. It never
-raises for what page, browser or policy do; the trajectory's status says how it ended (`webrl.types.Status`). (But a
-model that sees is never shown a page without its screenshot: then it raises StageError.)
-`CRASHED` are the statuses after which another attempt makes sense.
+`run_episode` never raises for what page, browser or policy do; the trajectory's status says how it ended. (But a model
+that sees is never shown a page without its screenshot: then it raises StageError.)
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from dataclasses import dataclass, field
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, Turn
-from webrl.llm.pictures import sha256, shrink
+from webrl.llm.pictures import shrink
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
@@ -152,7 +150,7 @@ async def _play(
                 logprobs=tuple(output.logprobs),
                 url=before.url,
                 screenshot=screenshot,
-                screenshot_sha256=sha256(shown) if screenshot and shown else "",
+                screenshot_sha256=hashlib.sha256(shown).hexdigest() if screenshot and shown else "",
                 blocked=result.blocked,
                 seconds={"policy": answered - asked, "browser": time.perf_counter() - answered},
             )

@@ -1,7 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, tabs)`, on the open tabs of an environment.
-Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
+What fails raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
-_PLACES = ("x", "y", "from_x", "from_y")
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
@@ -75,8 +73,6 @@ MAX_TYPED = 100
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
 _TYPED_AT_ONCE = 10
 """After so many characters the time is looked at."""
-_PAUSES_S = (0, 0.1, 0.2, 0.3)
-"""Before each try of a click that its element moved away from."""
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
 MAX_DOCUMENTS = 6
@@ -111,11 +107,9 @@ class Tabs(Protocol):
 
     def check_url(self, url: str) -> None:
         """Raises ActionFailed if the agent may not go there."""
-        ...
 
     def tell(self, line: str) -> None:
         """Show the agent a line above the next page."""
-        ...
 
 
 async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
@@ -129,7 +123,7 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
     window = tabs.page.viewport_size
     if window is not None and action.name not in ("mouse_move", "mouse_up"):
-        for key in _PLACES:
+        for key in ("x", "y", "from_x", "from_y"):
             side = window["width" if key.endswith("x") else "height"]
             if not 0 <= arguments.get(key, 0) < side:
                 most = round(side * tabs.scale) - 1
@@ -143,7 +137,11 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         # Page or browser are gone, rather than that the action failed.
         if re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)):
             raise
-        raise ActionFailed(_explain(error)) from None
+        text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
+        if obstacle := _REFUSED.search(str(error)):  # from the call log, the rest of which is not for agents
+            hint = ": a click may open what fills it in" if obstacle[1] == "element is not editable" else ""
+            text += f" ({valid_text(obstacle[1])}{hint})"
+        raise ActionFailed(text) from None
     except ChannelError as error:
         # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
         if isinstance(error, ScriptError) or not any(part in str(error) for part in REPLACED):
@@ -151,14 +149,6 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
-
-
-def _explain(error: Exception) -> str:
-    """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
-    text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
-    obstacle = _REFUSED.search(str(error))
-    hint = ": a click may open what fills it in" if obstacle and obstacle.group(1) == "element is not editable" else ""
-    return f"{text} ({valid_text(obstacle.group(1))}{hint})" if obstacle else text
 
 
 async def locate(page: Page, bid: str) -> Locator:
@@ -301,7 +291,7 @@ async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> 
 
     An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
     """
-    for pause_s in _PAUSES_S:
+    for pause_s in (0, 0.1, 0.2, 0.3):
         await asyncio.sleep(pause_s)
         point = await _aim(tabs, bid, presses=True)
         if not isinstance(point, tuple):
@@ -379,7 +369,7 @@ async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu:
                 await tabs.page.keyboard.type(value[:_TYPED_AT_ONCE])
                 value = value[_TYPED_AT_ONCE:]
         if value and ready and ready != "set":  # what a page that is slow to hear has left no time to type, too
-            await tabs.tab.insert_text(value)
+            await tabs.tab.send("Input.insertText", {"text": value})
         if ready:
             return
     await fill_in(tabs, bid, value, enable_autocomplete_menu)
@@ -566,14 +556,10 @@ def _modifier(key: str) -> str:
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
 
 
-async def _keyboard_down(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.down(key)
-    tabs.tab.held_keys |= {_modifier(key)} & set(MODIFIERS)
-
-
-async def _keyboard_up(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.up(key)
-    tabs.tab.held_keys.discard(_modifier(key))
+async def _hold_key(tabs: Tabs, key: str, *, way: str) -> None:
+    await getattr(tabs.page.keyboard, way)(key)
+    own = {_modifier(key)} & set(MODIFIERS)
+    tabs.tab.held_keys = tabs.tab.held_keys | own if way == "down" else tabs.tab.held_keys - own
 
 
 async def _keyboard_press(tabs: Tabs, key: str) -> None:
@@ -653,8 +639,8 @@ _HANDLERS: dict[str, Handler] = {
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _upload,
     "keyboard_press": _keyboard_press,
-    "keyboard_up": _keyboard_up,
-    "keyboard_down": _keyboard_down,
+    "keyboard_up": partial(_hold_key, way="up"),
+    "keyboard_down": partial(_hold_key, way="down"),
     "keyboard_type": partial(_type, method="type"),
     "keyboard_insert_text": partial(_type, method="insert_text"),
     "goto": _goto,

@@ -1,8 +1,5 @@
 """What the pages of an environment may reach: one rule for navigation, frames, requests, sockets and new tabs.
 
-API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` returns the options of a browser context that
-is held to it; `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
-
 Chromium's requests go through a proxy of ours (`_serve`) unless their host and port are named (and nothing is routed):
 nothing on the network is reached past it, redirects, WebSockets and workers included. Names are resolved there, once,
 and the connection goes to the very address that was judged: a name that resolves differently the next time gains
@@ -10,9 +7,8 @@ nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`,
 and to pages by Chromium itself.
 
 `Limits` restrict method and path on top of the host allow-list, where the browser asks before each request and in the
-proxy; inside TLS that sees no requests. `changes(url, words)` is the one judgement of whether a link only shows
-something: a GET request may change a site, and only its address and what the page calls it tell. Read-only sites,
-`webrl init-site` and the config that it writes use it.
+proxy; inside TLS that sees no requests. `changes` is the one judgement of whether a link only shows something: a GET
+request may change a site, and only its address and what the page calls it tell.
 """
 
 from __future__ import annotations
@@ -33,7 +29,6 @@ from webrl.rollouts.sites import miniwob_root
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
 
-_READING = ("GET", "HEAD")
 LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
 """Expression of what ends a session."""
 _STRONG = (
@@ -98,7 +93,7 @@ class Limits:
 
     def refusal(self, method: str, url: str) -> str | None:
         """Return why a request is refused, for the agent; None if it is not."""
-        if self.read_only and method not in _READING:
+        if self.read_only and method not in ("GET", "HEAD"):
             return f"this site may only be read, and this would send a {method} request"
         if self.read_only and (word := changes(url)):
             return f"this site may only be read, and {word!r:.60} in an address looks as if it changed something"
@@ -196,7 +191,6 @@ async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> N
 # A loopback host without a port would admit every port, the browser's DevTools included.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
-_ONLY_READS = Path(__file__).parent / "js" / "only_reads.js"
 
 
 class NavigationGuard:
@@ -257,7 +251,7 @@ class NavigationGuard:
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
         if self._limits.read_only:
-            await context.add_init_script(path=_ONLY_READS)
+            await context.add_init_script(path=Path(__file__).parent / "js" / "only_reads.js")
         if self._limits:
             await context.route(re.compile(""), self._hold)
 

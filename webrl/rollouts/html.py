@@ -1,8 +1,5 @@
 """Pages as HTML: the simplified one that released WebRL checkpoints read, and the pruned one of BrowserGym.
 
-API: `await observe_html(tab, hidden_ids)`, `await take(tab, hidden_ids, scale, viewport) -> PageDetails`; their pure
-parts are `simplify` and `describe`.
-
 Simplified: the rules are those of VAB-WebArena-Lite's `html_tools`, reimplemented. `html_page.js` copies the document
 and marks every element with what can be seen of it; `simplify` turns the copy into text:
 
@@ -25,6 +22,7 @@ inside the viewport, which does not know of elements above it.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections.abc import Collection, Sequence
@@ -63,23 +61,20 @@ unclosed tags takes cubic time."""
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
+    import lxml.html  # type: ignore[import-untyped]
+
     found = await tab.evaluate(f"({load_script('html_page')})()")
-    document = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
+    document = found["html"]
+    if hidden_ids:
+        root = lxml.html.document_fromstring(document)
+        for name in hidden_ids:
+            for element in root.xpath("//*[@id=$name]", name=name):
+                element.drop_tree()
+        document = str(lxml.html.tostring(root, encoding="unicode"))
     text = simplify(document, found["width"], found["height"])
     if not text:
         text = "\n".join(f"Not shown: {what.format(number)}." for what, number in found["lacks"].items() if number)
     return text, {label: bid for label, bid in found["labels"] if bid}
-
-
-def remove_elements(document: str, ids: Sequence[str]) -> str:
-    """Cut the elements with these DOM ids, and all that is in them, out of a document."""
-    import lxml.html  # type: ignore[import-untyped]
-
-    root = lxml.html.document_fromstring(document)
-    for name in ids:
-        for element in root.xpath("//*[@id=$name]", name=name):
-            element.drop_tree()
-    return str(lxml.html.tostring(root, encoding="unicode"))
 
 
 def simplify(document: str, width: float, height: float) -> str:
@@ -119,7 +114,11 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     if not isinstance(node.tag, str):  # a comment or processing instruction
         return "", False
     label = node.get(_LABEL, "")
-    seen = _is_seen(node, width, height)
+    seen = False
+    with contextlib.suppress(ValueError):  # it has no box
+        left, top, wide, high = map(float, node.get(_BOX, "").split(","))
+        in_window = left + wide >= 0 and left <= width and top + high >= 0 and top <= height
+        seen = in_window and node.get("aria-hidden", "false") != "true"
     can_keep = seen or bool(label) or (parent_is_kept_select and node.tag == "option")
     content = (node.text or "").strip()[:MAX_TEXT]
     values = {name: node.get(name, "") for name in SHOWN_ATTRIBUTES}
@@ -138,15 +137,6 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     if can_keep and (num_speaking > 1 or speaks or (label and seen)):
         text = _element(node.tag, label, attributes, content, text)
     return text, num_speaking > 0 or speaks
-
-
-def _is_seen(node: Any, width: float, height: float) -> bool:
-    try:
-        left, top, box_width, box_height = map(float, node.get(_BOX, "").split(","))
-    except ValueError:
-        return False
-    is_in_window = left + box_width >= 0 and left <= width and top + box_height >= 0 and top <= height
-    return is_in_window and node.get("aria-hidden", "false") != "true"
 
 
 def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:

@@ -1,9 +1,7 @@
 """Turns a page into the text that agent and judge read.
 
-API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
-BrowserGym's flattened accessibility tree; `observe_html` (`webrl/rollouts/html.py`), the simplified HTML of released
-WebRL checkpoints. `flatten_axtree(nodes, hidden, uses)` is pure: same lines and bids as BrowserGym,
-`InlineTextBox` and hidden subtrees left out.
+That is BrowserGym's flattened accessibility tree, or the simplified HTML of released WebRL checkpoints
+(`webrl/rollouts/html.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from webrl.rollouts.devtools import Tab
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
-_SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
 # BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
 _SKIPPED_PROPERTIES = frozenset(
     ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
@@ -39,11 +36,9 @@ _USED_ROLES = {"generic", "graphics-symbol"}
 # What tells that it is there, but not that it can be used.
 _PASSIVE_ROLES = {"image", "img", "listitem", "cell", "row", "paragraph", "heading", "article", "figure"} | _USED_ROLES
 
-Told = Sequence[str]
-"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, the look
-of an SVG shape, and the state that a class names; "" otherwise."""
-Uses = Mapping[str, Told]
-"""By bid."""
+Uses = Mapping[str, Sequence[str]]
+"""By bid: how an element can be acted on if the tree does not say, its title, its file, class or id if it has no text,
+the look of an SVG shape, and the state that a class names; "" otherwise."""
 
 
 def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = (), uses: Uses | None = None) -> str:
@@ -93,7 +88,7 @@ def _describe(
 ) -> tuple[str, str | None]:
     """(name, printed line or None if the node is not printed)."""
     role = node["role"]["value"]
-    if role in _SKIPPED_ROLES or "name" not in node:
+    if role in ("LineBreak", "InlineTextBox") or "name" not in node:
         return "", None
     name = node["name"]["value"]
     if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:
@@ -182,9 +177,7 @@ async def read_page(
     """A page's text, and the bid of each element id in it where it has ids of its own.
 
     Args:
-        tab: the tab.
         seen: what `__webrl.look` has just returned for it.
-        form: `rollout.observation`.
         hidden_ids: DOM ids of the elements left out.
     """
     from playwright.async_api import Error

@@ -1,11 +1,5 @@
 """Worker processes with many environments each; the controller's core stays free for the model.
 
-API:
-
-    async with EnvPool(config.rollout) as pool:        # num_workers processes, started as they are needed
-        async with pool.env() as env:                  # waits for a free environment (back-pressure); an `Env`
-            trajectory = await run_episode(env, ...)
-
 A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
 BrowserError. Leaving the pool ends all workers and browsers. A worker is a process of this machine (`WorkerProcess`) or
 a Ray actor (`RayWorker`); which of them are used, retried or replaced is decided by the pool.
@@ -27,7 +21,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from webrl.config import RolloutConfig
 from webrl.config.extras import require
@@ -305,7 +299,7 @@ class PoolEnv:
             await self._worker.request(self._id, "close")
 
 
-class EnvPool:
+class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
     """`num_workers` x `envs_per_worker` environments in workers; see the module docstring."""
 
     def __init__(
@@ -395,9 +389,6 @@ class EnvPool:
         self._all.clear()
         self._workers.clear()
         await asyncio.to_thread(remove_abandoned)  # of workers that were killed
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.close())

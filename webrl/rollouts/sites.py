@@ -1,9 +1,4 @@
-"""What differs between pages: how an episode starts, what its goal is, and when the page says it is over.
-
-API: `open_site(task) -> Site`; `Site` (any start page, judged elsewhere), `MiniwobSite` (seeded MiniWoB++ pages, reset
-inside the page). Where the installed MiniWoB++ pages lie, what they are called, and how BrowserGym seeds them:
-`miniwob_root()`, `page_names()`, `page_seed(seed)`.
-"""
+"""What differs between pages: how an episode starts, what its goal is, and when the page says it is over."""
 
 from __future__ import annotations
 
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""
-_PAGE_SEEDS = 1_000_000
 
 
 def miniwob_root() -> Path:
@@ -58,16 +52,14 @@ def page_names() -> frozenset[str]:
     return names
 
 
-@cache
-def _source(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+_source = cache(Path.read_text)
 
 
 def page_seed(seed: int) -> int:
     """The seed a page is started with, as BrowserGym derives it from a task's seed."""
     generator = _generator()
     generator.seed(seed % 2**32)
-    return int(generator.randint(0, _PAGE_SEEDS))
+    return int(generator.randint(0, 1_000_000))
 
 
 @cache
@@ -151,7 +143,7 @@ class MiniwobSite(Site):
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
-        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, _source(self._path)]
+        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, _source(self._path, encoding="utf-8")]
         goal: str | None = await tab.evaluate_in_page(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 

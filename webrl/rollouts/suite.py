@@ -1,7 +1,4 @@
-"""Suites of tasks: the base class of all, and how the suite of a name or a task is found.
-
-API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`; `seed_tasks(config)`, `open_sites(config, tasks)`.
-"""
+"""Suites of tasks: the base class of all, and how the suite of a name or a task is found."""
 
 from __future__ import annotations
 
@@ -265,11 +262,9 @@ class _Pages(Suite):
     not_served = "it is of no suite"
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:  # noqa: ARG002
-        """None."""
         return []
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:  # noqa: ARG002
-        """None."""
         return []
 
 

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ _LIBRARY_FULL = re.compile(
     rf"\(os error ({'|'.join(map(str, DISK_FULL))})\)|{os.strerror(errno.ENOSPC)}|database or disk is full"
 )
 """What other libraries' errors say then: Rust's, C++'s, SQLite's."""
-_PROBE_BYTES = 1 << 16
 _LONGEST_NAME = 120
 """Characters of a name that is made of an id."""
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
@@ -55,12 +53,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     removed. A device or pipe (`/dev/stdout`) is given as it is; a link to a file is written through.
     """
     with full_disk_named(path):
-        try:
-            mode = path.stat().st_mode
-            is_device = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        except OSError:
-            is_device = False
-        if is_device:
+        if path.exists() and not path.is_file() and not path.is_dir():
             yield path
             return
         if path.is_symlink() and path.is_file():
@@ -100,7 +93,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
         if not number and not isinstance(error, KeyboardInterrupt | SystemExit):
             try:
                 with tempfile.TemporaryFile(dir=path.parent) as probe:
-                    probe.write(bytes(_PROBE_BYTES))
+                    probe.write(bytes(1 << 16))
             except OSError as refused:
                 number = refused.errno if refused.errno in DISK_FULL else 0
         if not number:
@@ -158,13 +151,9 @@ def _name(path: Path, kind: str) -> str:
 
 
 def _sync_file(path: Path) -> None:
-    if path.is_symlink():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not path.is_symlink():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _remove_stale(path: Path, kind: str) -> None:

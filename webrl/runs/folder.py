@@ -1,9 +1,8 @@
 """The run folder: where each stage reads and writes, and which stages have finished.
 
 `runs/<name>/config.yaml` is written when the run starts and must match when it resumes, except for secrets: they are
-not in it (`webrl/config/redaction.py`). A stage has finished
-when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
-peak memory, resolved config, versions, git commit and seed.
+not in it (`webrl/config/redaction.py`). A stage has finished when `phase_NN/stages/<stage>.json` exists; it is written
+last, and holds the stage's counts, seconds, peak memory, resolved config, versions, git commit and seed.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class RunFolder:
         self.config = path / "config.yaml"
         """Resolved config of the run."""
         self.summary = path / "summary.json"
-        """`summary.json`."""
 
     def phase(self, phase: int) -> PhaseFolder:
         """Return the paths of phase `phase`."""
@@ -269,11 +267,7 @@ def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] |
 def seconds_left(
     run: RunFolder, stages: Collection[str], phase: int, num_phases: int
 ) -> tuple[float | None, float | None]:
-    """What is left of a phase and of the run, stages that are under way counted whole; None where nothing like it ran.
-
-    Args:
-        stages: the names of a phase's stages.
-    """
+    """What is left of a phase and of the run, stages under way counted whole; None where nothing like it ran."""
 
     def total(names: Iterable[str], number: int) -> float | None:
         known = [usual_seconds(run, name, number) for name in names]

@@ -1,8 +1,8 @@
 """The resources of this machine, a run's use of them, and Python processes of webrl's own; frees cached memory.
 
 GPUs are queried through the driver (no torch, no CUDA context); usage is read from outside, from the run's processes.
-Our own processes import what this one does, and what they start in turn does not: `own_python(module, *arguments)` is
-the command, `own_environment()` its environment, and `restore_python_path()` the module's first act.
+Our own processes import what this one does, and what they start in turn does not: `restore_python_path` is their first
+act.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from typing import Any
 import psutil
 
 
-def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
-    """Return fields of each GPU, or of `gpus`, in `nvidia-smi`'s words without units; none if no driver answers."""
-    chosen = ["-i", ",".join(gpus)] if gpus else []
-    command = ["nvidia-smi", *chosen, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+def query_gpus(fields: str) -> list[list[str]]:
+    """Return fields of each GPU in `nvidia-smi`'s words without units; none if no driver answers."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from webrl.runs.clock import duration
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 LINE_S = 30.0
@@ -19,8 +17,8 @@ LINE_S = 30.0
 
 def progress(
     total: int | None, what: str, unit: str, *, initial: int = 0, leave: bool = True, silent: bool = False
-) -> PlainProgress | tqdm[Any]:
-    """Count a loop's way to `total`, on a terminal by a bar of tqdm.
+) -> AbstractContextManager[Any]:
+    """Count a loop's way to `total`: a bar of tqdm on a terminal, else `PlainProgress`, which has the methods used.
 
     Args:
         unit: what is counted, in the plural; "B" is bytes.
@@ -32,10 +30,11 @@ def progress(
         from tqdm import tqdm
 
         sizes = {"unit_scale": True} if unit == "B" else {}
-        return tqdm(
+        bar: AbstractContextManager[Any] = tqdm(
             total=total, initial=initial, desc=what, unit=unit, leave=leave, disable=silent, mininterval=0.5, **sizes
         )
-    return PlainProgress(total, what, unit, initial=initial)
+        return bar
+    return nullcontext(PlainProgress(total, what, unit, initial=initial))
 
 
 class PlainProgress:
@@ -67,12 +66,6 @@ class PlainProgress:
             f"{self._what}: {self._done}{of} {units}", pace(fresh, seconds),
             time_left(fresh, seconds, (self._total or 0) - self._done), self._postfix,
         )))  # fmt: skip
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def pace(done: int, seconds: float) -> str:

@@ -23,7 +23,6 @@ from webrl.runs.store import read_lines, read_records
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-_OF_TASK = ("task_id", "seed", "start_url", "lineage")
 
 
 @dataclass(frozen=True)
@@ -157,4 +156,5 @@ def task_of_line(data: Any, default_id: str) -> Task:
                 f"non-empty text, found {data.get(key)!r:.80}"
             )
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}
-    return Task.from_json(fields | {key: data[key] for key in _OF_TASK if key in data})
+    more = ("task_id", "seed", "start_url", "lineage")
+    return Task.from_json(fields | {key: data[key] for key in more if key in data})

@@ -34,8 +34,6 @@ from webrl.types import Record, Task
 
 logger = logging.getLogger(__name__)
 
-PROBE_SIZE = 16
-"""Number of instructions to check first, to see whether the model answers YES or NO at all."""
 _LIST = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
@@ -102,7 +100,6 @@ async def check_feasibility(
 
     Args:
         pages: each task's initial page, or "".
-        cache: JSONL of answers, as in generation.
 
     Returns:
         The drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
@@ -119,7 +116,8 @@ async def check_feasibility(
         site, instruction = tasks[i].site, tasks[i].instruction or ""
         questions.append((feasibility_prompt(site, instruction, pages[i], rules_for(rules, site)), sampling))
     drops: list[Drop] = [("infeasible", f"{name!r} is not on the page") if name else None for name in missing]
-    probe = [answer.text for answer in (await ask_all(model, questions[:PROBE_SIZE], config, cache))[0] if answer]
+    # a few first, to see whether the model answers YES or NO at all
+    probe = [answer.text for answer in (await ask_all(model, questions[:16], config, cache))[0] if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
         skipped = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
         logger.warning("feasibility: %s", skipped)
@@ -152,9 +150,6 @@ def _read_rule(rule: Any, where: str) -> Rule:
 
 NUM_EXAMPLES = 5
 """Dropped examples of each filter that go into the report."""
-
-Judge = Callable[[Sequence[Task]], Awaitable[tuple[list[Drop], str]]]
-Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -208,14 +203,13 @@ async def filter_tasks(
     known: Sequence[Task],
     heldout: Sequence[Task],
     config: FilterConfig,
-    judge: Judge | None = None,
-    values: Numbers | None = None,
+    judge: Callable[[Sequence[Task]], Awaitable[tuple[list[Drop], str]]] | None = None,
+    values: Callable[[Sequence[Task]], Sequence[float | None]] | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
     Args:
         known: everything ever attempted, each with the instruction that the agent was given.
-        heldout: all evaluation tasks.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: gives the critic's value at the real initial observation of each task that is left; band
             [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,

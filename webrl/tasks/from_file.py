@@ -94,14 +94,9 @@ def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
     """Write instruction lines (`task`, `web`, and ours)."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         for task in tasks:
-            line: dict[str, Any] = {
-                "task": task.instruction,
-                "web": task.site,
-                "seed": task.seed,
-                "start_url": task.start_url,
-            }
-            line |= {"task_id": task.task_id, "lineage": task.lineage.to_json()}
-            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            line = {"task": task.instruction, "web": task.site, "seed": task.seed, "start_url": task.start_url}
+            ours = {"task_id": task.task_id, "lineage": task.lineage.to_json()}
+            file.write(orjson.dumps({**line, **ours}, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def read_instructions(path: Path) -> list[Task]:

@@ -112,7 +112,6 @@ async def generate_tasks(
 
     Args:
         rng: source of the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
-        cache: JSONL of answers, appended to as they come in.
 
     Raises:
         ValueError: a request without a target.

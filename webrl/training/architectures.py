@@ -48,7 +48,6 @@ _ATTENTION = (
     "_varlen_attn",
 )
 """Operators whose outputs `selective` checkpointing keeps."""
-_COMPILED_VARIANTS = 64
 
 
 def route_of(config: Any) -> Route:
@@ -94,12 +93,6 @@ def attention_of(route: Route) -> str | None:
     For architectures that are not known it is `eager`: others leave out what they do not know (sdpa: capped scores).
     """
     return {"packed": register(), "single": None, "plain": "eager"}[route]
-
-
-def build(model_class: Any, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
-    """A model with fresh weights, by an auto class or a model's own."""
-    make = getattr(model_class, "from_config", None) or model_class._from_config
-    return make(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
 
 
 def turn_off_dropout(model: nn.Module) -> None:
@@ -152,7 +145,7 @@ def compile_layers(lm: Any) -> None:
     """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
     # All layers share one function: with and without gradient, autocast, …. Past torch's limit it would run as it is,
     # without a word.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     for layer in layers_of(lm) or ():
         layer.compile(dynamic=True)
 

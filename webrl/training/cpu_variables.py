@@ -12,8 +12,6 @@ import os
 _KEEP_FREED_MEMORY = str(1 << 34)
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
 """Variables, and numbers of the same options of `mallopt` in <malloc.h>."""
-_MOST = (1 << 31) - 1
-"""`mallopt` takes an int."""
 
 
 def cpu_environment() -> dict[str, str]:
@@ -41,4 +39,4 @@ def use_cpu_settings() -> None:
     if mallopt is not None:
         for name, option in _MALLOPT.items():
             if name in missing:
-                mallopt(option, _MOST)
+                mallopt(option, (1 << 31) - 1)  # the largest int

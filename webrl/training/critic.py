@@ -140,11 +140,7 @@ class _LastTokenValue:
 
 
 def states_of(records: Sequence[StepRecord], root: Path) -> dict[tuple[str, int], Example]:
-    """Return the states of steps, and the next ones that they carry along, by trajectory and index in it.
-
-    Args:
-        root: the run folder, where the screenshots are.
-    """
+    """Return the states of a run's steps, and the next ones that they carry along, by trajectory and index in it."""
     states = {(r.trajectory_id, r.index): Example(r.prompt_ids, (), Picture.of(r, root)) for r in records}
     for r in records:
         if r.next_prompt_ids:

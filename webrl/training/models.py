@@ -25,7 +25,7 @@ from webrl.llm.loading import (
     tokenizer_fingerprint,
 )
 from webrl.runs.clock import spent_on
-from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
+from webrl.training.architectures import Route, attention_of, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import logit_scale, take_targets, trim_last_layer
 from webrl.training.packing import Pack
@@ -38,7 +38,6 @@ class _Packed(nn.Module):
     """A model of transformers' that is computed by a route (`architectures.py` says which).
 
     Args:
-        lm: of transformers.
         route: how its rows are computed.
         eyes: processor of a vision-language model, which is computed as transformers computes it, one sample a row;
             None for a text model.
@@ -201,11 +200,14 @@ def load_routed(
         raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
     route = route_of(config)
     attention = attention_of(route)
+    given = {"attn_implementation": attention} if attention else {}
     if skeleton:
+        make = (
+            getattr(model_class, "from_config", None) or model_class._from_config
+        )  # an auto class's, or a model's own
         with as_model_error(f"cannot load the model {name!r}"), torch.device("meta"):
-            model = build(model_class, config, dtype, attention)
+            model = make(config, dtype=dtype, **given)
     else:
-        given = {"attn_implementation": attention} if attention else {}
         model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)
     turn_off_dropout(model)
     return model, route

@@ -6,8 +6,6 @@ import os
 import time
 from typing import Any
 
-_LET_GO_S = 0.1
-
 
 def join(device: str) -> None:
     """Join the process group that a launcher set up in the environment (RANK, WORLD_SIZE, MASTER_ADDR, …).
@@ -33,7 +31,7 @@ def leave() -> None:
     import torch
 
     if torch.distributed.is_initialized():
-        time.sleep(_LET_GO_S)
+        time.sleep(0.1)
         torch.distributed.destroy_process_group()
 
 

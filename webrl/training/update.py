@@ -38,10 +38,6 @@ logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
 Save = Callable[[dict[str, Tensor], Path], None]
 """Takes trained weights by name, and the folder to write."""
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-FEW_ACTIVE = 0.1
-"""Log a warning if less than this share of a phase's steps train."""
 
 
 def train_critic(
@@ -159,7 +155,7 @@ def actor_job(
     chosen = list(range(len(samples)))
     if objective.batches_active:
         chosen = [i for i in chosen if objective.trains(advantages[i])] or chosen
-        if len(chosen) < FEW_ACTIVE * len(samples):
+        if len(chosen) < 0.1 * len(samples):
             logger.warning(
                 "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to "
                 "compare. Refill groups (rollout.refill), play more attempts of each task (rollout.num_generations), "
@@ -341,7 +337,6 @@ def open_start(
 
     Args:
         load: `load_actor`, or `load_critic` with the seed of a fresh head.
-        sees: a vision-language model.
         seed: of the adapters.
         prompt: `models.prompt` of the training, where it is not the tokenizer's.
 
@@ -366,7 +361,7 @@ def open_start(
         for name, value in state.items():
             own[name].data.copy_(value)
         lm = merge_adapters(whole.lm) if optim.lora_rank else whole.lm
-        lm.to(_DTYPES[optim.export_dtype]).save_pretrained(out)
+        lm.to(torch.bfloat16 if optim.export_dtype == "bf16" else torch.float32).save_pretrained(out)
         processor.save_pretrained(out)
         mark_folder(out, prompt)
 

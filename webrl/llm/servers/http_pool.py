@@ -31,7 +31,6 @@ _LONGEST_PAUSE_S = 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_CHARS = 300
-_RETRIED_STATUSES = frozenset({408, 429})
 
 
 class MalformedAnswer(Exception):
@@ -91,7 +90,6 @@ class HttpPool:
 
         Args:
             path: below the base URL, e.g. `/completions`.
-            body: JSON object.
             parse: turns the decoded answer into the result; raises MalformedAnswer if it is not as expected.
 
         Raises:
@@ -147,7 +145,7 @@ class HttpPool:
             raise _Retry(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         except RuntimeError as error:  # httpx: the client has been closed
             raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error
-        if response.status_code >= 500 or response.status_code in _RETRIED_STATUSES:
+        if response.status_code >= 500 or response.status_code in (408, 429):
             try:
                 asked_s = float(response.headers.get("Retry-After", "0"))
             except ValueError:

@@ -23,7 +23,6 @@ from webrl.runs.text import valid_text
 
 logger = logging.getLogger(__name__)
 
-_NUM_TOP_LOGPROBS = 20
 _NO_SYSTEM = re.compile(r"system.*role|role.*system|roles must alternate", re.IGNORECASE | re.DOTALL)
 """What servers say where a model's chat template refuses the system role."""
 _TOKEN_PREFIX = "token_id:"
@@ -127,7 +126,7 @@ class OpenAIModel:
         """
         self._need_ids()
         prompt = list(prompt_ids)
-        extra = {"logprobs": _NUM_TOP_LOGPROBS, "logprob_token_ids": list(token_ids)}
+        extra = {"logprobs": 20, "logprob_token_ids": list(token_ids)}
         body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
         with spent_on("scoring"):
             found = await self.ask("/completions", body, parse_first_position)

@@ -18,7 +18,10 @@ from webrl.runs.machine import free_gpu_cache
 
 
 class VllmModel(OpenAIModel):
-    """`LanguageModel` over a `Fleet`. After `load_weights`, check with `verify_logprobs`."""
+    """`LanguageModel` over a `Fleet`. After `load_weights`, check with `verify_logprobs`.
+
+    Methods raise ModelError where servers do not start, not even again (the log is quoted).
+    """
 
     def __init__(self, name: str, fleet: Fleet, models: ModelsConfig) -> None:
         super().__init__(name, fleet.connect(), fleet.served_name, load_tokenizer(name), models.enable_thinking)
@@ -42,11 +45,7 @@ class VllmModel(OpenAIModel):
             raise
 
     async def ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
-        """Send a request (`OpenAIModel.ask`), once more if a server died before it answered.
-
-        Raises:
-            ModelError: a server died again, or does not start (its log is quoted).
-        """
+        """Send a request (`OpenAIModel.ask`), once more if a server died before it answered."""
         pool = self._pool
         try:
             if not (self.fleet.alive or self._is_closed):  # of several, the others would answer
@@ -62,11 +61,7 @@ class VllmModel(OpenAIModel):
         return await super().ask(path, body | {"model": self.served_name}, parse)
 
     async def load_weights(self, folder: Path) -> None:
-        """Answer with other weights from now on; call it when no answer is pending.
-
-        Raises:
-            ModelError: the servers do not, even after a restart.
-        """
+        """Answer with other weights from now on; call it when no answer is pending."""
         new, fingerprint = Weights.of(str(folder)), model_fingerprint(str(folder))
         await self._end_revival()
         await self._connect(self.fleet.change_weights(new))
@@ -81,11 +76,7 @@ class VllmModel(OpenAIModel):
 
     @contextlib.asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """Free the GPUs for other work within the block; call it when no answer is pending.
-
-        Raises:
-            ModelError: the servers do not come back.
-        """
+        """Free the GPUs for other work within the block; call it when no answer is pending."""
         await self._end_revival()
         await self.fleet.sleep()
         try:

@@ -57,8 +57,6 @@ logger = logging.getLogger(__name__)
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
 _STOP_GRACE_S = 15.0
-_LOG_TAIL_CHARS = 1500
-_NUM_ERROR_LINES = 8
 _ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
 
 
@@ -159,8 +157,8 @@ class ServerProcess:
         except OSError as error:
             return f"its log {self.log} cannot be read: {error}"
         # A worker's error, which is the cause, comes long before the end of the log.
-        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:_NUM_ERROR_LINES]
-        return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-_LOG_TAIL_CHARS:]])
+        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:8]
+        return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-1500:]])
 
 
 _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
@@ -169,14 +167,13 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available 
 
 
 class Fleet:
-    """Servers that all answer with the same weights; independent of event loops, so that it outlives one."""
+    """Servers that all answer with the same weights; independent of event loops, so that it outlives one.
+
+    Raises:
+        ModelError: no vLLM, too few GPUs; of methods: servers that do not start, restart or wake (a log is quoted).
+    """
 
     def __init__(self, weights: Weights, engine: EngineConfig, models: ModelsConfig) -> None:
-        """Run the checks that need no server.
-
-        Raises:
-            ModelError: no vLLM, too few GPUs.
-        """
         self.weights = weights
         self.served_name = SERVED_NAME
         self._api_key = secrets.token_hex(16)
@@ -205,11 +202,7 @@ class Fleet:
         return bool(self.servers) and all(server.alive for server in self.servers)
 
     async def serve(self, weights: Weights) -> None:
-        """Make all servers answer with `weights`: started, woken, loaded or restarted, whichever it takes.
-
-        Raises:
-            ModelError: they do not even after a restart.
-        """
+        """Make all servers answer with `weights`: started, woken, loaded or restarted, whichever it takes."""
         self._was_revived = False
         if not self.alive:
             self.weights = weights
@@ -218,11 +211,7 @@ class Fleet:
             await self.change_weights(weights)
 
     async def start(self) -> None:
-        """Start all servers and wait until they are healthy.
-
-        Raises:
-            ModelError: one did not start (the end of its log is quoted).
-        """
+        """Start all servers and wait until they are healthy."""
         self.servers = []
         for index, gpus in enumerate(self._groups):
             port = free_port()
@@ -265,11 +254,7 @@ class Fleet:
                 await self.stop()
 
     async def wake(self) -> None:
-        """Make all servers ready for requests, with the weights that they had.
-
-        Raises:
-            ModelError: they do not start.
-        """
+        """Make all servers ready for requests, with the weights that they had."""
         if self.alive and self._is_asleep:
             with spent_on("server wake"):
                 try:
@@ -292,11 +277,7 @@ class Fleet:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def change_weights(self, new: Weights) -> None:
-        """Make all servers answer with `new`; call it when no answer is open.
-
-        Raises:
-            ModelError: they do not even after a restart.
-        """
+        """Make all servers answer with `new`; call it when no answer is open."""
         if self.alive and can_reload(self.weights, new, self.engine):
             try:
                 with spent_on("server weights"):
@@ -324,11 +305,7 @@ class Fleet:
         await self.start()
 
     async def revive(self) -> None:
-        """Start the servers again after one died, once for each borrower.
-
-        Raises:
-            ModelError: one died again, or does not start (the end of its log is quoted).
-        """
+        """Start the servers again after one died, once for each borrower; ModelError if one died again."""
         tail = "; ".join(server.log_tail() for server in self.servers if not server.alive)
         if self._was_revived:
             raise ModelError(f"a vLLM server of {self.weights.base} died again; {tail}")

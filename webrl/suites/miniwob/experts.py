@@ -57,23 +57,12 @@ class Element:
     """Accessible name."""
     value: str
     """Current value (`value=…`), or ""."""
-    properties: dict[str, str]
-    """Printed properties, values as text (`checked` → `true`)."""
-
-    @property
-    def checked(self) -> bool:
-        """True for a ticked checkbox or radio button."""
-        return self.properties.get("checked") == "true"
-
-    @property
-    def selected(self) -> bool:
-        """True for a selected option or tab."""
-        return self.properties.get("selected") == "True"
-
-    @property
-    def disabled(self) -> bool:
-        """True if the element cannot be used now."""
-        return self.properties.get("disabled") == "True"
+    checked: bool
+    """A ticked checkbox or radio button."""
+    selected: bool
+    """A selected option or tab."""
+    disabled: bool
+    """It cannot be used now."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +118,10 @@ def read_page(observation: str) -> Page:
     elements = []
     for line in observation.split("\n"):
         if match := _LINE.match(line):
-            properties = {k: _unquote(v) if v else "True" for k, v in _PROPERTY.findall(match["rest"])}
+            of = {key: _unquote(text) for key, text in _PROPERTY.findall(match["rest"])}
+            states = of.get("checked") == "true", of.get("selected") == "True", of.get("disabled") == "True"
             name, value = _unquote(match["name"] or "''"), _unquote(match["value"] or "''")
-            elements.append(Element(match["bid"] or "", match["role"], name, value, properties))
+            elements.append(Element(match["bid"] or "", match["role"], name, value, *states))
     return Page(tuple(elements))
 
 

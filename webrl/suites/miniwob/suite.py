@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Collection, Sequence
-from functools import cache
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
@@ -41,16 +40,11 @@ HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 """Task seeds of the evaluation on held-out types."""
 
 
-@cache
-def known_sites() -> tuple[str, ...]:
-    """Return every page of the installed `miniwob` package under its BrowserGym name."""
-    return tuple(sorted(f"miniwob.{name}" for name in page_names()))
-
-
 def _known(sites: Sequence[str]) -> tuple[str, ...]:
+    known = sorted(f"miniwob.{name}" for name in page_names())
     for site in sites:
-        if site not in known_sites():
-            nearest = difflib.get_close_matches(site, known_sites(), n=1, cutoff=0)
+        if site not in known:
+            nearest = difflib.get_close_matches(site, known, n=1, cutoff=0)
             raise UsageError(f"unknown MiniWoB page {site!r}; the nearest is {nearest[0]!r}")
     return tuple(sites)
 

@@ -72,17 +72,14 @@ def make_buckets(weights: dict[str, nn.Parameter], exact: dict[str, Tensor], dev
                 capacity = _BUCKET_WEIGHTS
             names_of[-1].append(name)
             capacity -= p.numel()
-    return [
-        Bucket(names, [weights[name] for name in names], _flat_master([exact.pop(name) for name in names], device))
-        for names in names_of
-    ]
-
-
-def _flat_master(tensors: Sequence[Tensor], device: torch.device) -> nn.Parameter:
-    flat = torch.empty(sum(t.numel() for t in tensors), device=device, dtype=torch.float32)
-    for part, tensor in zip(_unflatten_dense_tensors(flat, tensors), tensors, strict=True):
-        part.copy_(tensor)
-    return nn.Parameter(flat if tensors[0].ndim < 2 else flat[None])
+    buckets = []
+    for names in names_of:
+        own: list[Tensor] = [weights[name] for name in names]
+        flat = torch.empty(sum(p.numel() for p in own), device=device, dtype=torch.float32)
+        for part, name in zip(_unflatten_dense_tensors(flat, own), names, strict=True):
+            part.copy_(exact.pop(name))
+        buckets.append(Bucket(names, own, nn.Parameter(flat if own[0].ndim < 2 else flat[None])))
+    return buckets
 
 
 class Bf16Engine(Engine):

@@ -114,7 +114,6 @@ class Engine:
         loss leaves the weights alone; the trainer then ends the run without saving them.
 
         Args:
-            rate: learning rate.
             loss: of the batch, the same on all ranks: finite gradients do not tell that it is not. None: not looked at.
         """
         for group in self.optimizer.param_groups:

@@ -87,13 +87,14 @@ def _norm(self: Any, hidden_states: Tensor) -> Tensor:
 def _gated_mlp(self: Any, x: Tensor) -> Tensor:
     """[..., D] -> [..., D]."""
     gate, up = self.gate_proj(x), self.up_proj(x)
-    if not has_kernels(gate) or gate.dtype != up.dtype or gate.shape != up.shape:
-        plain: Tensor = self.down_proj(self.act_fn(gate) * up)
-        return plain
-    from webrl.training.layers.kernels import gated
+    if has_kernels(gate) and gate.dtype == up.dtype and gate.shape == up.shape:
+        from webrl.training.layers.kernels import gated
 
-    joined: Tensor = self.down_proj(gated(gate, up, _ACTIVATIONS[type(self.act_fn).__name__]))
-    return joined
+        inner = gated(gate, up, _ACTIVATIONS[type(self.act_fn).__name__])
+    else:
+        inner = self.act_fn(gate) * up
+    out: Tensor = self.down_proj(inner)
+    return out
 
 
 def _fuse_rotary(name: str) -> None:

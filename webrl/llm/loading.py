@@ -42,6 +42,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files up to this size are hashed whole; larger ones by header and evenly spread blocks."""
+_LFS = b"version https://git-lfs"
 _BLOCK_BYTES = 64 << 10
 _NUM_BLOCKS = 256
 _HEX_DIGITS = 16
@@ -142,6 +143,9 @@ def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool 
         with quiet():
             model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
         refuse_gaps(whole, model, found, new_heads=new_heads)
+        if not getattr(model.config, "quantization_config", None):
+            for file in filter(Path.is_file, weight_files(whole)):  # of the Hub, transformers loads others too
+                headers(whole, file)
         return model if whole == name else merge_adapter(model, name, whole)
 
 
@@ -153,10 +157,9 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
         new_heads: the model has fresh value heads, which no file holds, in the place of its output layer.
 
     Raises:
-        ModelError: weights are absent (transformers draws them at random), too many, of other shapes, or numbers that
-            mean nothing without a scale; or tokens see those after them.
+        ModelError: weights are absent (transformers draws them at random), too many, or of other shapes; or tokens see
+            those after them.
     """
-    from safetensors import safe_open
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     if getattr(model, "_hf_peft_config_loaded", False):  # transformers leaves it unmerged
@@ -166,15 +169,6 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     sees_all = getattr(config, "use_bidirectional_attention", None) in (True, "all")
     if masked or sees_all or getattr(config, "is_causal", None) is False:
         raise ModelError(f"model {name!r} cannot write: in its {kind} a token sees those after it; take a decoder")
-    folder = None if getattr(config, "quantization_config", None) else model_folder(name)
-    for file in weight_files(folder) if folder else ():
-        with safe_open(file, "pt") as weights:
-            for key in (key for key in weights.keys() if key.endswith("weight")):  # noqa: SIM118
-                if (dtype := weights.get_slice(key).get_dtype()) not in ("F64", "F32", "F16", "BF16"):
-                    raise ModelError(
-                        f"model {name!r}: {key} in {file.name} is {dtype}, of which config.json says no scale "
-                        "(quantization_config); take the model that it was made from"
-                    )
     missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
     unexpected = [] if new_heads else sorted(found["unexpected_keys"])
     if head := next((key for key in unexpected if key.split(".")[0] in ("score", "v_head", "value_head")), None):
@@ -196,8 +190,22 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
             )
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers loads a whole model from. Raises ModelError for an index without them."""
+def weight_files(name: str) -> list[Path]:
+    """Return the files that transformers loads the whole model `name` from; none if the Hub's cache has no such model.
+
+    Raises:
+        ModelError: an index that does not name them.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    folder = model_folder(name)
+    if folder is None:
+        with contextlib.suppress(HFValidationError):  # loading it tells
+            cached = try_to_load_from_cache(name, "config.json")
+            folder = Path(cached).parent if isinstance(cached, str) else None
+        if folder is None:
+            return []
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file() or not index.is_file():
         return [whole]
@@ -205,6 +213,39 @@ def weight_files(folder: Path) -> list[Path]:
         return sorted({folder / file for file in read_json(index)["weight_map"].values()})
     except (DataError, AttributeError, KeyError, TypeError):
         raise ModelError(f"{index} does not say which file has which weight (weight_map); copy it again") from None
+
+
+def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
+    """Return the names of a file's weights, with empty tensors of their shapes.
+
+    Args:
+        scaled: the model's config says how to scale weights that are no plain numbers (quantization_config).
+
+    Raises:
+        ModelError: an absent or damaged file; or weights that mean nothing without a scale.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise ModelError(
+            f"model folder {name!r} has no {file.name}; copy it again, with all of its *.safetensors files"
+        )
+    with file.open("rb") as start:
+        if start.read(len(_LFS)) == _LFS:
+            raise ModelError(f"{file} is a Git LFS pointer instead of the weights; run `git lfs pull` there")
+    try:
+        with safe_open(file, "pt") as opened:
+            found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
+            for key, weight in found.items():
+                if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+                    raise ModelError(
+                        f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
+                        "quantization_config, which would say how to read that; take the model that it was made from"
+                    )
+            return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot load the model {name!r}: {file.name}: {first_line(error)}; copy it again") from None
 
 
 def _some(things: list[str], separator: str = ", ") -> str:

@@ -22,7 +22,7 @@ from webrl.errors import BrowserError, UsageError
 from webrl.evaluate import is_decided, summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.interface import Env, Score
+from webrl.rollouts.interface import Env, Score, checked_reward
 from webrl.rollouts.sites import Site, open_site
 from webrl.types import Label, Task, Trajectory
 
@@ -343,7 +343,11 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
 
 
 async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
-    """The trajectory with the environment's score of it; an unfinished one only has the environment closed."""
+    """The trajectory with the environment's score of it; an unfinished one only has the environment closed.
+
+    Raises:
+        StageError: as of `checked_reward`.
+    """
     if not trajectory.status.finished:
         await env.close()
         return trajectory
@@ -351,8 +355,8 @@ async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
         score = await env.finish()
     except BrowserError as error:  # the worker has gone, or does not answer
         score = Score(None, str(error))
-    if score.reward is not None and not 0 <= score.reward <= 1:
-        score = Score(None, f"the environment's score is {score.reward!r}, which is outside [0, 1]")
+    if score.reward is not None:
+        checked_reward(trajectory.trajectory_id, score.reward)
     if score.note:
         level = logging.WARNING if score.reward is None else logging.DEBUG
         logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)

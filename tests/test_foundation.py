@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import subprocess
+import tarfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -110,6 +113,11 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
         ('{"a": 1}\n'.encode("utf-16"), "text in UTF-16; convert it: iconv -f UTF-16"),
         (gzip.compress(b'{"a": 1}\n'), "gzip; unpack it: gzip -dc"),
         (b"\x28\xb5\x2f\xfd\x24\x09\x49\n\0", "Zstandard; unpack it: zstd -dc"),
+        (bz2.compress(b'{"a": 1}\n'), "bzip2; unpack it: bzip2 -dc"),
+        (lzma.compress(b'{"a": 1}\n'), "xz; unpack it: xz -dc"),
+        (b"7z\xbc\xaf\x27\x1c\0\x04\n\0", "7z; unpack it: 7z x"),
+        (b"PK\x03\x04\x14\0\n\0", "zip; unpack it: unzip"),
+        (tarfile.TarInfo("tasks.jsonl").tobuf(), "tar; unpack it: tar -xf"),
         (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
     ],
 )

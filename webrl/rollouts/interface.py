@@ -64,11 +64,7 @@ class Score:
 
 
 def checked_reward(episode: str, reward: float) -> float:
-    """Return an environment's reward: at most 1, and a success where it is above 0.
-
-    Raises:
-        StageError: any other number: nobody but the environment's author knows which of those are successes.
-    """
+    """Return an environment's reward, a success above 0. Raises StageError above 1, as its scale is then unknown."""
     if not -math.inf < reward <= 1:
         raise StageError(f"{episode}: the environment's reward is {reward!r}; scale it to [0, 1], 0 for a failure")
     return reward

@@ -343,11 +343,7 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
 
 
 async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
-    """The trajectory with the environment's score of it; an unfinished one only has the environment closed.
-
-    Raises:
-        StageError: as of `checked_reward`.
-    """
+    """The trajectory with the environment's score of it; an unfinished one only has the environment closed."""
     if not trajectory.status.finished:
         await env.close()
         return trajectory

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,14 +28,20 @@ R = TypeVar("R", bound=Record)
 MAX_JSON_BYTES = 256 << 20
 """Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
 _TO_UTF8 = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+ZIP = rb"PK\x03\x04"
 _OTHER = {
-    b"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
-    b"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
-    b"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
+    rb"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
+    rb"BZh": "bzip2; unpack it: bzip2 -dc FILE > NEW",
+    rb"\xfd7zXZ\x00": "xz; unpack it: xz -dc FILE > NEW",
+    rb"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
+    ZIP: "zip; unpack it: unzip FILE",
+    rb"7z\xbc\xaf\x27\x1c": "7z; unpack it: 7z x FILE",
+    rb"(?s).{256}\x00ustar": "tar; unpack it: tar -xf FILE",
+    rb"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
     codecs.BOM_UTF16_LE: _TO_UTF8,
     codecs.BOM_UTF16_BE: _TO_UTF8,
 }
-"""What files begin with that nothing here reads, though what is in them may be; and what makes it so."""
+"""What files begin with (patterns) that nothing here reads, though what is in them may be; and what makes it so."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,8 +55,8 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def open_input(path: Path) -> IO[bytes]:
-    """Open a file for reading.
+def open_input(path: Path, kind: bytes = b"") -> IO[bytes]:
+    """Open a file for reading, which is text, or of a `kind` like `ZIP`.
 
     Raises:
         DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
@@ -64,7 +71,7 @@ def open_input(path: Path) -> IO[bytes]:
         start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if what := next((what for magic, what in _OTHER.items() if start.startswith(magic)), None):
+    if what := next((_OTHER[magic] for magic in _OTHER if magic != kind and re.match(magic, start)), None):
         file.close()
         raise DataError(f"{path} is {what}")
     return file

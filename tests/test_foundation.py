@@ -32,7 +32,7 @@ from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
-from webrl.runs.store import read_json, read_lines, read_record, read_records, write_records, write_text
+from webrl.runs.store import Appender, read_json, read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
@@ -103,8 +103,29 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
         list(read_records(path, Task))
     problems: list[str] = []
     assert len(list(read_lines(path, problems.append))) == len(problems) == 1
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
-    assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n{"c"')
+    problems.clear()
+    assert list(read_lines(path, problems.append)) == [(1, {"a": 1}), (3, {"b": 2})]
+    assert problems[0].endswith("b'{\"c\"'; the file ends within this line: is it still being written?")
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n')
+    assert read_json(path) == {"a": 1}
+
+
+def test_a_file_that_cannot_be_written_is_named_by_its_own_name(tmp_path):
+    path = tmp_path / ("n" * 250)  # with the marks of a temporary file, longer than names may be
+    with pytest.raises(OSError, match="File name too long") as refused:
+        write_text(path, "")
+    assert refused.value.filename == str(path)
+
+
+def test_a_last_line_is_cut_off_where_it_is_half_and_kept_where_only_its_end_is_missing(tmp_path):
+    path = tmp_path / "labels.jsonl"
+    write_records(path, [Label("a", None, 1), Label("b", None, 0)])
+    for cut, kept in ((1, "abc"), (2, "ac")):
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-cut])
+        with Appender(path) as file:
+            file.append(Label("c", None, 1))
+        assert "".join(label.trajectory_id for label in read_records(path, Label)) == kept
 
 
 @pytest.mark.parametrize(

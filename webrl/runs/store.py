@@ -138,21 +138,25 @@ def read_lines(
 ) -> Iterator[tuple[int, Any]]:
     """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Arguments as in `read_records`."""
     with open_input(path) as file:
+        if re.match(rb"(\xef\xbb\xbf)?\[\s*\{", file.peek()):
+            raise DataError(f"{path} is one JSON array, not an object a line; convert it: jq -c '.[]' FILE > NEW")
         for number, line in numbered_lines(file, path, on_error):
             if on_bytes is not None:
                 on_bytes(len(line))
             if not line.strip():
                 continue
             try:
-                data = parse_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+                data = parse_line(line)
             except ValueError as error:
-                _report(f"{path}:{number}: {error}", on_error)
+                cut = "" if line.endswith(b"\n") else "; the file ends within this line: is it still being written?"
+                _report(f"{path}:{number}: {error}{cut}", on_error)
                 continue
             yield number, data
 
 
 def parse_line(line: bytes) -> Any:
     """Return the JSON of a line, or of a whole file. Raises ValueError, which quotes its start."""
+    line = line.removeprefix(codecs.BOM_UTF8)
     try:
         value = orjson.loads(line)
         if orjson.dumps(value) != line.strip():  # not as we write it: orjson keeps the last of several of one name
@@ -265,7 +269,7 @@ class Appender:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Cut a last line without a newline (its writer was killed); a missing file is fine."""
+    """Cut off half a last line (its writer was killed), or end a whole one; a missing file is fine."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -281,7 +285,12 @@ def cut_torn_line(path: Path) -> None:
                 break
             end = start
         if end < size:
-            file.truncate(end)
+            file.seek(end)
+            try:
+                parse_line(file.read())
+                file.write(b"\n")
+            except ValueError:
+                file.truncate(end)
 
 
 def _report(message: str, on_error: Callable[[str], None] | None) -> None:

@@ -139,6 +139,7 @@ def test_a_last_line_is_cut_off_where_it_is_half_and_kept_where_only_its_end_is_
         (b"7z\xbc\xaf\x27\x1c\0\x04\n\0", "7z; unpack it: 7z x"),
         (b"PK\x03\x04\x14\0\n\0", "zip; unpack it: unzip"),
         (tarfile.TarInfo("tasks.jsonl").tobuf(), "tar; unpack it: tar -xf"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer instead of its content; run `git lfs"),
         (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
     ],
 )

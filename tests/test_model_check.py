@@ -146,7 +146,7 @@ def _index(text: str):
         ),
         (
             lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
-            r"model\.safetensors is a Git LFS pointer instead of the weights; run `git lfs pull`",
+            r"model\.safetensors is a Git LFS pointer instead of its content; run `git lfs pull`",
         ),
         (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer from '.*': no file has its vocabulary"),
         (

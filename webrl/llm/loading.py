@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.runs.clock import spent_on
-from webrl.runs.store import read_json, write_json
+from webrl.runs.store import open_input, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files up to this size are hashed whole; larger ones by header and evenly spread blocks."""
-_LFS = b"version https://git-lfs"
 _BLOCK_BYTES = 64 << 10
 _NUM_BLOCKS = 256
 _HEX_DIGITS = 16
@@ -201,10 +200,9 @@ def weight_files(name: str) -> list[Path]:
 
     folder = model_folder(name)
     if folder is None:
-        with contextlib.suppress(HFValidationError):  # loading it tells
-            cached = try_to_load_from_cache(name, "config.json")
-            folder = Path(cached).parent if isinstance(cached, str) else None
-        if folder is None:
+        try:
+            folder = Path(cast("str", try_to_load_from_cache(name, "config.json"))).parent
+        except (HFValidationError, TypeError):  # no name of the Hub, or not here
             return []
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file() or not index.is_file():
@@ -222,30 +220,21 @@ def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
         scaled: the model's config says how to scale weights that are no plain numbers (quantization_config).
 
     Raises:
-        ModelError: an absent or damaged file; or weights that mean nothing without a scale.
+        ModelError: an absent or damaged file, or weights that mean nothing without a scale.
     """
     import torch
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    if not file.is_file():
-        raise ModelError(
-            f"model folder {name!r} has no {file.name}; copy it again, with all of its *.safetensors files"
-        )
-    with file.open("rb") as start:
-        if start.read(len(_LFS)) == _LFS:
-            raise ModelError(f"{file} is a Git LFS pointer instead of the weights; run `git lfs pull` there")
-    try:
-        with safe_open(file, "pt") as opened:
-            found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
-            for key, weight in found.items():
-                if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
-                    raise ModelError(
-                        f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
-                        "quantization_config, which would say how to read that; take the model that it was made from"
-                    )
-            return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot load the model {name!r}: {file.name}: {first_line(error)}; copy it again") from None
+    what = f"cannot load the model {name!r}: {file.name}"
+    with as_model_error(what), open_input(file), safe_open(file, "pt") as opened:
+        found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
+        for key, weight in found.items():
+            if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+                raise ModelError(
+                    f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
+                    "quantization_config, which would say how to read that; take the model that it was made from"
+                )
+        return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
 
 
 def _some(things: list[str], separator: str = ", ") -> str:

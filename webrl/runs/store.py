@@ -37,6 +37,7 @@ _OTHER = {
     ZIP: "zip; unpack it: unzip FILE",
     rb"7z\xbc\xaf\x27\x1c": "7z; unpack it: 7z x FILE",
     rb"(?s).{256}\x00ustar": "tar; unpack it: tar -xf FILE",
+    rb"version https://git-lfs": "a Git LFS pointer instead of its content; run `git lfs pull` there",
     rb"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
     codecs.BOM_UTF16_LE: _TO_UTF8,
     codecs.BOM_UTF16_BE: _TO_UTF8,

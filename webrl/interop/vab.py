@@ -144,11 +144,7 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
 
 
 def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
-    """Return a step, and False if U+FFFD is in it for bytes that are not UTF-8, or for lone surrogates.
-
-    Raises:
-        ValueError: the line is no step.
-    """
+    """Return a step, and whether its text is valid, with no U+FFFD for what is none. Raises ValueError."""
     text = line.decode("utf-8-sig", "replace")
     try:
         row = json.loads(text, object_pairs_hook=refuse_twice)

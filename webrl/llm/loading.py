@@ -42,6 +42,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files up to this size are hashed whole; larger ones by header and evenly spread blocks."""
+_SAFETENSORS = rb"(?s).{8}\{"
 _BLOCK_BYTES = 64 << 10
 _NUM_BLOCKS = 256
 _HEX_DIGITS = 16
@@ -142,9 +143,8 @@ def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool 
         with quiet():
             model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
         refuse_gaps(whole, model, found, new_heads=new_heads)
-        if not getattr(model.config, "quantization_config", None):
-            for file in filter(Path.is_file, weight_files(whole)):  # of the Hub, transformers loads others too
-                headers(whole, file)
+        for file in filter(Path.is_file, weight_files(whole)):  # of the Hub, transformers loads others too
+            headers(whole, file, scaled=bool(getattr(model.config, "quantization_config", None)))
         return model if whole == name else merge_adapter(model, name, whole)
 
 
@@ -190,11 +190,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
 
 
 def weight_files(name: str) -> list[Path]:
-    """Return the files that transformers loads the whole model `name` from; none if the Hub's cache has no such model.
-
-    Raises:
-        ModelError: an index that does not name them.
-    """
+    """Return a model's weight files; none of one of the Hub that is not here. Raises ModelError for a bad index."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -214,19 +210,16 @@ def weight_files(name: str) -> list[Path]:
 
 
 def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
-    """Return the names of a file's weights, with empty tensors of their shapes.
-
-    Args:
-        scaled: the model's config says how to scale weights that are no plain numbers (quantization_config).
+    """Return a file's weights by name, as empty tensors of their shapes.
 
     Raises:
-        ModelError: an absent or damaged file, or weights that mean nothing without a scale.
+        ModelError: an absent or damaged file; or, but for `scaled` weights, integers or bytes in the place of numbers.
     """
     import torch
     from safetensors import safe_open
 
     what = f"cannot load the model {name!r}: {file.name}"
-    with as_model_error(what), open_input(file), safe_open(file, "pt") as opened:
+    with as_model_error(what), open_input(file, _SAFETENSORS), safe_open(file, "pt") as opened:
         found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
         for key, weight in found.items():
             if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):

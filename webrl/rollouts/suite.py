@@ -351,8 +351,7 @@ async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
         score = await env.finish()
     except BrowserError as error:  # the worker has gone, or does not answer
         score = Score(None, str(error))
-    if score.reward is not None:
-        checked_reward(trajectory.trajectory_id, score.reward)
+    checked_reward(trajectory.trajectory_id, score.reward or 0)
     if score.note:
         level = logging.WARNING if score.reward is None else logging.DEBUG
         logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -56,8 +57,8 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def open_input(path: Path, kind: bytes = b"") -> IO[bytes]:
-    """Open a file for reading, which is text, or of a `kind` like `ZIP`.
+def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
+    """Open a file for reading: text, or what begins with the pattern `admitted`.
 
     Raises:
         DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
@@ -72,7 +73,7 @@ def open_input(path: Path, kind: bytes = b"") -> IO[bytes]:
         start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if what := next((_OTHER[magic] for magic in _OTHER if magic != kind and re.match(magic, start)), None):
+    if (what := next((_OTHER[kind] for kind in _OTHER if re.match(kind, start)), "")) and not re.match(admitted, start):
         file.close()
         raise DataError(f"{path} is {what}")
     return file

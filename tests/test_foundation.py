@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 import subprocess
-import tarfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -104,18 +101,10 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
     problems: list[str] = []
     assert len(list(read_lines(path, problems.append))) == len(problems) == 1
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n{"c"')
-    problems.clear()
     assert list(read_lines(path, problems.append)) == [(1, {"a": 1}), (3, {"b": 2})]
-    assert problems[0].endswith("b'{\"c\"'; the file ends within this line: is it still being written?")
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n')
-    assert read_json(path) == {"a": 1}
-
-
-def test_a_file_that_cannot_be_written_is_named_by_its_own_name(tmp_path):
-    path = tmp_path / ("n" * 250)  # with the marks of a temporary file, longer than names may be
-    with pytest.raises(OSError, match="File name too long") as refused:
-        write_text(path, "")
-    assert refused.value.filename == str(path)
+    assert problems[-1].endswith("b'{\"c\"'; the file ends within this line: is it still being written?")
+    path.write_bytes(b"\xef\xbb\xbf[1]")
+    assert read_json(path) == [1]
 
 
 def test_a_last_line_is_cut_off_where_it_is_half_and_kept_where_only_its_end_is_missing(tmp_path):
@@ -134,11 +123,11 @@ def test_a_last_line_is_cut_off_where_it_is_half_and_kept_where_only_its_end_is_
         ('{"a": 1}\n'.encode("utf-16"), "text in UTF-16; convert it: iconv -f UTF-16"),
         (gzip.compress(b'{"a": 1}\n'), "gzip; unpack it: gzip -dc"),
         (b"\x28\xb5\x2f\xfd\x24\x09\x49\n\0", "Zstandard; unpack it: zstd -dc"),
-        (bz2.compress(b'{"a": 1}\n'), "bzip2; unpack it: bzip2 -dc"),
-        (lzma.compress(b'{"a": 1}\n'), "xz; unpack it: xz -dc"),
+        (b"BZh91AY&SY\n", "bzip2; unpack it: bzip2 -dc"),
+        (b"\xfd7zXZ\0\0\4\n", "xz; unpack it: xz -dc"),
         (b"7z\xbc\xaf\x27\x1c\0\x04\n\0", "7z; unpack it: 7z x"),
         (b"PK\x03\x04\x14\0\n\0", "zip; unpack it: unzip"),
-        (tarfile.TarInfo("tasks.jsonl").tobuf(), "tar; unpack it: tar -xf"),
+        (b"tasks.jsonl".ljust(257, b"\0") + b"ustar  \n", "tar; unpack it: tar -xf"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer instead of its content; run `git lfs"),
         (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
     ],
@@ -188,6 +177,10 @@ def test_a_failed_write_leaves_the_old_file_and_what_a_killed_one_left_goes_with
     with atomic_path(path) as temporary:
         temporary.mkdir()
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+    path = tmp_path / ("n" * 250)  # longer than names may be with the marks of a temporary file
+    with pytest.raises(OSError, match="File name too long") as refused:
+        write_text(path, "")
+    assert refused.value.filename == str(path)
 
 
 def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:

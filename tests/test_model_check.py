@@ -501,11 +501,10 @@ def test_weights_without_a_scale_are_not_read_as_numbers(folder, tmp_path, monke
 
 def test_weights_whose_first_bytes_happen_to_be_those_of_gzip_are_loaded(folder):
     file = folder / "model.safetensors"
-    data, length = file.read_bytes(), 0x8B1F  # of the header: the file begins with 1f 8b
-    start = 8 + int.from_bytes(data[:8], "little")
-    file.write_bytes(length.to_bytes(8, "little") + data[8:start].ljust(length) + data[start:])
-    for use in (check_model, load_actor):
-        use(str(folder))
+    start = 8 + int.from_bytes((data := file.read_bytes())[:8], "little")
+    file.write_bytes((0x8B1F).to_bytes(8, "little") + data[8:start].ljust(0x8B1F) + data[start:])  # 1f 8b …
+    check_model(str(folder))
+    load_actor(folder)
 
 
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "BertTokenizer"])

@@ -29,7 +29,7 @@ from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.replay.process import make_plan
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
-from webrl.runs.store import read_json, read_lines, read_record, read_records, write_records, write_text
+from webrl.runs.store import Appender, read_json, read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, Task, Trajectory
 
 
@@ -100,8 +100,21 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
         list(read_records(path, Task))
     problems: list[str] = []
     assert len(list(read_lines(path, problems.append))) == len(problems) == 1
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n')
-    assert list(read_lines(path)) == [(1, {"a": 1}), (3, {"b": 2})]
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"b": 2}\r\n{"c"')
+    assert list(read_lines(path, problems.append)) == [(1, {"a": 1}), (3, {"b": 2})]
+    assert problems[-1].endswith("b'{\"c\"'; the file ends within this line: is it still being written?")
+    path.write_bytes(b"\xef\xbb\xbf[1]")
+    assert read_json(path) == [1]
+
+
+def test_a_last_line_is_cut_off_where_it_is_half_and_kept_where_only_its_end_is_missing(tmp_path):
+    path = tmp_path / "labels.jsonl"
+    write_records(path, [Label("a", None, 1), Label("b", None, 0)])
+    for cut, kept in ((1, "abc"), (2, "ac")):
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-cut])
+        with Appender(path) as file:
+            file.append(Label("c", None, 1))
+        assert "".join(label.trajectory_id for label in read_records(path, Label)) == kept
 
 
 @pytest.mark.parametrize(
@@ -110,6 +123,12 @@ def test_a_malformed_line_is_quoted_with_its_number_and_a_file_of_windows_is_rea
         ('{"a": 1}\n'.encode("utf-16"), "text in UTF-16; convert it: iconv -f UTF-16"),
         (gzip.compress(b'{"a": 1}\n'), "gzip; unpack it: gzip -dc"),
         (b"\x28\xb5\x2f\xfd\x24\x09\x49\n\0", "Zstandard; unpack it: zstd -dc"),
+        (b"BZh91AY&SY\n", "bzip2; unpack it: bzip2 -dc"),
+        (b"\xfd7zXZ\0\0\4\n", "xz; unpack it: xz -dc"),
+        (b"7z\xbc\xaf\x27\x1c\0\x04\n\0", "7z; unpack it: 7z x"),
+        (b"PK\x03\x04\x14\0\n\0", "zip; unpack it: unzip"),
+        (b"tasks.jsonl".ljust(257, b"\0") + b"ustar  \n", "tar; unpack it: tar -xf"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer instead of its content; run `git lfs"),
         (b"PAR1\x15\x04\n\x15PAR1", r"Parquet; convert it: pandas\.read_parquet"),
     ],
 )
@@ -158,6 +177,10 @@ def test_a_failed_write_leaves_the_old_file_and_what_a_killed_one_left_goes_with
     with atomic_path(path) as temporary:
         temporary.mkdir()
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+    path = tmp_path / ("n" * 250)  # longer than names may be with the marks of a temporary file
+    with pytest.raises(OSError, match="File name too long") as refused:
+        write_text(path, "")
+    assert refused.value.filename == str(path)
 
 
 def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def _index(text: str):
         ),
         (
             lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
-            r"model\.safetensors is a Git LFS pointer instead of the weights; run `git lfs pull`",
+            r"model\.safetensors is a Git LFS pointer instead of its content; run `git lfs pull`",
         ),
         (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer from '.*': no file has its vocabulary"),
         (
@@ -388,15 +389,19 @@ def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_no_layers_change
                 use(str(tmp_path / name))
 
 
-def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_that_is_not_there_is_named(
-    folder, adapter, tmp_path, monkeypatch
-):
+def put_into_hub_cache(monkeypatch, tmp_path: Path, **models: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    for name, source in (("agent", adapter), ("base", folder)):
+    for name, source in models.items():
         cached = tmp_path / "cache" / f"models--ann--{name}"
         shutil.copytree(source, cached / "snapshots" / ("0" * 40))
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text("0" * 40)
+
+
+def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_that_is_not_there_is_named(
+    folder, adapter, tmp_path, monkeypatch
+):
+    put_into_hub_cache(monkeypatch, tmp_path, agent=adapter, base=folder)
     assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
         copy_model("ann/agent", tmp_path / "actor")
@@ -485,13 +490,21 @@ def test_a_model_whose_tokens_see_those_after_them_is_no_actor(tmp_path, model_c
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
-def test_weights_without_a_scale_are_not_read_as_numbers(folder, dtype):
+def test_weights_without_a_scale_are_not_read_as_numbers(folder, tmp_path, monkeypatch, dtype):
     change_weights(folder, lambda weights: weights.update({UP: (50 * weights[UP]).to(dtype)}))
-    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
-        with pytest.raises(
-            ModelError, match=r"up_proj\.weight in model\.safetensors is [IUF]8\w*, of which config\.json"
-        ):
-            use(str(folder))
+    put_into_hub_cache(monkeypatch, tmp_path, judge=folder)
+    load = partial(load_causal_lm, dtype="float32")
+    for name, use in ((folder, check_model), (folder, load_actor), (folder, load), ("ann/judge", load)):
+        with pytest.raises(ModelError, match=r"up_proj\.weight in model\.safetensors is [IUF]8\w*, and config"):
+            use(str(name))
+
+
+def test_weights_whose_first_bytes_happen_to_be_those_of_gzip_are_loaded(folder):
+    file = folder / "model.safetensors"
+    start = 8 + int.from_bytes((data := file.read_bytes())[:8], "little")
+    file.write_bytes((0x8B1F).to_bytes(8, "little") + data[8:start].ljust(0x8B1F) + data[start:])  # 1f 8b …
+    check_model(str(folder))
+    load_actor(folder)
 
 
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "BertTokenizer"])

@@ -19,7 +19,7 @@ from llm_builders import save_tiny_model, score
 from test_interop_vab import make_rows, write_trace
 
 from webrl.config import ModelsConfig, ReplayConfig, RunConfig, validate_config
-from webrl.errors import ModelError, UsageError
+from webrl.errors import ModelError, TrainingError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
@@ -327,6 +327,9 @@ def test_scoring_spread_over_devices_gives_the_same_in_the_same_order(tmp_path, 
     assert [r.step_id for r in spread] == [r.step_id for r in here]
     for one, other in zip(here, spread, strict=True):
         assert one.ref_logprobs == pytest.approx(other.ref_logprobs, abs=1e-5)
+    for wrong in (-1, 1 << 20):
+        with pytest.raises(TrainingError, match=rf"'{records[0].step_id}' holds token id {wrong}, but .* tokens"):
+            score_actions([replace(records[0], prompt_ids=(wrong, 5))], actor, config)
 
 
 def make_vab_mess(folder):

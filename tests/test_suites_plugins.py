@@ -1,7 +1,9 @@
 """Suites that other packages bring: found by their entry points, played as webrl's own, and refused by name."""
 
 import asyncio
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,11 +12,14 @@ from pathlib import Path
 import pytest
 from processes import OF_THE_HUB
 from report_builders import trajectory
+from rollouts_builders import Scripted
 from toy_builders import toy_package
 from toy_suite import install
 
-from webrl.config import RunConfig, plugins
-from webrl.rollouts.interface import Score
+from webrl.config import RolloutConfig, RunConfig, plugins
+from webrl.errors import StageError
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import API_VERSION, Suite, score_episode
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
@@ -35,17 +40,27 @@ def toy(tmp_path, monkeypatch):
         yield folder
 
 
-class InPoints:
-    """An environment of somebody who scores from 0 to 100."""
+class InPoints(float):
+    """An environment of somebody who scores from 0 to 100: this much, at once."""
+
+    async def reset(self, task):
+        return Observation("a page", "about:blank", "Press.")
+
+    async def step(self, text):
+        return StepResult(await self.reset(None), text, "", done=True, reward=float(self), agent_done=False)
 
     async def finish(self):
-        return Score(2.0)
+        return Score(float(self))
 
 
-def test_a_score_outside_0_to_1_is_none_and_says_so():
-    scored = asyncio.run(score_episode(InPoints(), trajectory(Task("t", "toy.press"), 0, None)))
-    said = "the environment's score is 2.0, which is outside [0, 1]"
-    assert (scored.env_reward, scored.env_error) == (None, said)
+@pytest.mark.parametrize("points", [-1.0, 0.3, 1.0, 1.5, 100.0, math.nan, -math.inf])
+def test_a_reward_above_1_or_none_is_not_cut_to_1_but_ends_the_stage_by_step_or_score(points):
+    task, env = Task("t", "toy.press"), InPoints(points)
+    by_step = run_episode(env, Scripted("noop()"), task, RolloutConfig(), trajectory_id="t", phase=0, seed=0)
+    for played in (by_step, score_episode(env, trajectory(task, 0, None))):
+        refused = pytest.raises(StageError, match=rf"the environment's reward is {points}; scale it to \[0, 1\]")
+        with contextlib.nullcontext() if points <= 1 and math.isfinite(points) else refused:
+            assert asyncio.run(played).env_reward == points
 
 
 class Plain(Suite):

@@ -201,8 +201,8 @@ class Trajectory(Record):
     message: str = ""
     """The agent's final message, or the error text of an unfinished episode."""
     env_reward: Annotated[float, Field(le=1)] | None = None
-    """The environment's own reward in [0, 1]: evaluation, ORM training and reports; of actor and critic only with
-    `label.judge=environment`.
+    """The environment's own reward, at most 1, and above 0 a success: evaluation, ORM training and reports; of actor
+    and critic only with `label.judge=environment`.
     None where the environment has none (a generated instruction), or could not find it out (`env_error`)."""
     env_error: str = ""
     """Why a finished episode with a reference has no reward (judge or site down), or what its evaluator noted."""

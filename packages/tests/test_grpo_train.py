@@ -48,16 +48,18 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     assert first.goal == last.observation.goal == "Do it.", "a page that gives no goal has the default one"
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf])
-def test_a_reward_that_is_no_number_ends_the_training(reward):
-    async def play():
-        env = RewardedEnv(settings(), FixedPage(reward=reward))
-        await run_episode(
-            env, Scripted("noop(0)"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
-        )
+def test_a_reward_that_is_no_number_ends_the_training_and_one_above_1_that_of_outcomes():
+    async def play(reward, **values):
+        env, rollout = RewardedEnv(settings(**values), FixedPage(reward=reward)), settings().run_config.rollout
+        await run_episode(env, Scripted("noop(0)"), miniwob("click-test", 3), rollout, trajectory_id="x")
+        return env.rewards
 
-    with pytest.raises(StageError, match=rf"task 'miniwob.click-test.3': the reward of step 0 is {reward}"):
-        asyncio.run(play())
+    for reward in (math.nan, math.inf):
+        with pytest.raises(StageError, match=rf"task 'miniwob.click-test.3': the reward of step 0 is {reward}"):
+            asyncio.run(play(reward))
+    with pytest.raises(StageError, match=r"x: the environment's reward is 20\.0; scale it to \[0, 1\]"):
+        asyncio.run(play(20.0))
+    assert set(asyncio.run(play(20.0, rewards={"sum": 1.0}))) == {20.0}
 
 
 def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_prompt(tmp_path):

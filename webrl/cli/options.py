@@ -113,8 +113,9 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     if name is None and args.run is not None:
         if is_file(args.run / "config.yaml"):
             run = RunFolder(args.run)
-        elif prefer_newest:
-            raise UsageError(f"{str(args.run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
+        elif prefer_newest or RunFolder(args.run).last_phase() >= 0:
+            hint = "start one with `webrl run`, or name the CONFIG that this one was made with"
+            raise UsageError(f"{str(args.run)!r:.200} is not a run folder (no config.yaml); {hint}")
     elif name is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
         runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
         if run := newest_run(Path(runs_dir)):

@@ -18,7 +18,7 @@ from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.tokens import without_end
-from webrl.runs.store import open_input
+from webrl.runs.store import ZIP, open_input
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -46,7 +46,7 @@ def load_restricted(path: Path) -> Any:
     kinds: list[Any] = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "u1", "?")]
     admitted = [(scalar, "numpy.core.multiarray.scalar"), scalar, np.dtype, *kinds]
     try:
-        with open_input(path) as file:
+        with open_input(path, ZIP) as file:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
                 packed = next((member for member in members if member.compress_type != zipfile.ZIP_STORED), None)

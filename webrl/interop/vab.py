@@ -17,7 +17,7 @@ from typing import IO, Any
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.tokens import without_end
-from webrl.runs.store import numbered_lines, open_input, parse_line, read_json, refuse_twice
+from webrl.runs.store import numbered_lines, open_input, read_json, refuse_twice
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -119,43 +119,42 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     try:
         with _open_inside(path) as file:
             for number, line in numbered_lines(file, path):
+                place, kind = f"{path}:{number}", "broken_line"
                 if not line.strip():
                     continue
-                place = f"{path}:{number}"
-                try:
-                    row = parse_line(line)
-                except ValueError as error:
-                    # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
-                    try:
-                        row = json.loads(line.decode("utf-8", "replace"), strict=False, object_pairs_hook=refuse_twice)
-                    except (ValueError, RecursionError):
-                        problems.add("broken_line", place, f"{error}; trace left out")
-                        return None
-                    problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); bad characters replaced")
-                    if isinstance(row, dict):
-                        row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
-                kinds = {"html": str, "response": str, "target": str, "index": int}
-                found = row if isinstance(row, dict) else {}
-                if wrong := next((name for name, kind in kinds.items() if type(found.get(name)) is not kind), None):
-                    reason = f"field {wrong!r} must be {kinds[wrong].__name__}, found {found.get(wrong, row)!r:.60}"
-                    problems.add("broken_line", place, f"{reason}; trace left out")
-                    return None
+                row, is_valid = _parse_row(line)
+                if not is_valid:
+                    problems.add("non_utf8", place, "text is not valid UTF-8; bad characters replaced")
                 if rows and row["index"] == 0:
                     problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
                     rows = []
                 if row["index"] != len(rows):
-                    problems.add(
-                        "missing_step", place, f"index {row['index']!r} after {len(rows)} steps; trace left out"
-                    )
-                    return None
+                    kind = "missing_step"
+                    raise ValueError(f"index {row['index']!r} after {len(rows)} steps")
                 rows.append(row)
     except DataError as error:
         problems.add("unreadable", str(path), f"{str(error).removeprefix(f'{path}: ')}; left out")
         return None
+    except ValueError as error:
+        problems.add(kind, place, f"{error}; trace left out")
+        return None
     if not rows:
         problems.add("empty", str(path), "no steps; left out")
-        return None
-    return rows
+    return rows or None
+
+
+def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
+    """Return a step, and whether its text is valid, with no U+FFFD for what is none. Raises ValueError."""
+    text = line.decode("utf-8-sig", "replace")
+    try:
+        row = json.loads(text, object_pairs_hook=refuse_twice)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
+    for name, kind in {"html": str, "response": str, "target": str, "index": int}.items():
+        if type(found := row.get(name, row) if isinstance(row, dict) else row) is not kind:
+            raise ValueError(f"field {name!r} must be {kind.__name__}, found {found!r:.60}")
+    fixed = row | {name: valid_text(row[name]) for name in ("html", "response", "target")}
+    return fixed, fixed == row and text == line.decode("utf-8-sig", "ignore")
 
 
 _Score = tuple[float | None, tuple[str, str, str] | None]

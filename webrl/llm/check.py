@@ -13,7 +13,7 @@ from webrl.llm.loading import (
     as_model_error,
     base_of,
     config_of,
-    first_line,
+    headers,
     load_tokenizer,
     merge_adapter,
     model_folder,
@@ -23,8 +23,6 @@ from webrl.llm.loading import (
 )
 from webrl.llm.tokens import closing_ids, controls, end_token_ids, render_chat
 from webrl.runs.clock import spent_on
-
-_LFS = b"version https://git-lfs"
 
 
 @spent_on("model files")
@@ -55,7 +53,7 @@ def check_model(
     model = _empty_model(base or name, folder, sees, "training" if base else use)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
-        merge_adapter(model, name, base, _headers(name, path))
+        merge_adapter(model, name, base, headers(name, path))
     tokenizer = Eyes(name).tokenizer if sees else load_tokenizer(name)
     # Control tokens that neither template nor page writes may lie beyond the embeddings: Gemma 3's placeholder of
     # pictures has no row in its models of text.
@@ -99,12 +97,11 @@ def _empty_model(name: str, folder: Path, sees: bool | None, use: str) -> Any:
                 AutoHfQuantizer.from_config(config.quantization_config).validate_environment()
             with torch.device("meta"):
                 return classes[type(config)]._from_config(config)
-        files = weight_files(folder)
         model, found = classes[type(config)].from_pretrained(
             None,
             config=config,
             generation_config=GenerationConfig(),
-            state_dict={key: tensor for file in files for key, tensor in _headers(name, file).items()},
+            state_dict={key: tensor for file in weight_files(name) for key, tensor in headers(name, file).items()},
             device_map={"": "meta"},
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -115,37 +112,10 @@ def _empty_model(name: str, folder: Path, sees: bool | None, use: str) -> Any:
 
 def weights_of(name: str) -> tuple[int, int] | None:
     """Return the parameters of a model and its copy's bytes (an adapter's: merged, in float32); None if not here."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
     name = (base := base_of(name)) or name
-    folder = model_folder(name)
-    if folder is None:
-        with contextlib.suppress(HFValidationError):  # loading it tells
-            cached = try_to_load_from_cache(name, "config.json")
-            folder = Path(cached).parent if isinstance(cached, str) else None
-    files = weight_files(folder) if folder else []
+    files = weight_files(name)
     if not files or not all(file.is_file() for file in files):
         return None
-    tensors = [tensor for file in files for tensor in _headers(name, file).values()]
+    tensors = [tensor for file in files for tensor in headers(name, file, scaled=True).values()]
     parameters = sum(tensor.numel() for tensor in tensors)
     return parameters, 4 * parameters if base else sum(file.stat().st_size for file in files)
-
-
-def _headers(name: str, file: Path) -> dict[str, Any]:
-    """Return the names of a file's weights, with empty tensors of their shapes."""
-    import torch
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
-        raise ModelError(
-            f"model folder {name!r} has no {file.name}; copy it again, with all of its *.safetensors files"
-        )
-    with file.open("rb") as start:
-        if start.read(len(_LFS)) == _LFS:
-            raise ModelError(f"{file} is a Git LFS pointer instead of the weights; run `git lfs pull` there")
-    try:
-        with safe_open(file, "pt") as opened:
-            return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot load the model {name!r}: {file.name}: {first_line(error)}; copy it again") from None

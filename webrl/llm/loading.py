@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.runs.clock import spent_on
-from webrl.runs.store import read_json, write_json
+from webrl.runs.store import open_input, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 """Weights of an adapter's folder."""
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files up to this size are hashed whole; larger ones by header and evenly spread blocks."""
+_SAFETENSORS = rb"(?s).{8}\{"
 _BLOCK_BYTES = 64 << 10
 _NUM_BLOCKS = 256
 _HEX_DIGITS = 16
@@ -142,6 +143,8 @@ def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool 
         with quiet():
             model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
         refuse_gaps(whole, model, found, new_heads=new_heads)
+        for file in filter(Path.is_file, weight_files(whole)):  # of the Hub, transformers loads others too
+            headers(whole, file, scaled=bool(getattr(model.config, "quantization_config", None)))
         return model if whole == name else merge_adapter(model, name, whole)
 
 
@@ -153,10 +156,9 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
         new_heads: the model has fresh value heads, which no file holds, in the place of its output layer.
 
     Raises:
-        ModelError: weights are absent (transformers draws them at random), too many, of other shapes, or numbers that
-            mean nothing without a scale; or tokens see those after them.
+        ModelError: weights are absent (transformers draws them at random), too many, or of other shapes; or tokens see
+            those after them.
     """
-    from safetensors import safe_open
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     if getattr(model, "_hf_peft_config_loaded", False):  # transformers leaves it unmerged
@@ -166,15 +168,6 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     sees_all = getattr(config, "use_bidirectional_attention", None) in (True, "all")
     if masked or sees_all or getattr(config, "is_causal", None) is False:
         raise ModelError(f"model {name!r} cannot write: in its {kind} a token sees those after it; take a decoder")
-    folder = None if getattr(config, "quantization_config", None) else model_folder(name)
-    for file in weight_files(folder) if folder else ():
-        with safe_open(file, "pt") as weights:
-            for key in (key for key in weights.keys() if key.endswith("weight")):  # noqa: SIM118
-                if (dtype := weights.get_slice(key).get_dtype()) not in ("F64", "F32", "F16", "BF16"):
-                    raise ModelError(
-                        f"model {name!r}: {key} in {file.name} is {dtype}, of which config.json says no scale "
-                        "(quantization_config); take the model that it was made from"
-                    )
     missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
     unexpected = [] if new_heads else sorted(found["unexpected_keys"])
     if head := next((key for key in unexpected if key.split(".")[0] in ("score", "v_head", "value_head")), None):
@@ -196,8 +189,17 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
             )
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers loads a whole model from. Raises ModelError for an index without them."""
+def weight_files(name: str) -> list[Path]:
+    """Return a model's weight files; none of one of the Hub that is not here. Raises ModelError for a bad index."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    folder = model_folder(name)
+    if folder is None:
+        try:
+            folder = Path(cast("str", try_to_load_from_cache(name, "config.json"))).parent
+        except (HFValidationError, TypeError):  # no name of the Hub, or not here
+            return []
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file() or not index.is_file():
         return [whole]
@@ -205,6 +207,27 @@ def weight_files(folder: Path) -> list[Path]:
         return sorted({folder / file for file in read_json(index)["weight_map"].values()})
     except (DataError, AttributeError, KeyError, TypeError):
         raise ModelError(f"{index} does not say which file has which weight (weight_map); copy it again") from None
+
+
+def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
+    """Return a file's weights by name, as empty tensors of their shapes.
+
+    Raises:
+        ModelError: an absent or damaged file; or, but for `scaled` weights, integers or bytes in the place of numbers.
+    """
+    import torch
+    from safetensors import safe_open
+
+    what = f"cannot load the model {name!r}: {file.name}"
+    with as_model_error(what), open_input(file, _SAFETENSORS), safe_open(file, "pt") as opened:
+        found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
+        for key, weight in found.items():
+            if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+                raise ModelError(
+                    f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
+                    "quantization_config, which would say how to read that; take the model that it was made from"
+                )
+        return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
 
 
 def _some(things: list[str], separator: str = ", ") -> str:

@@ -20,7 +20,7 @@ from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.rollouts.actions import ActionError, read_answer
-from webrl.rollouts.interface import Env, Observation, StepResult
+from webrl.rollouts.interface import Env, Observation, StepResult, checked_reward
 from webrl.types import Status, Step, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ async def run_episode(
         final_observation=episode.observation.text,
         status=episode.status,
         message=episode.message,
-        env_reward=min(1.0, max(0.0, episode.reward)) if has_reward else None,
+        env_reward=checked_reward(trajectory_id, episode.reward) if has_reward else None,
         seconds=time.perf_counter() - start,
         policy=policy.fingerprint,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from webrl.errors import StageError
 from webrl.rollouts.html import PageDetails
 from webrl.types import Task
 
@@ -39,7 +41,7 @@ class StepResult:
     done: bool
     """The page has ended the episode."""
     reward: float
-    """The environment's own reward, 0 or 1, as in BrowserGym."""
+    """The environment's own reward, as in BrowserGym; the last step's is the episode's (see `checked_reward`)."""
     agent_done: bool
     """The agent has ended the episode."""
     message: str = ""
@@ -56,9 +58,16 @@ class Score:
     """
 
     reward: float | None
-    """In [0, 1]; None if there is nothing to add, or it could not be determined."""
+    """As of `checked_reward`; None if there is nothing to add, or it could not be determined."""
     note: str = ""
     """Why there is no score, or why the evaluator gave up on the page."""
+
+
+def checked_reward(episode: str, reward: float) -> float:
+    """Return an environment's reward, a success above 0. Raises StageError above 1, as its scale is then unknown."""
+    if not -math.inf < reward <= 1:
+        raise StageError(f"{episode}: the environment's reward is {reward!r}; scale it to [0, 1], 0 for a failure")
+    return reward
 
 
 class Env(Protocol):

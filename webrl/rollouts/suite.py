@@ -19,7 +19,7 @@ from webrl.errors import BrowserError, UsageError
 from webrl.evaluate import is_decided, summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.interface import Env, Score
+from webrl.rollouts.interface import Env, Score, checked_reward
 from webrl.rollouts.sites import Site, open_site
 from webrl.types import Label, Task, Trajectory
 
@@ -346,8 +346,7 @@ async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
         score = await env.finish()
     except BrowserError as error:  # the worker has gone, or does not answer
         score = Score(None, str(error))
-    if score.reward is not None and not 0 <= score.reward <= 1:
-        score = Score(None, f"the environment's score is {score.reward!r}, which is outside [0, 1]")
+    checked_reward(trajectory.trajectory_id, score.reward or 0)
     if score.note:
         level = logging.WARNING if score.reward is None else logging.DEBUG
         logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)

@@ -73,7 +73,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Name the file that could not be written to a full disk: the system's error for a write does not.
+    """Name the file that could not be written: the system's error for a full disk does not, or names a temporary one.
 
     Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the
     system's; torch's does not tell the cause, so a test write checks the disk.
@@ -84,7 +84,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL and error.filename is None:
+        if (error.errno in DISK_FULL and error.filename is None) or f"/.{path.name}.tmp" in str(error.filename):
             error.filename = str(path)
         raise
     except BaseException as error:  # of a sharded checkpoint, torch's is no Exception

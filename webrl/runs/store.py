@@ -9,9 +9,11 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,14 +29,21 @@ R = TypeVar("R", bound=Record)
 MAX_JSON_BYTES = 256 << 20
 """Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
 _TO_UTF8 = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+ZIP = rb"PK\x03\x04"
 _OTHER = {
-    b"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
-    b"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
-    b"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
+    rb"\x1f\x8b": "gzip; unpack it: gzip -dc FILE > NEW",
+    rb"BZh": "bzip2; unpack it: bzip2 -dc FILE > NEW",
+    rb"\xfd7zXZ\x00": "xz; unpack it: xz -dc FILE > NEW",
+    rb"\x28\xb5\x2f\xfd": "Zstandard; unpack it: zstd -dc FILE > NEW",
+    ZIP: "zip; unpack it: unzip FILE",
+    rb"7z\xbc\xaf\x27\x1c": "7z; unpack it: 7z x FILE",
+    rb"(?s).{256}\x00ustar": "tar; unpack it: tar -xf FILE",
+    rb"version https://git-lfs": "a Git LFS pointer instead of its content; run `git lfs pull` there",
+    rb"PAR1": "Parquet; convert it: pandas.read_parquet('FILE').to_json('NEW', orient='records', lines=True)",
     codecs.BOM_UTF16_LE: _TO_UTF8,
     codecs.BOM_UTF16_BE: _TO_UTF8,
 }
-"""What files begin with that nothing here reads, though what is in them may be; and what makes it so."""
+"""What files begin with (patterns) that nothing here reads, though what is in them may be; and what makes it so."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,8 +57,8 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def open_input(path: Path) -> IO[bytes]:
-    """Open a file for reading.
+def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
+    """Open a file for reading: text, or what begins with the pattern `admitted`.
 
     Raises:
         DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
@@ -64,7 +73,7 @@ def open_input(path: Path) -> IO[bytes]:
         start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if what := next((what for magic, what in _OTHER.items() if start.startswith(magic)), None):
+    if (what := next((_OTHER[kind] for kind in _OTHER if re.match(kind, start)), "")) and not re.match(admitted, start):
         file.close()
         raise DataError(f"{path} is {what}")
     return file
@@ -131,21 +140,25 @@ def read_lines(
 ) -> Iterator[tuple[int, Any]]:
     """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Arguments as in `read_records`."""
     with open_input(path) as file:
+        if re.match(rb"(\xef\xbb\xbf)?\[\s*\{", file.peek()):
+            raise DataError(f"{path} is one JSON array, not an object a line; convert it: jq -c '.[]' FILE > NEW")
         for number, line in numbered_lines(file, path, on_error):
             if on_bytes is not None:
                 on_bytes(len(line))
             if not line.strip():
                 continue
             try:
-                data = parse_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+                data = parse_line(line)
             except ValueError as error:
-                _report(f"{path}:{number}: {error}", on_error)
+                cut = "" if line.endswith(b"\n") else "; the file ends within this line: is it still being written?"
+                _report(f"{path}:{number}: {error}{cut}", on_error)
                 continue
             yield number, data
 
 
 def parse_line(line: bytes) -> Any:
     """Return the JSON of a line, or of a whole file. Raises ValueError, which quotes its start."""
+    line = line.removeprefix(codecs.BOM_UTF8)
     try:
         value = orjson.loads(line)
         if orjson.dumps(value) != line.strip():  # not as we write it: orjson keeps the last of several of one name
@@ -258,7 +271,7 @@ class Appender:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Cut a last line without a newline (its writer was killed); a missing file is fine."""
+    """Cut off half a last line (its writer was killed), or end a whole one; a missing file is fine."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -274,7 +287,12 @@ def cut_torn_line(path: Path) -> None:
                 break
             end = start
         if end < size:
-            file.truncate(end)
+            file.seek(end)
+            try:
+                parse_line(file.read())
+                file.write(b"\n")
+            except ValueError:
+                file.truncate(end)
 
 
 def _report(message: str, on_error: Callable[[str], None] | None) -> None:

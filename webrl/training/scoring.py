@@ -53,11 +53,11 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     model = _ready(load_actor(model_dir, dtype, sees=config.rollout.image_size is not None), device)
     vocab_size = model.lm.config.get_text_config().vocab_size
     for record in items:  # one whose tokenizer is not known may hold ids that the model does not have
-        largest = max((*record.prompt_ids, *record.action_ids), default=0)
-        if largest >= vocab_size:
+        ids = *record.prompt_ids, *record.action_ids, 0
+        if wrong := [i for i in (min(ids), max(ids)) if not 0 <= i < vocab_size]:
             raise TrainingError(
-                f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
-                "was recorded with another model; remove its token ids to have its text tokenised again"
+                f"step {record.step_id!r} holds token id {wrong[0]}, but {str(model_dir)!r} has {vocab_size} tokens: "
+                "it was recorded with another model; remove its token ids to have its text tokenised again"
             )
     if config.actor.compile:
         compile_layers(model.lm)

@@ -122,7 +122,8 @@ class RewardedEnv:
             raise StageError(f"task {self._name!r}: the reward of step {len(self.rewards)} is {result.reward}")
         self.rewards.append(result.reward)
         is_over = result.done or result.agent_done
-        return dataclasses.replace(result, observation=self._shown(result.observation, is_over))
+        reward = result.reward if "outcome" in self._settings.rewards else min(result.reward, 1.0)  # on any scale
+        return dataclasses.replace(result, observation=self._shown(result.observation, is_over), reward=reward)
 
     def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
         """Return the observation as the model is to see it."""

@@ -134,7 +134,7 @@ def test_what_a_run_lacks_is_named_once_for_all_its_phases(tmp_path: Path):
         "run: phases 0, 1, 3: not finished: accept",
         "run: phase 2: not finished: eval",
         "run: phase 2: left out: labels.jsonl:11: malformed JSON (unexpected end of data: line 1 column 24 (char 23)): "
-        'b\'{"trajectory_id": "torn\'',
+        'b\'{"trajectory_id": "torn\'; the file ends within this line: is it still being written?',
         f"run: left out: {run.phase(3).path}/stages/train.json: not what a finished stage writes; "
         "remove it, and the stage runs again",
     ]

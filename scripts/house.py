@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_646,
+    "core: lines": 25_690,
     "core: files": 140,
-    "lines": 43_643,
+    "lines": 43_688,
     "files": 260,
     "names per 1000 lines": 61.7,
     "options": 173,

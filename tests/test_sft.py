@@ -47,6 +47,9 @@ def test_an_earlier_run_is_judged_by_its_labels_not_by_the_environment(tmp_path)
     write_records(phase / "trajectories.jsonl", [make_trajectory(0, 1), make_trajectory(1, 0)])
     write_records(phase / "labels.jsonl", [Label("t0", 0.1, 0), Label("t1", 0.9, 1)])
     assert read(tmp_path)[0] == ["t1"]
+    write_records(phase / "trajectories.jsonl", [make_trajectory(1, 0), make_trajectory(1, 1)])  # of two runs
+    with pytest.raises(DataError, match=r"trajectories.jsonl:2: a second 't1'; keep each run's files"):
+        read(tmp_path)
 
 
 def test_trace_folders_and_human_files_are_demonstrations(tmp_path):

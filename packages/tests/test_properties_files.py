@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -27,7 +28,7 @@ from webrl.interop.vab import read_trace, read_vab
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
 from webrl.rollouts.devtools import Tab
-from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
+from webrl.runs.store import _OTHER, Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -95,7 +96,13 @@ def test_any_bytes_are_json_lines_or_counted_problems(folder, data):
     path = folder / "bytes.jsonl"
     path.write_bytes(data)
     problems: list[str] = []
-    found = list(read_lines(path, problems.append))
+    is_other = any(re.match(kind, data) for kind in _OTHER)
+    try:
+        found = list(read_lines(path, problems.append))
+    except DataError:
+        assert is_other or re.match(rb"(\xef\xbb\xbf)?\[\s*\{", data)
+        return
+    assert not is_other
     assert len(found) + len(problems) == sum(bool(line.strip()) for line in io.BytesIO(data))
     try:
         read_json(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -13,16 +14,11 @@ from webrl.runs.disk import full_disk_named
 logger = logging.getLogger(__name__)
 
 
-class ProblemLog:
+class ProblemLog(AbstractContextManager["ProblemLog"]):
     """Collects problems of data that is processed anyway; the first ones go to the log, all of them to a file."""
 
     def __init__(self, path: Path | None = None, num_shown: int = 20) -> None:
-        """Begin an empty list.
-
-        Args:
-            path: text file, one problem a line; written only if there is a problem. None keeps counts only.
-            num_shown: problems that are logged as warnings; the rest are only counted and written.
-        """
+        """Begin an empty list; the first `num_shown` are logged, all written to the file, if any, one a line."""
         self.path = path
         self.counts: Counter[str] = Counter()
         self._num_shown = num_shown
@@ -53,9 +49,6 @@ class ProblemLog:
         """`on_error` of `webrl.runs.store.read_lines` and `read_records`: a bad line, "path:line: reason"."""
         place, _, reason = message.partition(": ")
         self.add("broken_line", place, reason)
-
-    def __enter__(self) -> ProblemLog:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         if self.path and self._file and not self._file.closed:

@@ -105,6 +105,7 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
 
 def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
     """Read a trajectory file, judged by its `labels.jsonl`, else by the environment's reward; or a human file."""
+    judged = set[str]()
     labels = path.with_name("labels.jsonl")
     outcomes = read_outcomes(labels, problems.on_line) if labels.is_file() else None
     root = path.parent.resolve().parent
@@ -125,8 +126,13 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         if any(step.screenshot for step in trajectory.steps):  # they lie next to the file, in any run
             steps = tuple(replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
             trajectory = replace(trajectory, steps=steps)
+        name = trajectory.trajectory_id
+        if outcomes is not None and trajectory.status.finished:
+            if name in judged:
+                raise DataError(f"{path}:{number}: a second {name!r}; keep each run's files in a folder of its own")
+            judged.add(name)
         own = None if trajectory.env_reward is None else int(is_success(trajectory))
-        yield trajectory, own if outcomes is None else outcomes.get(trajectory.trajectory_id)
+        yield trajectory, own if outcomes is None else outcomes.get(name)
 
 
 def check_demonstrations(config: RunConfig) -> None:

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -204,7 +205,7 @@ def dump_line(record: Record) -> bytes:
     return dump_json(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
-class Appender:
+class Appender(AbstractContextManager["Appender"]):
     """A JSONL file that grows one record at a time.
 
     A line outlives this process once `append` has returned, and a power failure once it is synced: a thread does that
@@ -262,9 +263,6 @@ class Appender:
             except OSError as error:
                 self._error = error  # the kernel reports a lost write once: a later sync would succeed
                 return
-
-    def __enter__(self) -> Appender:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -145,11 +145,13 @@ def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
     write_trace(tmp_path, "2", lines=[line.replace(b"lamp", b"lamp\\ud83d")])
     write_trace(tmp_path, "3", lines=[b"\xef\xbb\xbf" + line])  # a BOM
     write_trace(tmp_path, "4", lines=[line.replace(b"lamp", b"lamp\xff")[:-9]])
+    write_trace(tmp_path, "5", lines=[line.replace(b"lamp", b"lamp\t\x01")])
     trajectories, problems, listed, _ = read(tmp_path)
     assert problems == {"non_utf8": 2, "broken_line": 1}
     assert "1.jsonl:1: text is not valid UTF-8; bad characters replaced\n" in listed
     assert "4.jsonl:1: malformed JSON (Unterminated string" in listed
     assert trajectories[2].instruction == "Find the cheapest lamp"
+    assert trajectories[3].instruction.endswith("lamp\t\x01")
     assert trajectories[0].instruction == "Find the cheapest lamp�"
     assert trajectories[1].instruction == "Find the cheapest lamp\ufffd"
 

@@ -147,7 +147,7 @@ def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
     """Return a step, and whether its text is valid, with no U+FFFD for what is none. Raises ValueError."""
     text = line.decode("utf-8-sig", "replace")
     try:
-        row = json.loads(text, object_pairs_hook=refuse_twice)
+        row = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text
     except (ValueError, RecursionError) as error:
         raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
     for name, kind in {"html": str, "response": str, "target": str, "index": int}.items():

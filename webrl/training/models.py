@@ -202,9 +202,7 @@ def load_routed(
     attention = attention_of(route)
     given = {"attn_implementation": attention} if attention else {}
     if skeleton:
-        make = (
-            getattr(model_class, "from_config", None) or model_class._from_config
-        )  # an auto class's, or a model's own
+        make = getattr(model_class, "from_config", None) or model_class._from_config  # of an auto class, or a model
         with as_model_error(f"cannot load the model {name!r}"), torch.device("meta"):
             model = make(config, dtype=dtype, **given)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import weakref
 from collections.abc import Iterator, Sequence
@@ -321,6 +322,16 @@ def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) ->
         run_stage(config_in(tmp_path), "label", 0)
     with pytest.raises(UsageError, match="unknown stage 'lable'"):
         run_stage(config_in(tmp_path), "lable")
+
+
+def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path) -> None:
+    shutil.copytree("data/tiny/orm", judge := tmp_path / "judge")
+    config = config_in(tmp_path, models={"orm": str(judge)})
+    run_stage(config, "gen-tasks", 0)
+    own = (judge / "model.safetensors").read_bytes()
+    (judge / "model.safetensors").write_bytes(own[:-4] + b"\0\0\0\1")
+    with pytest.raises(StageError, match=f"models.orm={judge}: holds other weights than when this run began"):
+        run_stage(config, "filter-tasks", 0)
 
 
 def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:

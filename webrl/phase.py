@@ -17,11 +17,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from webrl import stages
 from webrl.config import RunConfig
-from webrl.errors import TrainingError, UsageError
+from webrl.errors import StageError, TrainingError, UsageError
+from webrl.llm.loading import weights_fingerprint
 from webrl.llm.servers import guard
 from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.pool import keep_browsers
@@ -31,7 +33,7 @@ from webrl.runs.disk import remove
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run, seconds_left, usual_seconds
 from webrl.runs.lock import HOLDER, hold_run
 from webrl.runs.machine import PeakMemory, free_gpu_cache, free_heap
-from webrl.runs.store import write_json
+from webrl.runs.store import read_json, write_json
 from webrl.stages import Context
 from webrl.training.topology import local_processes
 
@@ -161,6 +163,7 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
         folder.require(needed)
     elif context.phase > 0:
         context.previous.require(_LAST)
+    _check_same_models(context)
     usual = usual_seconds(context.run, name, context.phase)
     _, left = seconds_left(context.run, STAGES, context.phase, context.config.num_phases)
     parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
@@ -178,6 +181,27 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     if name == _LAST and context.config.keep_models:
         _drop_models(context.run, context.config.keep_models)
     return counts
+
+
+def _check_same_models(context: Context) -> None:
+    """Raise StageError if a model folder that the config names holds other weights than when the run began."""
+    config, path = context.config, context.run.path / "models.json"
+    used = {
+        f"models.orm={config.models.orm}": config.label.judge != "environment",
+        f"models.generator={config.models.generator}": config.tasks.source == "curriculum",
+        f"models.actor={config.models.actor}": context.phase == 0,
+    }
+    folders = {name: name.partition("=")[2] for name, is_used in used.items() if is_used}
+    found = {name: weights_fingerprint(folder) for name, folder in folders.items() if Path(folder).is_dir()}
+    known = read_json(path) if path.exists() else {}
+    changed = [name for name in found.keys() & known.keys() if found[name] != known[name]]
+    if changed:
+        raise StageError(
+            f"{', '.join(sorted(changed))}: holds other weights than when this run began ({path}); put those back, or "
+            "start a new run with name=NAME"
+        )
+    if not found.keys() <= known.keys():
+        write_json(path, known | found)
 
 
 def _train_in_job(context: Context, processes: int) -> dict[str, Any]:

@@ -37,26 +37,25 @@ def metric_lines(path: Path) -> list[dict[str, float]]:
 
 def test_the_region_ends_an_update_by_kl_or_by_what_successes_lose() -> None:
     region = TrustRegion(parts=[], is_success=[True, True, False, False], max_kl=0.5, max_success_drop=0.1)
-    assert region.judge({"kl": 1.2, "drop": 0.1}, 2, 4) == {"trust_kl": 0.3, "trust_success_drop": 0.05}
+    inside = region.measure({"kl": 1.2, "drop": 0.1}, 4)
+    assert inside == {"trust_kl": 0.3, "trust_success_drop": 0.05}
+    region.check(inside, 2)
     assert not region.stopped
-    region.judge({"kl": 1.2, "drop": 0.3}, 4, 4)
+    region.check(region.measure({"kl": 1.2, "drop": 0.3}, 4), 4)
     assert region.stopped == "step 4: successful actions lost 0.15 nats, past actor.max_success_drop=0.1"
-    region.judge({"kl": 2.4, "drop": 0.0}, 5, 4)
+    region.check(region.measure({"kl": 2.4, "drop": 0.0}, 4), 5)
     assert region.stopped == "step 5: KL 0.6 passed actor.max_kl=0.5"
     region.stopped = ""
-    region.judge({"kl": math.nan, "drop": 0.0}, 6, 4)
+    region.check(region.measure({"kl": math.nan, "drop": 0.0}, 4), 6)
     assert region.stopped
 
 
 def test_a_part_of_the_sample_decides_only_what_is_far_inside_the_region() -> None:
-    success = [True, False, True, True, True]
-    region = TrustRegion(parts=[], is_success=success, max_kl=0.5, max_success_drop=0.1)
-    assert region.judge({"kl": 0.5, "drop": 0.05}, 1, 2) == {"trust_kl": 0.25, "trust_success_drop": 0.05}
+    region = TrustRegion(parts=[], is_success=[True, False, True, True, True], max_kl=0.5, max_success_drop=0.1)
+    assert region.measure({"kl": 1.0, "drop": 0.36}, 5) == {"trust_kl": 0.2, "trust_success_drop": 0.09}
+    assert region.is_far_inside(region.measure({"kl": 0.5, "drop": 0.05}, 2)), "0.25 and 0.05: half of each limit"
     for sums in ({"kl": 0.6, "drop": 0.0}, {"kl": 0.0, "drop": 0.06}, {"kl": math.nan, "drop": 0.0}):
-        assert region.judge(sums, 2, 2) is None
-        assert not region.stopped
-    assert region.judge({"kl": 1.0, "drop": 0.36}, 2, 5) == {"trust_kl": 0.2, "trust_success_drop": 0.09}
-    assert not region.stopped
+        assert not region.is_far_inside(region.measure(sums, 2))
 
 
 def test_the_sample_is_checked_after_powers_of_two_at_the_end_and_where_a_batch_has_gone_too_far() -> None:

@@ -302,17 +302,17 @@ class _Loop:
         assert trust is not None
         with spent_on("trust region"):
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
-            size, metrics = 0, None
+            size, metrics = 0, dict[str, float]()
             for part, before in zip(trust.parts, self.before, strict=True):
                 for i, after in sorted(self.score(part).items()):  # in one order, whichever thread was first
                     ratio = after - before[i]
                     sums["kl"] += ratio.exp() - 1 - ratio
                     sums["drop"] -= ratio * trust.is_success[size + i]
                 size += len(part)
-                metrics = trust.judge({k: float(v) for k, v in self.engine.reduce_sums(sums).items()}, step, size)
-                if metrics is not None:
+                metrics = trust.measure({k: float(v) for k, v in self.engine.reduce_sums(sums).items()}, size)
+                if trust.is_far_inside(metrics):
                     break
-            assert metrics is not None
+            trust.check(metrics, step)
             if not trust.stopped and not is_last:
                 trust.keep(self.engine.full_state(), step)
         return metrics

@@ -66,22 +66,24 @@ class TrustRegion:
         """Return whether the sample is scored after `step` (1-based)."""
         return step == self.num_steps or step & (step - 1) == 0 or not batch_kl <= self.max_kl
 
-    def judge(self, sums: dict[str, float], step: int, size: int) -> dict[str, float] | None:
-        """Take note of a check's sums (`kl`, `drop`) over the sample's first `size` steps; returns the metrics to log.
+    def measure(self, sums: Mapping[str, float], size: int) -> dict[str, float]:
+        """Return the metrics of a check from its sums (`kl`, `drop`) over the sample's first `size` steps."""
+        successes = max(sum(self.is_success[:size]), 1)
+        return {"trust_kl": sums["kl"] / size, "trust_success_drop": sums["drop"] / successes}
 
-        None: half of a limit is reached, and the rest of the sample is still to be scored.
-        """
-        kl = sums["kl"] / size
-        drop = sums["drop"] / max(sum(self.is_success[:size]), 1)
-        is_far_inside = kl <= self.max_kl / 2 and drop <= self.max_success_drop / 2  # not so where one is NaN
-        if size < len(self.is_success) and not is_far_inside:
-            return None
+    def is_far_inside(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether half of a limit is not reached; False if a metric is NaN."""
+        kl, drop = metrics["trust_kl"], metrics["trust_success_drop"]
+        return kl <= self.max_kl / 2 and drop <= self.max_success_drop / 2
+
+    def check(self, metrics: Mapping[str, float], step: int) -> None:
+        """End the update if a limit is passed."""
+        kl, drop = metrics["trust_kl"], metrics["trust_success_drop"]
         if not kl <= self.max_kl:
             self.stop(f"KL {kl:.3g} passed actor.max_kl={self.max_kl:g}", step)
         elif not drop <= self.max_success_drop:
             limit = f"actor.max_success_drop={self.max_success_drop:g}"
             self.stop(f"successful actions lost {drop:.3g} nats, past {limit}", step)
-        return {"trust_kl": kl, "trust_success_drop": drop}
 
     def stop(self, reason: str, step: int) -> None:
         """End the update."""

@@ -73,9 +73,10 @@ def test_an_absent_extra_is_optional_and_installed_with_the_clone_s_files_where_
     assert found.fix == "'/opt/two words/bin/pip' install 'webrl[surely-not-installed]'"
 
 
-def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, monkeypatch):
-    (tmp_path / "halfthere-1.0.dist-info").mkdir()
-    (tmp_path / "halfthere-1.0.dist-info" / "METADATA").write_text("Name: halfthere\nVersion: 1.0\n", encoding="utf-8")
+def test_an_extra_that_does_not_import_or_is_of_an_untested_version_is_a_warning(tmp_path, monkeypatch):
+    for name in ("halfthere", "vllm"):
+        (tmp_path / f"{name}-0.1.dist-info").mkdir()
+        (tmp_path / f"{name}-0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.1\n", encoding="utf-8")
     (tmp_path / "halfthere.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -83,6 +84,9 @@ def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, mo
     assert found.state == doctor.WARNING
     assert "torchvision::nms" in found.detail
     assert "pip uninstall torchvision" in found.fix
+    found = doctor.check_extra("vllm")
+    assert found.state == doctor.WARNING
+    assert found.detail.startswith("0.1; webrl runs with vllm>=")
 
 
 def test_a_read_only_folder_is_missing(tmp_path, monkeypatch):

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from packaging.specifiers import SpecifierSet
 
+from webrl.config.extras import TESTED
 from webrl.errors import UsageError, WebRLError
 from webrl.runs.machine import query_gpus
 
@@ -142,6 +144,9 @@ def check_extra(name: str) -> Check:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Check(name, OPTIONAL, "not installed", fix)
+    tested = TESTED.get(name, {}).get(name, "")
+    if not SpecifierSet(tested).contains(version, prereleases=True):
+        return Check(name, WARNING, f"{version}; webrl runs with {name}{tested}", fix)
     works, said = _try(f"import {name}")
     if works:
         return Check(name, OK, version)

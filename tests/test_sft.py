@@ -262,7 +262,7 @@ def test_data_of_which_nothing_can_be_learned_are_refused_and_nothing_is_left(co
     [
         (["--out", "."], "--out '.' has no name of its own"),
         (["--out", "base"], "--out base is the model that the training starts from"),
-        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count as often"),
+        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count each time"),
     ],
 )
 def test_an_output_or_data_that_cannot_be_meant_are_refused(command, options, said, tmp_path, monkeypatch, capsys):

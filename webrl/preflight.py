@@ -48,7 +48,7 @@ def check_settings(config: RunConfig, source: str) -> None:
     try:
         suite = find_suite(tasks.suite)
         if tasks.source == "fresh" and not suite.draws_fresh:
-            raise UsageError(f"tasks.source=fresh needs tasks that a seed makes, and tasks.suite={suite.name} has none")
+            raise UsageError(f"tasks.source=fresh needs tasks made from a seed, but tasks.suite={suite.name} has none")
         suite.check_settings(config)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
@@ -135,7 +135,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
         if found is None and config.models.device != "cpu" and find_spec("triton") is not None and visible_gpus():
             why = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
-            raise ExtraMissing(f"training on a GPU needs a C compiler, and {why} (Debian: apt-get install gcc)")
+            raise ExtraMissing(f"training on a GPU needs a C compiler, but {why} (Debian: apt-get install gcc)")
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -161,7 +161,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             engine = getattr(config, section).engine
             if load_plan(engine).kind == "fsdp2":
                 raise UsageError(
-                    f"{section}.engine={engine} shards a model over several GPUs, and there are not two here: "
+                    f"{section}.engine={engine} shards a model over several GPUs, but there are not two here: "
                     f"set {section}.engine=ddp, or NPROC_PER_NODE to the number of processes (docs/cluster.md)"
                 )
     check_models(config, due)

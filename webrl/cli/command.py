@@ -60,7 +60,7 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
         try:
             Path.cwd()
         except FileNotFoundError:  # no browser would start, and no path means anything
-            raise UsageError("the working folder has been removed; go to another one (cd)") from None
+            raise UsageError("the working directory no longer exists; change to another one (cd)") from None
         return work() or 0
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)

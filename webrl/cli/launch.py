@@ -151,8 +151,8 @@ def _wait_for_name(host: str) -> None:
             reason = getattr(error, "strerror", None) or str(error)
         if time.monotonic() >= until:
             raise TrainingError(
-                f"MASTER_ADDR={host!r} is not known after {NAME_SECONDS} s ({reason}): name node 0 by an address that "
-                "every node can reach"
+                f"MASTER_ADDR={host!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 by an "
+                "address that every node can reach"
             )
         time.sleep(2)
 

@@ -206,7 +206,7 @@ def default_text(defaults: RunConfig, key: str) -> str:
 
 
 def count(text: str) -> int:
-    """Type of an option that counts: a whole number from 0 up."""
+    """Type of an option that counts: a whole number of 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)

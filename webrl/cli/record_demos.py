@@ -44,9 +44,9 @@ def main(args: argparse.Namespace) -> int:
         return code
     per_type = 8 if args.per_type is None else args.per_type
     if per_type < 1:
-        raise UsageError(f"--per-type {per_type} is not a number from 1 up")
+        raise UsageError(f"--per-type {per_type} is not a number of 1 or more")
     if args.keep_all:
-        raise UsageError("--keep-all needs --by-hand; all that experts play is kept")
+        raise UsageError("--keep-all needs --by-hand; everything that experts play is kept")
     if args.out and args.out.is_file():
         raise UsageError(f"--out {str(args.out)!r} is a file; name a folder")
     tasks = expert_tasks(config, per_type)

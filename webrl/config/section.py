@@ -29,5 +29,5 @@ class Section(BaseModel):
         if typing.get_origin(kind) is dict and not isinstance(value, dict):
             raise ValueError("expected a mapping: {name: value}")
         if isinstance(value, str) and "\0" in value:
-            raise ValueError("no name and no path holds a NUL character")
+            raise ValueError("names and paths must not contain a NUL character")
         return value

@@ -53,7 +53,7 @@ def parse_yaml(text: str, source: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-99-99
         raise UsageError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise UsageError(f"{source}: nested too deep: settings need five levels at most") from None
+        raise UsageError(f"{source}: nested too deeply: settings need at most five levels") from None
 
 
 class _StrictLoader(yaml.SafeLoader):

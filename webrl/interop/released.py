@@ -57,14 +57,14 @@ def load_restricted(path: Path) -> Any:
                     )
                 total, size = sum(member.file_size for member in members), path.stat().st_size
                 if total > size:  # members that overlap, or sizes that are not true
-                    raise DataError(f"{path}: refused: its members claim {total} bytes, the file has {size}")
+                    raise DataError(f"{path}: refused: its members claim {total} bytes, but the file has {size}")
                 for member in members:
                     data = archive.read(member) if member.filename.lower().endswith("data.pkl") else b"."
                     asked = (str(arg) for code, arg, _ in pickletools.genops(data) if code.name == "GLOBAL")
                     if code := next((name for name in asked if not _ADMITTED.fullmatch(name)), None):
                         name = code.replace("__builtin__", "builtins").replace(" ", ".")
                         raise DataError(
-                            f"{path}: refused: the pickle asks for {name}, which is code; only plain containers, "
+                            f"{path}: refused: the pickle refers to {name}, which is code; only plain containers, "
                             "strings, numbers and tensors are read. Do not load this file with anything less strict"
                         )
             file.seek(0)

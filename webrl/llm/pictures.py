@@ -44,7 +44,7 @@ class Picture:
             png = self.path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; restore "
+                f"{self.path}: the screenshot cannot be read ({error.strerror}) and is needed for training; restore "
                 "the run's screenshots folders, or collect the episodes again"
             ) from None
         if (found := hashlib.sha256(png).hexdigest()) != self.sha256:

@@ -208,7 +208,7 @@ def build_policy_prompt(
         if 0 < image_size < max(look.size):
             raise StageError(
                 f"a screenshot of {size} pixels is larger than rollout.image_size={image_size}: show it, and record "
-                "demonstrations, in that size"
+                "demonstrations, at that size"
             )
         if look.num_tokens >= models.max_prompt_tokens:
             raise StageError(
@@ -256,7 +256,7 @@ def policy_messages(
     texts = _texts()
     if prompt == "rounds" and dialect != "browsergym":
         raise StageError(
-            f"prompt 'rounds' shows answers in browsergym's actions, and rollout.dialect is {dialect!r}: set "
+            f"prompt 'rounds' shows answers in browsergym's actions, but rollout.dialect is {dialect!r}: set "
             "models.prompt=examples, or rollout.dialect=browsergym"
         )
     rounds = texts["rounds"] if prompt == "rounds" else None

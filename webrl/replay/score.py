@@ -92,7 +92,7 @@ class Scorer(AbstractContextManager["Scorer"]):
             fresh = list(self._score(missing)) if missing else []
             if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
                 raise ValueError(
-                    f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs"
+                    f"scoring returned {len(fresh)} records for {len(missing)}, or left some without log-probs"
                 )
             rows = [
                 (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())

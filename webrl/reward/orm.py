@@ -48,7 +48,7 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
             is a server that takes no token ids (None).
     """
     if tokenizer is None:
-        raise ModelError("label.judge=orm reads token ids, and the judge's server takes none: set label.judge=llm")
+        raise ModelError("label.judge=orm reads token ids, but the judge's server accepts none: set label.judge=llm")
     yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
     if len(yes) != 1 or len(no) != 1:
         logger.info("YES and NO are %d and %d tokens; their first tokens are used instead", len(yes), len(no))
@@ -67,7 +67,7 @@ def yes_probability(logprob_yes: float, logprob_no: float) -> float:
         JudgeError: neither answer is possible (both -inf), or NaN.
     """
     if math.isnan(logprob_yes) or math.isnan(logprob_no) or logprob_yes == logprob_no == -math.inf:
-        raise JudgeError(f"the judge gives YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
+        raise JudgeError(f"the judge assigns YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
     if math.inf in (abs(logprob_yes), abs(logprob_no)):
         return 1.0 if logprob_yes > logprob_no else 0.0
     margin = logprob_yes - logprob_no

@@ -71,7 +71,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     if longest >= positions:  # the page would be cut where a judge refuses, and the report at the end would fail
         raise ModelError(
             f"model {paths.init!r} has {positions} positions, and label.max_prompt_tokens="
-            f"{config.label.max_prompt_tokens} makes prompts of up to {longest} tokens: set label.max_prompt_tokens="
+            f"{config.label.max_prompt_tokens} allows prompts of up to {longest} tokens: set label.max_prompt_tokens="
             f"{positions - 1}"
         )
     losses = train_sft(

@@ -273,7 +273,7 @@ def _end_large_renderers(folder: Path, limit_mb: int) -> None:
     for process, command in _processes(folder):
         with contextlib.suppress(psutil.Error):
             if "--type=renderer" in command and process.memory_info().rss > limit_mb * 1_000_000:
-                logger.warning("a page took more than %d MB; its process is ended", limit_mb)
+                logger.warning("a page used more than %d MB; its process was ended", limit_mb)
                 process.kill()
 
 

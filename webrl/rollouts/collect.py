@@ -216,7 +216,7 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
         seen[task.task_id] += 1
         name = f"{prefix}-{task.task_id}" + (f"-r{repeat}" if repeat else "")
         if name in episodes:
-            raise DataError(f"two episodes would be called {name!r}: no task id may be another one followed by -rN")
+            raise DataError(f"two episodes would be named {name!r}: no task id may be another one plus -rN")
         episodes[name] = task
     return list(episodes.items())
 

@@ -133,7 +133,7 @@ class Suite(ABC):
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
         """Pages to propose instructions for, as tasks without one, each with its text."""
-        raise NotImplementedError(f"{self.name} proposes tasks, and explores no pages")
+        raise NotImplementedError(f"{self.name} proposes tasks but explores no pages")
 
     def fresh_seed(self, taken: Collection[int], rng: random.Random) -> int:
         """A seed of a page to train on, where `has_page_seeds`, that is not taken."""
@@ -307,7 +307,7 @@ def _load(group: str, name: str) -> Suite:
     version = getattr(made, "api_version", None)
     if version != API_VERSION:
         raise UsageError(
-            f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a "
+            f"tasks.suite: {name!r} has api_version {version}, but this webrl needs {API_VERSION}; install a "
             f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
     if group == plugins.SUITES and made.name != name:

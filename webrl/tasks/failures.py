@@ -152,7 +152,7 @@ def task_of_line(data: Any, default_id: str) -> Task:
     for key in ("task", "web"):
         if not isinstance(data.get(key), str) or not data[key].strip():
             raise ValueError(
-                f"expected an instruction (`task` and `web`) or a task (`task_id` and `site`): `{key}` must be a "
+                f"expected an instruction (`task` and `web`) or a task (`task_id` and `site`): `{key}` must be "
                 f"non-empty text, found {data.get(key)!r:.80}"
             )
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}

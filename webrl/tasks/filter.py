@@ -138,7 +138,7 @@ def _read_rule(rule: Any, where: str) -> Rule:
     if isinstance(rule, str) and rule.strip():
         return rule
     if not isinstance(rule, dict) or set(rule) != {"on_page"} or not isinstance(rule["on_page"], str):
-        raise UsageError(f"{where}: a rule is a text or `on_page: <regular expression>`, found {rule!r:.80}")
+        raise UsageError(f"{where}: a rule is text or `on_page: <regular expression>`, found {rule!r:.80}")
     try:
         pattern = re.compile(rule["on_page"])
     except re.error as error:

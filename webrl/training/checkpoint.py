@@ -107,7 +107,7 @@ class Checkpoints:
         state, position = states[-1], read_record(states[-1] / _POSITION, Position)
         if position.digest != self._digest:
             raise TrainingError(
-                f"{state} is a training state of another config or other data (digest {position.digest}, this "
+                f"{state} is a training state for another config or other data (digest {position.digest}, this "
                 f"run's is {self._digest}); restore the old settings, or delete {self._root} to start over"
             )
         if position.engine != engine.plan.name:

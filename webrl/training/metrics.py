@@ -89,7 +89,7 @@ class TrainingPaths:
             raise UsageError(f"--out {self.out} is the model that the training starts from; name a new folder")
         path, times = Counter(path.resolve() for path in self.data).most_common(1)[0]
         if times > 1:
-            raise UsageError(f"--data {path} is named {times} times, and would count as often; name it once")
+            raise UsageError(f"--data {path} is named {times} times, and would count each time; name it once")
 
     @property
     def report(self) -> Path:

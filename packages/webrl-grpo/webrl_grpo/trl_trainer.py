@@ -175,9 +175,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._on_episodes(self._episodes, weighted_rewards(self._settings.rewards, self._episodes))
         trajectories = [episode.trajectory for episode in self._episodes]
         if not any(t.status.finished for t in trajectories):
-            raise StageError(
-                f"none of {len(trajectories)} episodes came to its end; the last: {trajectories[-1].message}"
-            )
+            raise StageError(f"none of {len(trajectories)} episodes finished; the last: {trajectories[-1].message}")
         end = self._tokenizer.pad_token_id
         first = [t.steps[0].prompt_ids if t.steps else (end,) for t in trajectories]
         sampled = [[i for step in t.steps for i in step.action_ids] or [end] for t in trajectories]

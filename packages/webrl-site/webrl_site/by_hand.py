@@ -409,7 +409,7 @@ class Recorder:
                     recorded = there.get(f"hand-{task.task_id}", task.instruction)
                     if recorded != task.instruction:
                         raise UsageError(
-                            f"{self.out}: {task.task_id} was recorded for {recorded!r}, now it asks "
+                            f"{self.out}: {task.task_id} was recorded for {recorded!r}, now it says "
                             f"{task.instruction!r}; choose another --out"
                         )
                 for number, task in enumerate(waiting, start=1):

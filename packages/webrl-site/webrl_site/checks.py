@@ -205,7 +205,7 @@ async def _http(check: Check, end: End) -> str:
     try:
         values = findall(check.path, json.loads(body))
     except (ValueError, RecursionError):
-        raise Undecided(f"{url} answers no JSON that can be read: {body!r:.100}") from None
+        raise Undecided(f"{url} returned no readable JSON: {body!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
     if len(values) == 1 and values[0] == check.equals:

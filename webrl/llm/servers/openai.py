@@ -185,7 +185,7 @@ class OpenAIModel:
     def _need_ids(self) -> None:
         if self.tokenizer is None:
             raise ModelError(
-                f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or "
+                f"{self.served_name!r} at {', '.join(self._pool.urls)} supports only chat (no token ids, or "
                 f"no tokenizer could be loaded from {self._tokenizer_name!r}); use vLLM and the model's own folder or "
                 "hub name"
             )
@@ -259,7 +259,7 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
     if wrong := [x for x in logprobs if not -math.inf < x < 1e-3]:  # 0, and rounding
-        raise MalformedAnswer(f"{wrong[0]} is no log-probability: weights with NaN, or a server that gives raw logits?")
+        raise MalformedAnswer(f"{wrong[0]} is not a log-probability: NaN weights, or raw logits from the server?")
     return list(ids), logprobs, _finish_reason(choice)
 
 
@@ -278,7 +278,7 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
 def _finish_reason(choice: dict[str, Any]) -> Literal["stop", "length"]:
     reason = choice.get("finish_reason")
     if reason in _BROKEN_OFF:
-        raise MalformedAnswer(f"the server broke the answer off (finish_reason={reason!r})")
+        raise MalformedAnswer(f"the server cut the answer off (finish_reason={reason!r})")
     return "length" if reason == "length" else "stop"
 
 

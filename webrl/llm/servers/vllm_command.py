@@ -91,7 +91,7 @@ def gpu_groups(engine: EngineConfig) -> list[list[str]]:
     if not gpus:
         return [[]]
     if len(gpus) < size:
-        raise ModelError(f"engine.tensor_parallel={size}, but this machine shows {len(gpus)} GPUs")
+        raise ModelError(f"engine.tensor_parallel={size}, but this machine has {len(gpus)} GPUs")
     return [gpus[start : start + size] for start in range(0, len(gpus) - size + 1, size)]
 
 

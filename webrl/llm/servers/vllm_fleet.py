@@ -261,7 +261,7 @@ class Fleet:
                     await self._post_all("/wake_up", None)
                     self._is_asleep = False
                 except ModelError as error:
-                    logger.warning("vLLM of %s does not wake and is restarted: %s", self.weights.base, error)
+                    logger.warning("vLLM of %s does not wake up; restarting it: %s", self.weights.base, error)
                     await self.stop()
         if not self.alive:
             await self.stop()
@@ -299,7 +299,7 @@ class Fleet:
                 self.weights, self.is_verified = new, False
                 return
         elif self.alive:
-            logger.info("vLLM restarts for %s: its weights cannot take the place of %s's", new.base, self.weights.base)
+            logger.info("vLLM restarts for %s: its weights cannot replace those of %s", new.base, self.weights.base)
         self.weights = new
         await self.stop()
         await self.start()
@@ -310,7 +310,7 @@ class Fleet:
         if self._was_revived:
             raise ModelError(f"a vLLM server of {self.weights.base} died again; {tail}")
         self._was_revived = True
-        logger.error("a vLLM server of %s died, and all are started again; %s", self.weights.base, tail)
+        logger.error("a vLLM server of %s died; restarting all of them; %s", self.weights.base, tail)
         await self.stop()
         await self.start()
 

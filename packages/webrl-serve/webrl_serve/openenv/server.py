@@ -142,7 +142,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"tasks.suite={suite.name}: {suite.not_served}")
     if config.rollout.random_ids:
         raise UsageError(
-            "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"
+            "rollout.random_ids=true is for training, and serve-env cannot know which episodes are; leave it out"
         )
     check_address(options.host, options.port, options.token, ENV_TOKEN)
     if not 0 < options.idle_timeout_s < math.inf:
@@ -405,7 +405,7 @@ class HttpSessions:
         action: BrowserGymAction = BrowserGymAction.model_validate(data)
         session = self._find(request)
         if session is None:
-            raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
+            raise NoEpisode("no episode: POST /reset first, and send back the cookie that it sets")
         observation = await session.step(action.action_str)
         if observation.done:
             await session.park()  # clients do not say when they leave after an episode

@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
-        raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
+        raise UsageError(f"{', '.join(taken)}: already there; choose another --out, or move it away")
     asyncio.run(_write_and_try(args, out, name))
     return 0
 
@@ -181,7 +181,7 @@ async def _login(browser: Browser, args: argparse.Namespace, name: str) -> dict[
         pages = (await explore(browser, config, _LOGIN_PAGES, LOGIN_LINK)).pages
         guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
     if guess is None:
-        raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")
+        raise DataError(f"{start.url}: no log-in form there or on a page that it links to; use --login-state FILE")
     return login | guess
 
 

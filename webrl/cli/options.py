@@ -135,10 +135,10 @@ def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -
         nargs="?",
         metavar="SECTION",
         const=tuple(sections),
-        help="this text; with all options of a SECTION of the config",
+        help="show this help; with SECTION, all options of that section",
     )
     parser.add_argument(
-        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="this text, with all options"
+        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="show this help with all options"
     )
 
 

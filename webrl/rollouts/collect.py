@@ -107,7 +107,7 @@ async def collect(
             if not trajectory.status.finished and num_failed > allowed:
                 kinds = ", ".join(f"{name} {number}" for name, number in failed.items())
                 raise StageError(
-                    f"{out}: {num_failed} of {num} episodes failed for reasons that are not the agent's "
+                    f"{out}: {num_failed} of {num} episodes failed for reasons other than the agent "
                     f"({kinds}), more than rollout.max_failed={max_failed:g} allows; the last, "
                     f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the "
                     "failed ones again"

@@ -47,7 +47,7 @@ class GrpoSettings(Section):
     benchmark: str = Field("miniwob", description="suite of the tasks")
     task_name: tuple[str, ...] = Field(("click-test",), min_length=1, description="tasks, in turn")
     browsergym_url: tuple[Address, ...] = Field(
-        (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own"
+        (), description="OpenEnv servers, `webrl serve-env` or others; none: local browsers"
     )
     arena_folder: Path | None = Field(None, description="folder of `webrl arena up --folder`; none: its default")
     dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
@@ -85,9 +85,9 @@ class GrpoSettings(Section):
     num_generations: int = Field(4, description="attempts at each page: the group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
-    top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
+    top_k: int = Field(0, ge=0, description="sample among this many likeliest tokens; 0: all")
     use_vllm: bool = Field(
-        False, description="sample with vLLM, on servers that start with the training and take new weights in place"
+        False, description="sample with vLLM, on servers that start with the training and load new weights in place"
     )
     vllm_mode: Literal["own", "colocate", "server"] = Field(
         "own", description="accepted for the public scripts; webrl always starts its own servers (own)"

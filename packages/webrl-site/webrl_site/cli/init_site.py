@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="config to write, instructions next to it (default: NAME.yaml)"
     )
-    parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
+    parser.add_argument("--name", help="the site's name (default: from --out, else the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
     parser.add_argument(
         "--user",
@@ -35,16 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--password-env",
         metavar="VARIABLE",
-        help="variable with that password (default: PASSWORD); without --user where the form asks for a password alone",
+        help="variable with that password (default: PASSWORD); leave --user out if the form asks only for a password",
     )
     parser.add_argument(
-        "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
+        "--login-state", type=Path, metavar="FILE", help="a browser storage state to explore with, logged in"
     )
     parser.add_argument(
         "--writes",
         action="store_true",
-        help="let pages send POST and WebSocket requests as they open, and write `read_only: false`: for "
-        "programs that get their content that way",
+        help="let pages send POST and WebSocket requests as they open, and write `read_only: false`: for programs that "
+        "load their content that way",
     )
     parser.add_argument("--basic-user", metavar="NAME", help="user for HTTP Basic authentication")
     parser.add_argument(

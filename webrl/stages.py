@@ -31,7 +31,7 @@ Counts = dict[str, Any]
 
 
 class Context:
-    """What a stage is told."""
+    """A stage's input."""
 
     def __init__(self, config: RunConfig, run: RunFolder, phase: int) -> None:
         self.config = config

@@ -111,7 +111,7 @@ def find_command(name: str) -> Command:
 
     Raises:
         ExtraMissing: a companion of webrl has it, and is not installed.
-        UsageError: there is none, two packages have one, or it cannot be imported.
+        UsageError: no package has it, two have it, or it cannot be imported.
     """
     if name in EXTRA:
         return EXTRA[name]

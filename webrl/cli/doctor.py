@@ -192,7 +192,7 @@ def _pip() -> str:
 
 
 def _try(code: str) -> tuple[bool, str]:
-    """Run code in a process of its own, since a broken native library must not end the doctor: (works, last line)."""
+    """Run code in a separate process, so that a broken native library cannot end the doctor: (works, last line)."""
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     except subprocess.TimeoutExpired:

@@ -103,7 +103,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
         ) from None
     except SignalException as error:
         raise TrainingError(f"node {topology.node_rank} was ended by {error.sigval.name}") from None
-    except Exception as error:  # the rendezvous raises its own kinds, of which none is public
+    except Exception as error:  # the rendezvous raises private exceptions of its own
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise TrainingError(
             f"node {topology.node_rank} lost the job ({type(error).__name__}: {reason}); another node ended it, or "

@@ -24,7 +24,7 @@ COMMON = frozenset({
     "actor.batch_size", "actor.epochs", "actor.imitation", "sft.lr", "sft.epochs", "sft.batch_size",
     "evaluate.temperature",
 })  # fmt: skip
-"""Options that `--help` lists without being asked for a section."""
+"""Options that `--help` lists without a section."""
 
 
 def add_config_arguments(

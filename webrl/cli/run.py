@@ -114,7 +114,7 @@ def find_other(config: RunConfig, other: str) -> Path | RunConfig:
 
     Raises:
         UsageError: a run folder without a finished evaluation.
-        ModelError: it is no folder of a run and no model either.
+        ModelError: it is neither a run folder nor a model.
     """
     path = Path(other)
     if (path / "eval.jsonl").is_file():

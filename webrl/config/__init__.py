@@ -42,7 +42,7 @@ _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
-"""Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
+"""Options whose values are not quoted in errors: a malformed value may have a secret anywhere in it."""
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
@@ -61,7 +61,7 @@ def _is_address(url: SecretUrl) -> SecretUrl:
     try:
         parts = urlsplit(url.template)
         good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
+    except ValueError:  # a port that is not a number up to 65535, or half an IPv6 address
         good = False
     if not good and without_references(url.template) == url.template:
         raise ValueError("a server's address has the form http://host:port")
@@ -698,7 +698,7 @@ class Option:
 
 
 def describe_options() -> list[Option]:
-    """Every option: a field of one model is one option, wherever sections have it."""
+    """Every option; a field that several sections share is one option."""
     found: dict[tuple[type[BaseModel], str], tuple[list[str], FieldInfo]] = {}
     for key, owner, info in _fields(RunConfig, ""):
         found.setdefault((owner, key.rpartition(".")[2]), ([], info))[0].append(key)

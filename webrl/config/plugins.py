@@ -76,7 +76,7 @@ def find(group: str, name: str) -> EntryPoint:
 
     Raises:
         ExtraMissing: it is in a companion of webrl that is not installed.
-        UsageError: there is none of that name, or several packages have one.
+        UsageError: none has that name, or several packages have one.
     """
     rows = _rows(group).get(name, ())
     if len(rows) == 1:

@@ -16,7 +16,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """What pydantic would convert in silence, or refuse in terms of its own."""
+        """Refuse what pydantic would convert silently, or report in its own terms."""
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind in (int, float):
             raise ValueError("expected a number")

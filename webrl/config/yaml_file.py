@@ -57,7 +57,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+    """Refuses a key that appears twice in a mapping; PyYAML would use the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""

@@ -27,7 +27,7 @@ _ADMITTED = re.compile(
     r"collections OrderedDict|__builtin__ set|_codecs encode|numpy dtype|numpy\._?core\.multiarray scalar|"
     r"torch \w+Storage|torch\._utils _rebuild_tensor_v2"
 )
-"""Less than torch admits, such as `bytearray(2**40)`: what these make is no larger than what the file holds."""
+"""Fewer than torch admits (`bytearray(2**40)`, for one): what these build is no larger than the file."""
 
 
 def load_restricted(path: Path) -> Any:

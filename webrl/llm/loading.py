@@ -310,7 +310,7 @@ def quiet() -> Iterator[None]:
 
 
 def check_sight(config: RunConfig, name: str) -> None:
-    """Return unless the folder `name` holds a model that cannot read what it is shown; a hub's is checked on loading.
+    """Refuse a folder `name` whose model cannot read its input; a hub model is checked on loading.
 
     Raises:
         ModelError: screenshots for a model of text, text alone for one that sees, or a prompt of other actions.

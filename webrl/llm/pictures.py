@@ -14,7 +14,7 @@ from webrl.errors import DataError
 from webrl.types import Step, StepRecord
 
 _PAGE = "webrl:page"
-"""The text in a PNG that says of which width and height the page's screenshot was."""
+"""The text in a PNG that records the width and height of the page's screenshot."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def shrink(png: bytes, size: int) -> bytes:
     """Convert to a PNG in RGB whose longer side is at most `size` pixels (0: its own), keeping the aspect ratio.
 
     Raises:
-        ValueError: it is no picture.
+        ValueError: it is not a picture.
     """
     from PIL import Image, PngImagePlugin, UnidentifiedImageError
 

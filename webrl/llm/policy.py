@@ -99,7 +99,7 @@ class ModelPolicy:
                 image_size=rollout.image_size or 0, show_text=rollout.show_text,
             )  # fmt: skip
 
-        # an image processor has a tokenizer of its own, which no other thread may use
+        # an image processor has its own tokenizer, which no other thread may use
         built = build(eyes.tokenizer) if eyes else await with_tokenizer(self._model.tokenizer, build)
         return PolicyOutput.of(await self._model.generate(built.ids, sampling, built.image), built.observation)
 

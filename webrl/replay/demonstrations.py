@@ -65,7 +65,7 @@ def read_demonstrations(
             `unfinished`.
 
     Raises:
-        DataError: a source is none of these.
+        DataError: a source has another form.
     """
     seen: set[int] = set()
     for path in paths:
@@ -87,7 +87,7 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
     """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
 
     Raises:
-        DataError: a source is none of these.
+        DataError: a source has another form.
     """
     files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
     if found := [file for file in files if file.is_file()]:

@@ -53,7 +53,7 @@ def mix_replay(
         `sampler_difference`).
 
     Raises:
-        DataError: no judged trajectory at all.
+        DataError: no trajectory was judged.
         ModelError: sampler and trainer disagree by more than `replay.sampler_tolerance`.
     """
     with (

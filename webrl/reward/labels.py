@@ -16,7 +16,7 @@ from webrl.types import Label, Trajectory
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:
-    """Return the judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
+    """Return the judgement by trajectory id; a trajectory judged on a later try counts as judged.
 
     Args:
         on_error: called with "path:line: reason" for a bad line; None raises.

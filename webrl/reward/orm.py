@@ -45,7 +45,7 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
 
     Raises:
         ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read; or the judge
-            is a server that takes no token ids (None).
+            is a server that accepts no token ids (None).
     """
     if tokenizer is None:
         raise ModelError("label.judge=orm reads token ids, but the judge's server accepts none: set label.judge=llm")
@@ -239,6 +239,6 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
 
 
 def canonical(response: str) -> str:
-    """Return the action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
+    """Return an answer's action in canonical form, in either action language; `UNREADABLE` if it has none."""
     action = read_any(response)
     return action.canonical if action else UNREADABLE

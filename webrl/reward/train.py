@@ -29,7 +29,7 @@ def check_data(paths: TrainingPaths) -> None:
     """Check that there is a judged success to learn from, before a lock and a folder are made.
 
     Raises:
-        DataError: there is none; bad lines, of which there may be nothing else, are logged.
+        DataError: there is none; bad lines are logged, even if there are no others.
     """
     for num_shown in (0, 20):
         judged, problems = Counter[int](), ProblemLog(num_shown=num_shown)

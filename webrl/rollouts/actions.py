@@ -70,7 +70,7 @@ class Action:
     rest: tuple[Action, ...] = ()
     """What follows, where one written action takes several (`Search`: fill, then Enter)."""
     note: str = field(default="", compare=False)
-    """What was taken, where the answer says something else; "" where it says this."""
+    """What was read, if the answer says something else; otherwise ""."""
 
     @property
     def canonical(self) -> str:

@@ -73,7 +73,7 @@ def find_chromium(*, visible: bool = False) -> Path:
         visible: none but those that can open a window.
 
     Raises:
-        BrowserMissing: there is none; how to get one is said.
+        BrowserMissing: there is none; the message tells how to get one.
     """
     chosen = os.environ.get("WEBRL_CHROMIUM")
     for candidate in [Path(chosen)] if chosen else _candidates():
@@ -278,7 +278,7 @@ def _end_large_renderers(folder: Path, limit_mb: int) -> None:
 
 
 def _listening_port(folder: Path) -> int:
-    """The port that Chromium has taken by itself (one chosen for it may be another program's by then); 0: none."""
+    """The port that Chromium chose (a port chosen for it might be taken by then); 0: none."""
     import psutil
 
     end = time.monotonic() + LAUNCH_TIMEOUT_S

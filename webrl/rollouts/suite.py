@@ -80,9 +80,9 @@ class Suite(ABC):
     extra: ClassVar[str | None] = None
     """Row of `webrl.config.extras.EXTRAS` without which its episodes cannot be played."""
     has_page_seeds: ClassVar[bool] = False
-    """A seed makes a page, so that every generated instruction gets a page of its own (`fresh_seed`)."""
+    """A seed makes a page, so every generated instruction gets its own page (`fresh_seed`)."""
     shows_pages: ClassVar[bool] = False
-    """The generator is shown the page that its instructions start from."""
+    """The generator sees the page that its instructions start from."""
     is_stateless: ClassVar[bool] = False
     """Pages hold nothing but themselves: they stay open between episodes, and browsers between stages."""
     draws_fresh: ClassVar[bool] = False
@@ -191,7 +191,7 @@ class Suite(ABC):
         return task.instruction is not None
 
     def instruction_of(self, task: Task) -> str:
-        """The agent's goal, as far as it is known before the page is open."""
+        """The agent's goal, if known before the page is open."""
         return task.instruction or ""
 
     def is_seeded(self, task: Task) -> bool:
@@ -221,7 +221,7 @@ class Suite(ABC):
         return config.tasks.train_sites or (self.name,)
 
     def expert(self, task_type: str) -> Expert | None:  # noqa: ARG002
-        """The script that plays a task type; None where there is none."""
+        """The script that plays a task type, or None."""
         return None
 
     def summarize(
@@ -277,7 +277,7 @@ def find_suite(name: str) -> Suite:
 
     Raises:
         ExtraMissing: it is one of webrl's and not installed.
-        UsageError: there is none, two packages have one, or it cannot be imported, is none or of another version.
+        UsageError: no package has it, two have it, it cannot be imported, is not a Suite, or has another version.
     """
     return _load(plugins.SUITES, name)
 

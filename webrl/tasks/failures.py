@@ -49,7 +49,7 @@ class FailureSet:
     tried: Mapping[str, int] = field(default_factory=dict)
     """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
     failed: Mapping[str, float] = field(default_factory=dict)
-    """Number of failed ones; a task with several attempts counts as its share of failed ones."""
+    """Number of failures; a task with several attempts counts as its share of failed ones."""
 
     def shares(
         self, rule: Literal["failures", "learnability"] = "failures", *, every_site: bool = False

@@ -31,7 +31,7 @@ from webrl.types import Record
 logger = logging.getLogger(__name__)
 
 _POSITION = "position.json"
-"""A state that has it is whole."""
+"""Marks a complete state."""
 _FREE_TO_CHANGE = {"save_every", "checkpointing", "max_tokens", "compile", "export_dtype"}
 """Options that do not change what is computed (up to rounding)."""
 

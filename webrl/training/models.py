@@ -59,7 +59,7 @@ class _Packed(nn.Module):
             self.lm.eval()
             for module in self.lm.modules():
                 if getattr(module, "gradient_checkpointing", False):
-                    module.training = mode  # transformers' layers recompute only if they are told that they train
+                    module.training = mode  # transformers' layers recompute only in training mode
         return self
 
     def refuse_pictures(self, row: Pack) -> None:

@@ -240,7 +240,7 @@ class _Loop:
         """Log-probabilities of the parts of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
-        # once: a step of a small model would wait until hundreds of modules are told
+        # once: a small model's step would wait for hundreds of modules to be switched
         self.engine.model.train()
 
     def step(self, step: int, batch: Batch) -> dict[str, Any]:

@@ -167,7 +167,7 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available 
 
 
 class Fleet:
-    """Servers that all answer with the same weights; independent of event loops, so that it outlives one.
+    """Servers that all answer with the same weights. Independent of event loops, so it outlives one.
 
     Raises:
         ModelError: no vLLM, too few GPUs; of methods: servers that do not start, restart or wake (a log is quoted).

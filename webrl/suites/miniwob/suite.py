@@ -95,7 +95,7 @@ class MiniWoB(Suite):
     draws_fresh = True
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """The pages' own instructions at training seeds, types in turn; each draw has pages of its own."""
+        """The pages' own instructions at training seeds, types in turn; each draw has different pages."""
         sites, name = _known(config.tasks.train_sites or TRAIN_SITES), f"{config.seed}.{draw}" if draw else config.seed
         return _tasks(sites, TRAIN_SEEDS, config.tasks.num_seed_tasks, name, "train")
 

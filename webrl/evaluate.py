@@ -153,7 +153,7 @@ def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Seq
 def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> dict[str, Any] | None:
     """Return `difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
 
-    None where the two have not played the same tasks, each once, or none has a verdict in both.
+    None if the two have not played the same tasks, each once, or none has a verdict in both.
     """
     mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
     if mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
@@ -179,7 +179,7 @@ def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def difference_text(found: Mapping[str, Any] | None) -> str:
-    """Return what `page_difference` found as `-11.1 points [-16.1, -6.0], paired`; "" where it is not known."""
+    """Return what `page_difference` found as `-11.1 points [-16.1, -6.0], paired`; "" if it is not known."""
     if not found:
         return ""
     difference, low, high = (100 * value for value in (found["difference"], *found["ci95"]))

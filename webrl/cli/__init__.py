@@ -140,7 +140,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _overview() -> Parser:
-    """The parser where no command is named, whose help lists them."""
+    """The parser without a command, whose help lists them."""
     rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
     lines = []
     for group in GROUPS:

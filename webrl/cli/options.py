@@ -96,7 +96,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     """Return the config that `args` name.
 
     Args:
-        prefer_newest: without a name the newest run folder's, where there is one, before the shipped demo.
+        prefer_newest: without a name the newest run folder's, if there is one, before the shipped demo.
 
     Raises:
         UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.

@@ -694,7 +694,7 @@ class Option:
     """Where one section shares it with others, the shared one's is the first."""
     description: str
     choices: tuple[str, ...]
-    """The values that it takes, where they are a list."""
+    """The values that it takes, if they are a list."""
 
 
 def describe_options() -> list[Option]:

@@ -241,7 +241,7 @@ def _masked(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _mask(text: str) -> str:
-    """Return `***`, or the text where it is nothing but references."""
+    """Return `***`, or the text if it consists of references."""
     return text if text and not _REFERENCE.sub("", text) else MASK
 
 

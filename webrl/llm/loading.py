@@ -368,7 +368,7 @@ def model_folder(name: str) -> Path | None:
 
 @spent_on("model files")
 def hub_snapshot(name: str) -> Path:
-    """The folder of a model's files in the Hub's cache, downloaded where they are not there; its name is the commit.
+    """The folder of a model's files in the Hub's cache, downloaded if missing; its name is the commit.
 
     Raises:
         ModelError: the Hub does not have it, or cannot be reached.
@@ -385,7 +385,7 @@ def hub_snapshot(name: str) -> Path:
 
 
 def base_of(name: str) -> str | None:
-    """Name of the base model where `name` is an adapter's folder; None for a whole model, or a hub name.
+    """Name of the base model if `name` is an adapter's folder; None for a whole model, or a hub name.
 
     Raises:
         ModelError: as of `model_folder` and `adapter_base`; or a folder that holds neither a model nor an adapter.

@@ -31,7 +31,7 @@ class Picture:
 
     @classmethod
     def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
-        """A step's, of the run folder `root`; None where its prompt is text alone."""
+        """A step's, of the run folder `root`; None if its prompt is text alone."""
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
     def read(self) -> bytes:

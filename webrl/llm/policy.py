@@ -170,7 +170,7 @@ async def open_policy(
     training: bool = False,
     verify: Callable[[LanguageModel], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Policy]:
-    """Open a model on `rollout.engine` as the policy of a run, with vision where `rollout.image_size` is set.
+    """Open a model on `rollout.engine` as the policy of a run, with vision if `rollout.image_size` is set.
 
     Args:
         temperature, training: as of `ModelPolicy`.

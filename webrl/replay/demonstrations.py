@@ -230,7 +230,7 @@ def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple
 
 
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
-    """Return the prompt of the round after the last one, with the last page again, where the objective asks for it.
+    """Return the prompt of the round after the last one, with the last page again, if the objective needs it.
 
     Only `webrl_released` values that state (THUDM/WebRL); None for the others.
     """

@@ -120,7 +120,7 @@ def _digest(record: StepRecord) -> bytes:
 
 
 def score_steps(records: Sequence[StepRecord], actor: str, config: RunConfig) -> list[StepRecord]:
-    """Score steps under an actor, in the order given, with a process for each local GPU where there is work for it."""
+    """Score steps under an actor, in the order given, with a process for each local GPU if there is work for it."""
     import torch
 
     from webrl.training.scoring import score_actions

@@ -109,7 +109,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
 
 
 def configured_text(config: LabelConfig) -> str | None:
-    """Return the text of `label.system_prompt` without white space around it, read once; None where that is not set.
+    """Return the text of `label.system_prompt` without white space around it, read once; None if that is not set.
 
     (The released outcome model was trained with a text that is not ours to ship; the user copies it from its code.)
 
@@ -166,7 +166,7 @@ async def label_trajectories(
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
-        model: the judge; None where `config.judge` is the environment, whose own reward is the label then.
+        model: the judge; None if `config.judge` is the environment, whose own reward is the label then.
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).

@@ -68,7 +68,7 @@ class Action:
     """Canonical form in the dialect it was written in, if that is not BrowserGym's."""
 
     rest: tuple[Action, ...] = ()
-    """What follows, where one written action takes several (`Search`: fill, then Enter)."""
+    """What follows, if one written action takes several (`Search`: fill, then Enter)."""
     note: str = field(default="", compare=False)
     """What was read, if the answer says something else; otherwise ""."""
 

@@ -91,7 +91,7 @@ class BlockingEnv:
         return self._call(self._opened().step(action_text))
 
     def finish(self) -> Score:
-        """Return the episode's score so far, where a suite has one."""
+        """Return the episode's score so far, if a suite has one."""
         return self._call(self._opened().finish())
 
     def close(self) -> None:

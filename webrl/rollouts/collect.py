@@ -156,7 +156,7 @@ def without_secrets(trajectory: Trajectory) -> Trajectory:
 
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
-    """The environments that `config` asks for, kept ones where there are; no more of them than episodes.
+    """The environments that `config` needs, kept ones if there are any; no more of them than episodes.
 
     Raises:
         ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
@@ -222,7 +222,7 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:
-    """Reset to each task's initial state and look at it, in the order given; None where the page failed.
+    """Reset to each task's initial state and look at it, in the order given; None if the page failed.
 
     Raises:
         DataError: a task that names no known page.

@@ -272,7 +272,7 @@ def _frame_of(tabs: Tabs, bid: str, name: str) -> str | None:
 
 
 async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
-    """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
+    """Result of one of `js/act.js`'s functions on an element; None if it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
     if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `isPutBack`

@@ -216,7 +216,7 @@ class NavigationGuard:
         self.blocked = 0
         """Requests blocked so far."""
         self.reason = ""
-        """Why the last one was, where limits say so."""
+        """Why the last one was, if limits say so."""
         self.proxy = ""
         """Address of the proxy while it is open."""
         self._limits = limits

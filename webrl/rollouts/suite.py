@@ -33,7 +33,7 @@ class Expert(Protocol):
     """A script that plays the tasks of one type from the same text that an agent sees."""
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
+        """The next action; None if it cannot continue. `history`: the answers whose actions have worked."""
 
 
 class Suite(ABC):
@@ -92,7 +92,7 @@ class Suite(ABC):
     not_served: ClassVar[str] = ""
     """Why `webrl serve-env` does not serve its tasks; empty: it does, by name and seed."""
     first_task: ClassVar[str] = "miniwob.click-test"
-    """What the server plays where a reset names no task."""
+    """What the server plays if a reset names no task."""
 
     @abstractmethod
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
@@ -125,7 +125,7 @@ class Suite(ABC):
         return tasks[:count]
 
     def check_settings(self, config: RunConfig) -> None:  # noqa: B027 (most have nothing to refuse)
-        """Raise UsageError where settings cannot work together."""
+        """Raise UsageError if settings cannot work together."""
 
     def proposes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Whether phase 0 has no instructions, so that the generator proposes them for pages of `explore`."""
@@ -151,7 +151,7 @@ class Suite(ABC):
         return [Task(f"{site}.{number}", site=site, seed=number) for site, number in zip(types, seeds, strict=True)]
 
     def check(self, task: Task, config: RolloutConfig) -> None:  # noqa: ARG002
-        """Raise DataError or UsageError, before anything starts, where a task cannot be played."""
+        """Raise DataError or UsageError, before anything starts, if a task cannot be played."""
         self.open_site(task)
 
     def open_site(self, task: Task) -> Site:

@@ -47,7 +47,7 @@ class FailureSet:
     from_seeds: bool = False
     """True if nothing failed, so that the attempted tasks are used instead."""
     tried: Mapping[str, int] = field(default_factory=dict)
-    """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
+    """Judged tasks of each site in the phase that its failures come from; empty if only failures are known."""
     failed: Mapping[str, float] = field(default_factory=dict)
     """Number of failures; a task with several attempts counts as its share of failed ones."""
 

@@ -212,7 +212,7 @@ async def filter_tasks(
         known: everything ever attempted, each with the instruction that the agent was given.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: gives the critic's value at the real initial observation of each task that is left; band
-            [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,
+            [value_low, value_high], both edges kept. None if that observation is not known: such a task passes,
             and is counted in the filter's note.
 
     Raises:

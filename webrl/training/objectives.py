@@ -38,7 +38,7 @@ class LossInput:
     logprobs: Tensor
     """[N] log π(token), with gradient."""
     ref_logprobs: Tensor
-    """[N] log π_ref(token), from the score-once pass; zeros where the objective needs none."""
+    """[N] log π_ref(token), from the score-once pass; zeros if the objective needs none."""
     old_logprobs: Tensor
     """[N] log-probabilities under the sampling policy; the reference's for imported text."""
     sample: Tensor

@@ -51,7 +51,7 @@ def row_threads(number: int) -> Iterator[Map]:
 
 
 def add_gradients(total: Gradients | None, more: Sequence[Tensor | None]) -> Gradients:
-    """Sums by parameter, into `total`'s memory; None where no part has any."""
+    """Sums by parameter, into `total`'s memory; None if no part has any."""
     if total is None:
         return list(more)
     return [b if a is None else a if b is None else a.add_(b) for a, b in zip(total, more, strict=True)]

@@ -277,7 +277,7 @@ def policy_loss_function(
         if not demonstrations:
             return _policy_loss(batch, objective, config)
         is_own = send(torch.tensor([i < len(samples) for i in indices]), device)  # [B]
-        # no ratio where the reference is not known
+        # no ratio if the reference is not known
         known = is_own[batch.sample]  # [N]
         ref, before = (torch.where(known, p, logprobs.detach()) for p in (batch.ref_logprobs, batch.old_logprobs))
         policy = _policy_loss(dataclasses.replace(batch, ref_logprobs=ref, old_logprobs=before), objective, config)

@@ -80,7 +80,7 @@ class ArenaSuite(Suite):
 
     @contextlib.asynccontextmanager
     async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
-        """Raises UsageError where no arena runs: no episode is worth starting then."""
+        """Raises UsageError if no arena runs: no episode is worth starting then."""
         try:
             Arena.running(config.rollout.arena.folder)
         except ArenaError as error:

@@ -106,7 +106,7 @@ class WebEnv(BrowserEnv):
         return self._guard.reason
 
     async def finish(self) -> Score:
-        """The score by the task's checks; none where it has no checks."""
+        """The score by the task's checks; none if it has no checks."""
         if self._played is None:
             raise BrowserError("finish() before reset()")
         return await self.score(checks_of(self._played))

@@ -63,7 +63,7 @@ class Logins:
         """A storage state that is logged in.
 
         Args:
-            browser: fills in the form, where that is the way, and opens the proof's page.
+            browser: fills in the form, if that is the way, and opens the proof's page.
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
@@ -207,7 +207,7 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig, where:
 
 
 async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
-    """Whether the proof's page shows its text or, without one, is no other page; True where there is no proof.
+    """Whether the proof's page shows its text or, without one, is no other page; True if there is no proof.
 
     It is opened in the browser: with more than cookies to the log-in (a token in localStorage) only the site's own
     program can tell, and what that shows to others may be a form at the same address.

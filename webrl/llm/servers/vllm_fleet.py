@@ -354,7 +354,7 @@ def keep_servers() -> Iterator[None]:
 
 
 async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet:
-    """Servers that answer with a model's weights: kept ones where there are some of its shape, else new ones.
+    """Servers that answer with a model's weights: kept ones of its shape if there are any, else new ones.
 
     Raises:
         ModelError: no vLLM, unusable folder, too few GPUs or too little memory, or a server that does not start.
@@ -382,7 +382,7 @@ async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet
 
 
 async def give_back(fleet: Fleet) -> None:
-    """Put the servers to sleep for the next borrower; stop them where none can come."""
+    """Put the servers to sleep for the next borrower; stop them if none can come."""
     idle = _idle.get()
     if idle is not None and fleet.alive:
         await fleet.sleep()

@@ -50,7 +50,7 @@ class Element:
     """One line of the observation."""
 
     bid: str
-    """BrowserGym id, or "" where the tree shows none."""
+    """BrowserGym id, or "" if the tree shows none."""
     role: str
     """Accessibility role as printed (`button`, `StaticText`, …)."""
     name: str

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pages may reach rollout.allowed_hosts only.\n"
         "BROWSERGYM_TASK_NAME, _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT, _PORT and MAX_CONCURRENT_ENVS in the environment:\n"
         "as for OpenEnv's own BrowserGym server, unless an option above is given.\n"
-        f"{ENV_TOKEN} in the environment: token that clients must show; needed if others can connect."
+        f"{ENV_TOKEN} in the environment: token that clients must send; needed if others can connect."
     )
 
 

@@ -134,7 +134,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
-    """Raises UsageError: others can connect without a token, no browsers of our own, or a number out of its range."""
+    """Raises UsageError: others can connect without a token, no local browsers, or a number out of its range."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
     suite = find_suite(config.tasks.suite)

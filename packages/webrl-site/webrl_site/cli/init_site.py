@@ -80,7 +80,7 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
         try:
             trial, held = await try_site(browser, load_config(out))
         except BrowserError as error:
-            text = f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`"
+            text = f"{error}; {out} is written but untried: look at it before `webrl run {out}`"
             raise BrowserError(text) from None
     seen = trial.steps[0].observation
     print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
@@ -126,7 +126,7 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
         _print_some(f"not visited ({enough})", found.left)
     _print_some("left out, as its own answer does not solve it", dropped)
     sockets = [
-        f"pages asked for {page.socket:.200}, which read_only keeps from them" for page in found.pages if page.socket
+        f"pages asked for {page.socket:.200}, which read_only does not allow" for page in found.pages if page.socket
     ]
     refused = [f"requests of pages were refused: {page.refused:.200}" for page in found.pages if page.refused]
     for told in (*sockets[:1], *refused[:1]):

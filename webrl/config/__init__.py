@@ -637,7 +637,7 @@ class RunConfig(Section):
 
     @property
     def replayed_demos(self) -> tuple[Path, ...]:
-        """The demonstrations that the replay buffer begins with: none where every batch imitates them instead."""
+        """The demonstrations that the replay buffer begins with: none if every batch imitates them instead."""
         return () if self.actor.imitation or self.replay.strategy == "none" else self.replay.demos
 
     @property

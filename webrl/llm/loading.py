@@ -28,7 +28,7 @@ _tokenizers: dict[str, Any] = {}
 """The most recently used ones, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
-"""Vision-language models whose text half transformers loads as a model of its own."""
+"""Vision-language models whose text half transformers loads as a separate model."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 """What a name on the Hub looks like; so may a folder's."""
 MODEL_FILES = (

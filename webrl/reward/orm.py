@@ -231,7 +231,7 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
     A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
     actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
     agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
-    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own. An ORM in the
+    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a new line. An ORM in the
     released format sees them as written, as it was trained.
     """
     raw = config.prompt_format == "webrl" and config.judge == "orm"

@@ -1,4 +1,4 @@
-"""Environments for programs without asyncio: one event loop in a thread of its own, one Chromium for all of them.
+"""Environments for programs without asyncio: one event loop in its own thread, one Chromium for all of them.
 
 Any number of environments may be open, in any threads; Chromium ends with the last one.
 """

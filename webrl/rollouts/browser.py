@@ -120,7 +120,7 @@ class Browser:
             visible: with windows, on this machine's display.
             max_page_mb: end the process of a page that takes more memory; the page then counts as crashed.
             own_session: keep Ctrl-C in a terminal, which goes to the whole process group, from the driver, so that
-                it is still there to be closed in order. Not for a process that has a session of its own already.
+                it is still there to be closed in order. Not for a process that has its own session already.
         """
         self._own_session = own_session
         self._visible = visible

@@ -72,7 +72,7 @@ MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
 _TYPED_AT_ONCE = 10
-"""After so many characters the time is looked at."""
+"""After this many characters the time is looked at."""
 PAGE_TIMEOUT_MS = 5000
 """Longest wait for a page that an action opens, and for every Playwright call without its own timeout."""
 MAX_DOCUMENTS = 6

@@ -158,7 +158,7 @@ _ELEMENT, _TEXT = 1, 3
 _DROPPED = frozenset(("style", "link", "script", "br"))
 _UNWRAPPED = frozenset(("html", "body", "#document"))
 _BARE = frozenset(("div", "span", "i", "p"))
-"""Kept only with attributes of their own."""
+"""Kept only with their own attributes."""
 _VOID = frozenset(("area", "base", "col", "embed", "hr", "img", "input", "meta", "source", "track", "wbr"))
 
 

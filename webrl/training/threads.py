@@ -21,7 +21,7 @@ Gradients = list[Tensor | None]
 """Of each trained parameter."""
 
 SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this a CPU's threads compute rows of their own instead of shares of one product."""
+"""Below this a CPU's threads compute their own rows instead of shares of one product."""
 ROW_TOKENS = 1024
 """Rows side by side are this long at most: twice as long takes as much time, and twice the memory in every thread."""
 _MAX_THREADS = 4

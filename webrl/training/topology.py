@@ -166,7 +166,7 @@ def read_number(text: str, name: str) -> int:
     """Parse a variable's number.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a number.
     """
     try:
         return int(text)

@@ -342,7 +342,7 @@ class _Loop:
     def _rows(self, batch: Batch) -> Results:
         """Accumulate the gradient of this rank's rows, one after the other, or side by side by threads.
 
-        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
+        A rank without its own row passes the shortest sample at weight zero, so that all take part in every
         exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
         job, engine = self.job, self.engine

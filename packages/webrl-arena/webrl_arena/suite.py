@@ -25,7 +25,7 @@ _SESSION_S = 60.0
 
 
 class ArenaSuite(Suite):
-    """Sites to practise in, each episode in a session of its own."""
+    """Sites to practise in, each episode in its own session."""
 
     name = "arena"
     api_version = API_VERSION

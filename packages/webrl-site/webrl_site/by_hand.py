@@ -61,7 +61,7 @@ class Stopped(Exception):
 
 
 class GestureRejected(Exception):
-    """A gesture that is no action; the text says why."""
+    """A gesture that is not an action; the text says why."""
 
 
 class _ObserveAgain(Exception):
@@ -133,7 +133,7 @@ class HumanPolicy:
         return PolicyOutput((), (), (), action, turn.observation)
 
     async def _next(self, turn: Turn) -> str:
-        """An action of the oldest gesture or line; "" if it is none."""
+        """An action of the oldest gesture or line; "" if it is not one."""
         if not self._todo:
             arrived = await self._inbox.get()
             if isinstance(arrived, Stopped):

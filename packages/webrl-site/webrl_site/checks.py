@@ -246,7 +246,7 @@ def _compare(check: Check, value: Any) -> str:
 
 @contextlib.asynccontextmanager
 async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
-    """The agent's page, or the one that the check names, in a tab of its own with the agent's cookies."""
+    """The agent's page, or the one that the check names, in its own tab with the agent's cookies."""
     if check.at is None:
         yield end.page
         return
@@ -256,7 +256,7 @@ async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
 
 @contextlib.asynccontextmanager
 async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> AsyncIterator[Page]:
-    """A page in a tab of its own. Raises Undecided where it does not open."""
+    """A page in its own tab. Raises Undecided where it does not open."""
     from playwright.async_api import Error
 
     try:

@@ -1,6 +1,6 @@
 """An environment on your own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
 
-API: `WebEnv(browser, config)`; each episode has a profile of its own, because the log-in is part of it.
+API: `WebEnv(browser, config)`; each episode has its own profile, because the log-in is part of it.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Logins:
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
-            DataError: what should be a storage state is none.
+            DataError: the file or output is not a storage state.
             UsageError: a secret of the form is not there.
         """
         login = self._config.login
@@ -235,7 +235,7 @@ async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
 
 @contextlib.asynccontextmanager
 async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) -> AsyncIterator[Tab]:
-    """A tab in a profile of its own, whose pages say when they are quiet; its errors are SiteErrors that begin so."""
+    """A tab in its own profile, whose pages say when they are quiet; its errors are SiteErrors that begin so."""
     from playwright.async_api import Error
 
     context, tab = await browser.new_context(**options), None

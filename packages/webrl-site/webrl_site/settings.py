@@ -169,7 +169,7 @@ class WebServe(Deadline):
 
     @property
     def is_set(self) -> bool:
-        """Whether episodes have servers of their own."""
+        """Whether episodes have their own servers."""
         return bool(self.command)
 
 

@@ -17,7 +17,7 @@ from webrl.llm.loading import base_of, config_of, model_fingerprint, pick_dtype
 from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
-"""Name of the base model at our own servers; adapters get names of their own."""
+"""Name of the base model at our own servers; adapters get their own names."""
 NO_SLEEP = "--no-enable-sleep-mode"
 """In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
 _PLUGIN = "webrl_vllm_plugin"

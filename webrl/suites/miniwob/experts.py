@@ -244,7 +244,7 @@ def _dialog(slots: Slots, page: Page, *, label: str = "") -> Goal | None:
 
 def _expand(_slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
     sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
-    # The button sits in a header of its own that prints as a tab; a click on that lands on the button.
+    # The button sits in its own header that prints as a tab; a click on that lands on the button.
     submits = _bids(page, "Submit", "button") + _bids(page, "Submit", "tab")
     if not sections or not submits:
         return None

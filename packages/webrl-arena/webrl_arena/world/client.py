@@ -101,7 +101,7 @@ class Arena:
         )
 
     def drop(self, session: Session) -> None:
-        """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
+        """Remove all that the session has; one that has gone already is not an error. Raises ArenaError."""
         self.reset(session.id)
 
     def reset(self, name: str = "") -> int:

@@ -23,7 +23,7 @@ _FEWEST_LABELS = 4
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell with a class of its own."""
+    """A table's cell with its own class."""
 
     text: object
     kind: str

@@ -2,7 +2,7 @@
 
 API: `await serve(config, options, on_ready)` runs until SIGINT or SIGTERM; `await host(hub, listener, on_ready, stop)`
 is its second half, on a pool that is open. `make_app(hub, HttpSessions(hub))` is ASGI. (OpenEnv's own application
-imports Gradio, and over HTTP plays every step on a page of its own.)
+imports Gradio, and over HTTP plays every step on its own page.)
 
 Episodes over HTTP (POST /reset, POST /step, GET /state) are for OpenEnv's first clients. HTTP has no connection that an
 episode could belong to, so the response to a reset sets a cookie, which `requests.Session` (and with it OpenEnv's

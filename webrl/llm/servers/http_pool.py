@@ -157,7 +157,7 @@ class HttpPool:
             raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
         try:
             return response.json()
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
     async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> httpx.Response:

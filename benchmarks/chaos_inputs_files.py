@@ -27,7 +27,7 @@ FILES = (
     BadInput(f"{_GEN} --rules hostile/latin1.yaml", 2, "0xe9", "hostile/latin1.yaml", "UTF-8"),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "'(('", "rules.yaml: all", "regular expression", files={"rules.yaml": 'all: [{on_page: "(("}]'}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "has 0 groups", "rules.yaml: all", "it needs one", files={"rules.yaml": "all: [{on_page: x}]"}),
-    BadInput(f"{_GEN} --rules rules.yaml", 2, "7", "rules.yaml: all", "a rule is a text", files={"rules.yaml": "all: [7]"}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "7", "rules.yaml: all", "a rule is text", files={"rules.yaml": "all: [7]"}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "one text", "rules.yaml", "mapping of sites", files={"rules.yaml": "shopping: one text"}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "<stream end>", "rules.yaml", "YAML", files={"rules.yaml": "a: ["}),
     BadInput(f"{_GEN} --rules folder", 2, "'folder'", "rules", "Is a directory", files={"folder": a_folder}),

@@ -63,7 +63,7 @@ def test_a_program_with_a_loop_of_its_own_is_told_what_to_do(tmp_path):
     async def on_the_loop_of_environments():
         call(asyncio.sleep(0))
 
-    with pytest.raises(BrowserError, match="would wait for the loop that it runs on"):
+    with pytest.raises(BrowserError, match="would block the event loop that it runs on"):
         call(on_the_loop_of_environments())
 
 

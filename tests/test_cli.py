@@ -90,7 +90,7 @@ def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert cli.main(["doctor"]) == 2
-    assert capsys.readouterr().err == "webrl: the working folder has been removed; go to another one (cd)\n"
+    assert capsys.readouterr().err == "webrl: the working directory no longer exists; change to another one (cd)\n"
 
 
 def test_dry_run_writes_nothing_and_shows_every_stage_of_every_phase_beside_a_config_to_run(

@@ -125,7 +125,7 @@ def test_groups_are_counted_by_how_they_ended(tmp_path: Path) -> None:
 def test_two_tasks_whose_episodes_would_have_one_name_are_refused(tmp_path: Path) -> None:
     first = miniwob("click-button")
     other = replace(first, task_id=f"{first.task_id}-r1")
-    with pytest.raises(DataError, match=r"two episodes would be called 'p01-miniwob\.click-button\.0-r1'"):
+    with pytest.raises(DataError, match=r"two episodes would be named 'p01-miniwob\.click-button\.0-r1'"):
         asyncio.run(
             collect([first, first, other], settings(), ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01")
         )

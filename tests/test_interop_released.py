@@ -79,7 +79,7 @@ def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
 def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypatch, payload, name):
     monkeypatch.chdir(tmp_path)
     torch.save([make_items(), payload], tmp_path / "evil.pt")
-    with pytest.raises(DataError, match=f"evil.pt: refused: the pickle asks for .*{name}"):
+    with pytest.raises(DataError, match=f"evil.pt: refused: the pickle refers to .*{name}"):
         load_restricted(tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
 

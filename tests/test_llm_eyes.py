@@ -154,16 +154,16 @@ def test_what_cannot_see_is_refused_by_name(tmp_path):
     from transformers import AutoConfig
 
     AutoConfig.for_model("llava").save_pretrained(tmp_path / "llava")
-    with pytest.raises(ModelError, match="type 'llava', which was not tried with screenshots; those that"):
+    with pytest.raises(ModelError, match="type 'llava', which is untested with screenshots; these work"):
         Eyes(str(tmp_path / "llava"))
     build_vlm("qwen2_5_vl", tmp_path / "bare")
     with pytest.raises(ModelError, match="processor"):
         Eyes(str(tmp_path / "bare"))
     processor, _ = build_vlm("idefics3", tmp_path / "mute")
     (tmp_path / "mute" / "chat_template.jinja").unlink()
-    with pytest.raises(ModelError, match="has no chat template: take an instruction-tuned model"):
+    with pytest.raises(ModelError, match="has no chat template: use an instruction-tuned model"):
         Eyes(str(tmp_path / "mute"))
-    for name, said in (("bare", "processor"), ("mute", "has no chat template: take an instruction-tuned")):
+    for name, said in (("bare", "processor"), ("mute", "has no chat template: use an instruction-tuned")):
         with pytest.raises(ModelError, match=said):  # before a run starts, not at its first page
             check_model(str(tmp_path / name), sees=True, prompt_format="chat")
     processor.chat_template = processor.tokenizer.chat_template = processor.chat_template.replace("<image>", "")

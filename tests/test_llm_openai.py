@@ -130,7 +130,7 @@ def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
     messages = [Message("user", "hello")]
 
     async def ask(client, local, server):
-        with pytest.raises(ModelError, match="answers chat only"):
+        with pytest.raises(ModelError, match="supports only chat"):
             await client.generate(PROMPT, SAMPLING)
         policy = ModelPolicy(client, RunConfig(rollout={"max_new_tokens": 5}, models={"prompt": "brief"}))
         output = await policy.act(Turn("Click", (), "PAGE", seed=1))
@@ -206,7 +206,7 @@ def test_of_several_served_models_none_is_guessed():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"message": {"content": "cli"}, "finish_reason": "abort"}, "broke the answer off .finish_reason='abort'"),
+        ({"message": {"content": "cli"}, "finish_reason": "abort"}, "cut the answer off .finish_reason='abort'"),
         ({"message": {"content": ""}, "finish_reason": "content_filter"}, "finish_reason='content_filter'"),
         ({"message": {"content": None}, "finish_reason": "stop"}, "no message content"),
     ],
@@ -247,7 +247,7 @@ def test_an_error_that_quotes_the_system_role_does_not_change_later_chats():
 @pytest.mark.parametrize("value", [float("nan"), 3.5, -float("inf")])
 def test_what_is_no_log_probability_is_never_recorded(value):
     choice = {"logprobs": {"token_logprobs": [-0.5, value]}, "token_ids": [5, 6], "finish_reason": "stop"}
-    with pytest.raises(MalformedAnswer, match=f"{value} is no log-probability"):
+    with pytest.raises(MalformedAnswer, match=f"{value} is not a log-probability"):
         parse_completion({"choices": [choice]})
 
 

@@ -137,7 +137,7 @@ def test_servers_that_do_not_wake_or_refuse_weights_are_started_anew(vllm, model
         *("start", "/sleep", "/wake_up", "start", "/sleep"),
         *("/wake_up", "/collective_rpc", "start", "/sleep"),
     ]
-    assert "does not wake and is restarted" in caplog.text
+    assert "does not wake up; restarting it" in caplog.text
     assert "restarting the servers instead" in caplog.text
 
 

@@ -213,7 +213,7 @@ def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(fo
     check_model(str(folder))
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "<image_soft_token>")
     tokenizer.save_pretrained(folder)
-    with pytest.raises(ModelError, match="embeddings of 347 tokens, and its tokenizer writes ids up to 347"):
+    with pytest.raises(ModelError, match="embeddings for 347 tokens, but its tokenizer writes ids up to 347"):
         check_model(str(folder))
 
 
@@ -243,7 +243,7 @@ def attempt(command: str, model: Path, tmp_path: Path) -> int:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_refuses_a_model_that_does_not_fit_before_it_starts(folder, tmp_path, capsys, command):
     for damage, message in (
-        (grow_tokenizer, "has embeddings of 347 tokens, and its tokenizer writes ids up to 355"),
+        (grow_tokenizer, "has embeddings for 347 tokens, but its tokenizer writes ids up to 355"),
         (DAMAGES["a weight is absent"][0], f"has files without {UP}"),
     ):
         damage(folder)
@@ -446,7 +446,7 @@ def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(fo
         lambda: check_model(str(adapter)),
     )
     for use in uses:
-        with pytest.raises(ModelError, match=r"is quantized: it can answer, not be trained"):
+        with pytest.raises(ModelError, match=r"is quantized: it can answer but not be trained"):
             use()
 
 
@@ -485,7 +485,9 @@ def test_a_model_whose_tokens_see_those_after_them_is_no_actor(tmp_path, model_c
         if model_class is BertLMHeadModel:
             use(str(tmp_path))
             continue
-        with pytest.raises(ModelError, match=r"cannot write: in its \w+ a token sees those after it; take a decoder"):
+        with pytest.raises(
+            ModelError, match=r"cannot generate: in its \w+, tokens attend to later ones; use a decoder"
+        ):
             use(str(tmp_path))
 
 
@@ -524,7 +526,7 @@ def test_a_chat_template_that_is_no_text_is_one_clear_error(folder):
     (folder / "chat_template.jinja").unlink()
     tokenizer_config = folder / "tokenizer_config.json"
     tokenizer_config.write_text(json.dumps(json.loads(tokenizer_config.read_text()) | {"chat_template": 5}))
-    with pytest.raises(ModelError, match=r"chat_template in tokenizer_config\.json must be a text, found 5"):
+    with pytest.raises(ModelError, match=r"chat_template in tokenizer_config\.json must be text, found 5"):
         check_model(str(folder))
 
 

@@ -502,7 +502,7 @@ def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
         write_records(tmp_path / "p" / "new_filter.jsonl", [])
         earlier = [tmp_path / "p" / old for old in experience]
         plan = make_plan(config, rollout=tmp_path / "p", actor="none", experience=earlier, output=tmp_path / "p" / name)
-        with pytest.raises(UsageError, match=f"it would replace .*/{[name, *experience][-1]}, which is read"):
+        with pytest.raises(UsageError, match=f"it would replace .*/{[name, *experience][-1]}, an input"):
             process(plan, config)
     (tmp_path / "p" / "new_filter.jsonl").unlink()
     assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["labels.jsonl", "trajectories.jsonl"]

@@ -141,7 +141,7 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     check_inputs(bad, ["train"])
     write_records(tmp_path / "other.jsonl", [shown("d0")])
     demos = {"demos": [str(tmp_path / "other.jsonl")]}
-    for dialect, said in (("browsergym", ""), ("webrl", r"other\.jsonl' shows no action of rollout\.dialect=webrl")):
+    for dialect, said in (("browsergym", ""), ("webrl", r"other\.jsonl' has no action of rollout\.dialect=webrl")):
         config = make_config(tmp_path, actor, replay=demos, rollout={"dialect": dialect})
         with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
             check_inputs(config, ["replay"])
@@ -233,7 +233,7 @@ def test_a_demonstration_without_its_picture_is_refused_before_a_run_that_sees(t
     with pytest.raises(UsageError, match=r"replay\.demos: .*t0/001\.png: the screenshot cannot be read"):
         check_inputs(config, ["replay"])
     write_records(tmp_path / "other" / "demos" / "trajectories.jsonl", [make_shown(0, 1)])
-    with pytest.raises(UsageError, match=r"replay\.demos: t0:0 has no screenshot, which rollout\.image_size=96 asks"):
+    with pytest.raises(UsageError, match=r"replay\.demos: t0:0 has no screenshot, which rollout\.image_size=96 needs"):
         check_inputs(config, ["replay"])
 
 

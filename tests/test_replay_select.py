@@ -280,7 +280,7 @@ def test_a_file_that_is_no_cache_is_one_clear_error(tmp_path):
 
 
 def test_scoring_that_loses_records_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="scoring gave 0 records for 1"):
+    with pytest.raises(ValueError, match="scoring returned 0 records for 1"):
         run(tmp_path / "scores.db", [make_step(ref_logprobs=None)], lambda records: [])
 
 

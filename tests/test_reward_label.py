@@ -249,7 +249,7 @@ def test_the_judge_is_asked_in_the_released_format_with_this_text(tmp_path):
 
 
 def test_a_judge_that_follows_instructions_takes_no_such_text():
-    with pytest.raises(UsageError, match=r"label: system_prompt 'x.txt' is an ORM's: it needs judge=orm"):
+    with pytest.raises(UsageError, match=r"label: system_prompt 'x.txt' is for an ORM: it needs judge=orm"):
         load_config(None, ["label.judge=llm", "label.system_prompt=x.txt"])
 
 

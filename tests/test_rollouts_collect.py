@@ -155,7 +155,7 @@ def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_tha
     with pytest.raises(StageError) as stopped:
         play_again(0.25)
     told = str(stopped.value)
-    assert f"{out}: 3 of 10 episodes failed for reasons that are not the agent's (policy_error 3), more than" in told
+    assert f"{out}: 3 of 10 episodes failed for reasons other than the agent (policy_error 3), more than" in told
     assert "rollout.max_failed=0.25 allows; the last, p01-miniwob.click-button.5: the server answered 500; fix" in told
     assert len(out.read_text().splitlines()) == 6  # three failed, and nothing was played after the third
     assert play_again(0.3) == {"policy_error": 3, "page_ended": 7}  # allowed now: nothing is played again

@@ -213,7 +213,7 @@ def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, ca
     command += ["--per-type", "4", "rollout.num_workers=1", "rollout.envs_per_worker=1"]
     assert main([*command, "rollout.episode_timeout_s=1e-6"]) == 1  # over before the page can be asked for
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "3 of 4 episodes failed for reasons that are not the agent's (timeout 3)" in said
+    assert "3 of 4 episodes failed for reasons other than the agent (timeout 3)" in said
     assert main(command) == 0
     played = list(read_records(tmp_path / "mine/demos/trajectories.jsonl", Trajectory))
     assert len(played) == 4
@@ -262,7 +262,7 @@ def test_data_of_which_nothing_can_be_learned_are_refused_and_nothing_is_left(co
     [
         (["--out", "."], "--out '.' has no name of its own"),
         (["--out", "base"], "--out base is the model that the training starts from"),
-        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count as often"),
+        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count each time"),
     ],
 )
 def test_an_output_or_data_that_cannot_be_meant_are_refused(command, options, said, tmp_path, monkeypatch, capsys):

@@ -109,7 +109,7 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
 _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 1\n"
             "    def check_settings(self, config, *, mixed): pass\n", "old",
-            "'old' has api_version 1, and this webrl takes 2"),
+            "'old' has api_version 1, but this webrl needs 2"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
     "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, not a subclass of"),
     "other": ({"other": "webrl_toy:Toy"}, "\n", "other", "'other' calls it 'toy'"),
@@ -121,7 +121,7 @@ def test_suites_that_cannot_be_used_are_named_and_the_others_work(toy):
         install(toy, package, rows, code)
     for package in ("one", "two"):
         install(toy, package, {"twins": f"{package}:Toy"}, "Toy = None\n")
-    for _, _, name, words in (*_BROKEN.values(), ("", "", "twins", "'twins' is offered by one and two")):
+    for _, _, name, words in (*_BROKEN.values(), ("", "", "twins", "'twins' is provided by one and two")):
         refused = webrl("run", f"tasks.suite={name}", "--dry-run")
         assert refused.returncode == 2
         assert words in refused.stderr
@@ -135,7 +135,7 @@ def test_a_package_that_offers_a_suite_of_webrl_s_own_is_named_and_the_others_wo
         refused = webrl(*command, "--dry-run")
         assert refused.returncode == 2
         (line,) = refused.stderr.splitlines()
-        assert "'miniwob' is offered by other and webrl (webrl.suites); uninstall all but one of them" in line
+        assert "'miniwob' is provided by other and webrl (webrl.suites); uninstall all but one of them" in line
     assert webrl("run", "--help").returncode == webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 
@@ -221,7 +221,7 @@ def test_a_command_that_cannot_be_used_is_named_and_the_others_work(tmp_path):
     listed = webrl("--help", path=path)
     assert listed.returncode == 0
     assert "cannot be used: 'gone': gone:GONE of gone cannot be imported: ModuleNotFoundError" in listed.stdout
-    assert "cannot be used: 'twice' is offered by gone and other" in listed.stdout
+    assert "cannot be used: 'twice' is provided by gone and other" in listed.stdout
     for name in ("gone", "twice"):
         refused = webrl(name, path=path)
         assert refused.returncode == 2

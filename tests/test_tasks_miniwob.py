@@ -104,5 +104,5 @@ def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
     config = run(source="fixed")
     assert seed_tasks(config, 3) == seed_tasks(config)
     assert seed_tasks(run(source="fresh"), 3) != seed_tasks(config)
-    with pytest.raises(UsageError, match=r"source=fresh needs tasks that a seed makes, and tasks\.suite=webarena"):
+    with pytest.raises(UsageError, match=r"source=fresh needs tasks made from a seed, but tasks\.suite=webarena"):
         check_settings(run(source="fresh", suite="webarena"), "here")

@@ -61,7 +61,7 @@ def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reac
     scored = score_targets(actor.eval(), items, 4096, "cpu")
     for answer, own in zip(answers, scored, strict=True):
         assert own.tolist() == pytest.approx(list(answer.logprobs), abs=1e-4)
-    with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
+    with pytest.raises(TrainingError, match="a sample lacks its screenshot: the model would train blind"):
         actor(pack([replace(items[0], picture=None)]))
     other = replace(items[0], picture=saved(tmp_path, png((20, 90, 200), dot=50)))
     (wrong,) = score_targets(actor, [other], 4096, "cpu")
@@ -117,7 +117,7 @@ def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file
     with pytest.raises(TrainingError, match=rf"{taller.path}: a prompt has \d+ picture tokens, and the processor"):
         score_actions([record_of(answer, "t0", taller, config.run_dir)], folder, config)
     picture.path.unlink()
-    with pytest.raises(DataError, match=rf"{picture.path}: the screenshot cannot be read .*nothing is trained blind"):
+    with pytest.raises(DataError, match=rf"{picture.path}: the screenshot cannot be read .*is needed for training"):
         score_actions([record], folder, config)
 
 
@@ -137,7 +137,7 @@ def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_tha
     assert trained.eyes.encode(SHORT, trained.eyes.look(png())) == eyes.encode(SHORT, eyes.look(png()))
     scores = score_targets(trained.eval(), [make_item(e, 2048) for e in examples[8:]], 4096, "cpu")
     assert min(float(s.exp()) for s in scores) > 0.7, "without pixels the two would share 1"
-    with pytest.raises(TrainingError, match="been trained on screenshots with lora_rank=4: leave that out"):
+    with pytest.raises(TrainingError, match="screenshots is untested with lora_rank=4: leave that out"):
         train_sft(examples, folder, tmp_path / "lora", config.sft.model_copy(update={"lora_rank": 4}), **options)
 
 
@@ -157,7 +157,7 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
     encoded = encode(replace(shown, steps=(seen,)), 0)
     assert encoded.prompt_ids == output.prompt_ids
     assert Eyes(str(folder)).tokenizer.decode(encoded.action_ids) == f"{seen.response}<|eot_id|>"
-    with pytest.raises(DataError, match=r"t0:0 has no screenshot, which rollout.image_size=96 asks for: record it"):
+    with pytest.raises(DataError, match=r"t0:0 has no screenshot, which rollout.image_size=96 needs: record it"):
         encode(shown, 0)
 
     def encode_shown(png_bytes: bytes) -> None:
@@ -201,7 +201,9 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
     assert output.observation_shown == ""
     assert "Unread" not in text
     assert "mouse_click(x, y) clicks a point of it" in text
-    with pytest.raises(UsageError, match="show_text=false, image_size=96: what is left is the screenshot"):
+    with pytest.raises(
+        UsageError, match="show_text=false, image_size=96: without text, actions use the screenshot's pixels"
+    ):
         seeing_config(folder, tmp_path, alone[0])
     for override, said in (
         ("rollout.dialect=webrl", "show_text=false: dialect=webrl has no coordinates; set dialect=browsergym"),
@@ -214,7 +216,7 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rollout.screenshots=false", "image_size=96: what the model is shown must be saved: screenshots=true"),
+        ("rollout.screenshots=false", "image_size=96: what the model sees must be saved: set screenshots=true"),
         ("rollout.engine={kind: openai, urls: [http://127.0.0.1:9/v1]}", "rollout.engine.kind=openai: not yet; set"),
         ("rollout.engine.kind=vllm", "rollout.engine.kind=vllm: not yet; set rollout.engine.kind=transformers"),
         ("models.prompt_format=webrl", "models.prompt_format=webrl: that format has no place for one"),
@@ -257,21 +259,21 @@ def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):
         check_inputs(load_config(find_config("demo"), [f"models.actor={folder}", f"runs_dir={tmp_path}"]), ("rollout",))
     arguments = ["sft", "demo", f"models.actor={folder}", f"runs_dir={tmp_path}", *SEEING, "sft.lora_rank=4"]
     assert main([*arguments, "--data", str(tmp_path)]) == 2
-    assert "rollout.image_size: not yet with sft.lora_rank=4" in capsys.readouterr().err
+    assert "rollout.image_size is not supported yet with sft.lora_rank=4" in capsys.readouterr().err
     config = seeing_config(folder, tmp_path)
-    with pytest.raises(UsageError, match=r"rollout.image_size=96: process_data reads text; the stages of `webrl run`"):
+    with pytest.raises(UsageError, match=r"rollout.image_size=96: process_data reads only text; for screenshots, use"):
         process(make_plan(config), config)
 
 
 def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(folder, tmp_path):
     text = load_actor(save_tiny_model(tmp_path / "text"))
     picture = saved(tmp_path, png())
-    with pytest.raises(TrainingError, match="a sample with a screenshot for a model of text: nothing is trained blind"):
+    with pytest.raises(TrainingError, match="a sample has a screenshot, but this model reads only text"):
         text(pack([Item((1, 2, 3), 1), Item((4, 5), 1, picture)]))
     mixed = [Example((1, 2), (3,)), Example((4,), (5,), picture)]
     options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
     for part, rest in ((mixed, []), (mixed[:1], mixed[1:])):
-        with pytest.raises(DataError, match="sft: some examples have a screenshot and some have none"):
+        with pytest.raises(DataError, match="sft: some examples have a screenshot and others have none"):
             train_sft(part, folder, tmp_path / "out", SftConfig(), heldout=rest, **options)
 
 
@@ -312,7 +314,7 @@ def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradie
     critic.train()(row).sum().backward()
     tower = [p for name, p in critic.lm.named_parameters() if "vis" in name and p.grad is not None]
     assert max(float(p.grad.abs().max()) for p in tower) > 0
-    with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
+    with pytest.raises(TrainingError, match="a sample lacks its screenshot: the model would train blind"):
         critic(pack([Item((1, 2, 3), 0)]))
 
 
@@ -370,7 +372,7 @@ def test_a_state_that_a_step_carries_along_brings_its_picture(folder, tmp_path):
     both = score_values([first, second], config.run_dir / "critic", config)
     assert (valued.value, valued.next_value) == pytest.approx((both[0].value, both[1].value), abs=1e-6)
     assert valued.next_screenshot == "", "from here on its value is enough"
-    with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
+    with pytest.raises(TrainingError, match="a sample lacks its screenshot: the model would train blind"):
         score_values([replace(alone, next_screenshot_sha256="")], config.run_dir / "critic", config)
     (config.run_dir / second.screenshot).unlink()
     with pytest.raises(DataError, match="the screenshot cannot be read"):
@@ -388,7 +390,7 @@ def test_a_critic_is_not_given_steps_that_were_played_blind(folder, tmp_path):
         with pytest.raises(TrainingError, match=r"step 't0:0' was played without a screenshot, and rollout.image_size"):
             call()
     lora = seeing_config(folder, tmp_path, "critic.lora_rank=4")
-    with pytest.raises(TrainingError, match="been trained on screenshots with lora_rank=4: leave that out"):
+    with pytest.raises(TrainingError, match="screenshots is untested with lora_rank=4: leave that out"):
         train_critic([seen], folder, tmp_path / "critic", lora, seed=0, metrics_path=tmp_path / "m.jsonl")
 
 

@@ -124,7 +124,7 @@ def test_a_name_of_node_0_that_nobody_knows_ends_the_job(
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": host, "WEBRL_LOG_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     assert launcher.main([]) == 1
-    assert f"MASTER_ADDR={host!r} is not known after 0 s" in caplog.text
+    assert f"MASTER_ADDR={host!r} did not resolve within 0 s" in caplog.text
 
 
 @pytest.mark.parametrize(

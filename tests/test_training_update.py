@@ -119,7 +119,7 @@ def test_sft_learns_its_examples_and_leaves_alone_what_is_finished_or_no_model(t
     mine.parent.mkdir()
     mine.touch()
     for out in (mine.parent, mine):
-        with pytest.raises(UsageError, match=r"holds thesis\.tex and no model, .* name another --out"):
+        with pytest.raises(UsageError, match=r"holds thesis\.tex but no model; .* name another --out"):
             train_sft(examples, folder, out, config.orm, **options)
     assert mine.is_file()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Task", "Trajectory", "__version__", "load_actor", "load_config", "make_env", "run"]
-# Looked up when they are first asked for: importing webrl imports neither torch nor playwright.
+# Resolved on first use: importing webrl imports neither torch nor playwright.
 _HOMES = {
     "Task": "webrl.types",
     "Trajectory": "webrl.types",

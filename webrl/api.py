@@ -41,7 +41,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     """
     with suppress(RuntimeError):
         asyncio.get_running_loop()
-        raise UsageError("an event loop runs here already, as in a notebook: `await asyncio.to_thread(run, config)`")
+        raise UsageError("an event loop is already running, as in a notebook: `await asyncio.to_thread(run, config)`")
     check_settings(config, "run()")
     check_inputs(config, phases.STAGES)
     check_room(config)
@@ -81,7 +81,9 @@ class TaskEnv(BlockingEnv):
             chosen = dataclasses.replace(chosen, seed=seed, task_id=f"{name}.{seed}")
         suite = suite_of(chosen)
         if suite is not suite_of(self.task):
-            raise UsageError(f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; make_env(it)")
+            raise UsageError(
+                f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; use make_env(it)"
+            )
         suite.check(chosen, self.settings)
         self.task = chosen
         return super().reset(chosen)

@@ -113,7 +113,7 @@ def success_rate(trajectories: Iterable[Trajectory]) -> Rate:
 
 
 def rate_of(successes: int, episodes: int, errors: int = 0) -> Rate:
-    """Return the rate of so many successes; not rounded, so that it is rounded once, where it is shown."""
+    """Return the success rate, unrounded: it is rounded once, for display."""
     interval = wilson_interval(successes, episodes)
     return Rate(successes, episodes, successes / max(episodes, 1), interval, errors)
 
@@ -139,7 +139,7 @@ def summarize_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory]) -> None:
-    """Note in an evaluation's counts how it stands against the supervised start's, of held-out types apart.
+    """Add to an evaluation's counts its difference from the supervised start's, held-out types apart.
 
     `over_start`: `difference` (of success rates), `ci95`, `tasks`, which are those that have a verdict in both. It is
     left out where the two have not played the same tasks, each once, or none has one.
@@ -153,7 +153,7 @@ def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Seq
 def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> dict[str, Any] | None:
     """Return `difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
 
-    None where the two have not played the same tasks, each once, or none has a verdict in both.
+    None if the two have not played the same tasks, each once, or none has a verdict in both.
     """
     mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
     if mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
@@ -179,7 +179,7 @@ def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def difference_text(found: Mapping[str, Any] | None) -> str:
-    """Return what `page_difference` found as `-11.1 points [-16.1, -6.0], paired`; "" where it is not known."""
+    """Return what `page_difference` found as `-11.1 points [-16.1, -6.0], paired`; "" if it is not known."""
     if not found:
         return ""
     difference, low, high = (100 * value for value in (found["difference"], *found["ci95"]))

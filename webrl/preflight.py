@@ -48,7 +48,7 @@ def check_settings(config: RunConfig, source: str) -> None:
     try:
         suite = find_suite(tasks.suite)
         if tasks.source == "fresh" and not suite.draws_fresh:
-            raise UsageError(f"tasks.source=fresh needs tasks that a seed makes, and tasks.suite={suite.name} has none")
+            raise UsageError(f"tasks.source=fresh needs tasks made from a seed, but tasks.suite={suite.name} has none")
         suite.check_settings(config)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
@@ -135,7 +135,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         found = shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang")
         if found is None and config.models.device != "cpu" and find_spec("triton") is not None and visible_gpus():
             why = f"CC={named!r} is not a program: unset it, or name one" if named else "there is neither gcc nor clang"
-            raise ExtraMissing(f"training on a GPU needs a C compiler, and {why} (Debian: apt-get install gcc)")
+            raise ExtraMissing(f"training on a GPU needs a C compiler, but {why} (Debian: apt-get install gcc)")
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
@@ -161,7 +161,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             engine = getattr(config, section).engine
             if load_plan(engine).kind == "fsdp2":
                 raise UsageError(
-                    f"{section}.engine={engine} shards a model over several GPUs, and there are not two here: "
+                    f"{section}.engine={engine} shards a model over several GPUs, but there are not two here: "
                     f"set {section}.engine=ddp, or NPROC_PER_NODE to the number of processes (docs/cluster.md)"
                 )
     check_models(config, due)
@@ -192,7 +192,7 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise UsageError where one of these stages samples episodes to train on, and not at temperature 1."""
+    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
         check_sampling(config.rollout, training=True)
 
@@ -227,7 +227,7 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
 def run_bytes(config: RunConfig) -> int | None:
     """Return how much a run still adds to its folder at most in actors, critics and training states.
 
-    None where the actor's size is not known: a model of the Hub that is not here yet.
+    None if the actor's size is not known: a model of the Hub that is not here yet.
     """
     phases = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1)]
     with_actor = [str(folder.actor) for folder in phases if folder.actor.is_dir()]
@@ -250,7 +250,7 @@ def run_bytes(config: RunConfig) -> int | None:
 
 
 def check_room(config: RunConfig) -> None:
-    """Raise StageError where the run folder's disk has less room than the run still needs; see `run_bytes`."""
+    """Raise StageError if the run folder's disk has less room than the run still needs; see `run_bytes`."""
     if (need := run_bytes(config)) is not None:
         fewer = "keep_models=1 (the newest and the best phase's stay), " if config.keep_models != 1 else ""
         _require_room(config.run_dir, need, f"set {fewer}a smaller num_phases, or runs_dir=… on a larger disk")

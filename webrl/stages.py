@@ -31,7 +31,7 @@ Counts = dict[str, Any]
 
 
 class Context:
-    """What a stage is told."""
+    """A stage's input."""
 
     def __init__(self, config: RunConfig, run: RunFolder, phase: int) -> None:
         self.config = config
@@ -158,8 +158,8 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
     if not mixed:
         solved = sum(1 in rewards for rewards in groups.values())
         logger.warning(
-            "%d of %d tasks were solved by every attempt, the others by none: no group teaches, and none can be "
-            "refilled; draw tasks of middling difficulty (tasks.shares=learnability)", solved, len(groups)
+            "%d of %d tasks were solved by every attempt, the others by none: no group has anything to teach, and none "
+            "can be refilled; draw tasks of medium difficulty (tasks.shares=learnability)", solved, len(groups)
         )  # fmt: skip
     return [task for task in mixed[:missing] for _ in range(size)]
 
@@ -223,7 +223,7 @@ def train(context: Context) -> Counts:
         demonstrations = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
         shown["demonstrations"] = encode(demonstrations, encoder, config.rollout.dialect, problems)
         if not shown["demonstrations"]:
-            raise DataError(f"replay.demos: no step of them can be imitated: {dict(problems.counts)}")
+            raise DataError(f"replay.demos: none of their steps can be imitated: {dict(problems.counts)}")
         if problems.counts:
             logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"

@@ -167,7 +167,7 @@ class Step(Record):
     screenshot: str = ""
     """Path of a PNG relative to the run folder, or ""."""
     screenshot_sha256: str = ""
-    """Of that file, where it is the picture that a model is shown (`rollout.image_size`); "" where it is text alone."""
+    """Of that file, where it is the picture that a model is shown (`rollout.image_size`); "" if it is text alone."""
     blocked: int = 0
     """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Trajectory(Record):
     env_reward: Annotated[float, Field(le=1)] | None = None
     """The environment's own reward, at most 1, and above 0 a success: evaluation, ORM training and reports; of actor
     and critic only with `label.judge=environment`.
-    None where the environment has none (a generated instruction), or could not find it out (`env_error`)."""
+    None if the environment has none (a generated instruction), or could not find it out (`env_error`)."""
     env_error: str = ""
     """Why a finished episode with a reference has no reward (judge or site down), or what its evaluator noted."""
     seconds: float = 0.0
@@ -284,7 +284,7 @@ class StepRecord(Record):
     """Task id, for objectives that compare attempts at the same task (GRPO)."""
     screenshot: str = ""
     """Path of the picture in the prompt, a PNG, relative to the run folder, or absolute where it lies elsewhere;
-    "" where the prompt is text alone."""
+    "" if the prompt is text alone."""
     screenshot_sha256: str = ""
     """Of that file."""
     next_screenshot: str = ""

@@ -97,7 +97,7 @@ def test_a_version_of_trl_that_was_not_tested_is_refused(
     version: str, was_tested: bool, tmp_path: Path, monkeypatch
 ) -> None:
     install_metadata("trl", version, tmp_path, monkeypatch)
-    said = rf"webrl grpo needs trl>=1.16,<1.17, and {version} is installed: pip install 'webrl\[grpo\]'"
+    said = rf"webrl grpo needs trl>=1.16,<1.17, but {version} is installed: pip install 'webrl\[grpo\]'"
     with contextlib.nullcontext() if was_tested else pytest.raises(ExtraMissing, match=said):
         require("grpo", "webrl grpo")
 
@@ -151,7 +151,7 @@ def test_training_on_a_gpu_asks_for_a_c_compiler_before_it_starts(tmp_path: Path
     monkeypatch.setenv("CC", "--no-compiler")
     for stage in ("sft", "train", "train-orm"):
         with pytest.raises(
-            ExtraMissing, match=r"training on a GPU needs a C compiler, and CC='--no-compiler' is not a"
+            ExtraMissing, match=r"training on a GPU needs a C compiler, but CC='--no-compiler' is not a"
         ):
             check_inputs(config, (stage,))
     check_inputs(config, ("replay",))
@@ -160,7 +160,7 @@ def test_training_on_a_gpu_asks_for_a_c_compiler_before_it_starts(tmp_path: Path
     check_inputs(config, ("train",))
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExtraMissing, match=r"and there is neither gcc nor clang \(Debian: apt-get install gcc\)"):
+    with pytest.raises(ExtraMissing, match=r"but there is neither gcc nor clang \(Debian: apt-get install gcc\)"):
         check_inputs(config, ("train",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     check_inputs(config, ("train",))

@@ -47,7 +47,7 @@ def test_a_page_without_its_screenshot_ends_the_training(folder):
         await env.step("noop()")
 
     with pytest.raises(
-        StageError, match=r"task 'miniwob.click-test.3': no screenshot came with step 1, which image_size=96 asks"
+        StageError, match=r"task 'miniwob.click-test.3': no screenshot came with step 1, which image_size=96 requires"
     ):
         asyncio.run(play())
 
@@ -112,7 +112,7 @@ def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_p
     assert "observation=none: model" in refused(capsys, *small(text, "--observation", "none"))
     build_vlm("idefics3", tmp_path / "mute")
     (tmp_path / "mute" / "chat_template.jinja").unlink()
-    assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(tmp_path / "mute"))
+    assert "has no chat template: use an instruction-tuned model" in refused(capsys, *small(tmp_path / "mute"))
     with pytest.raises(UsageError, match="has vision: image_size 512 with use_vllm: screenshots go"):
         load_settings(None, {"use_vllm": True}).with_image_size(512)
 

@@ -149,7 +149,7 @@ def test_a_log_in_s_password_never_shows():
     [
         ([f"rollout.webarena.accounts.gitlab={PLANTED['sites']}"], "accounts.gitlab = ***"),
         (["rollout.webarena.accounts.gitlab.password=[PLANTED]"], "must be text"),
-        ([f"rollout.engine.extra_args=[--api-key,{PLANTED['key']}]"], "--api-key is not taken"),
+        ([f"rollout.engine.extra_args=[--api-key,{PLANTED['key']}]"], "--api-key is not accepted"),
         ([f"rollout.engine.extra_args=[--hf_token={PLANTED['key']}]"], "set HF_TOKEN"),
         (["rollout.engine.extra_args=[--host,0.0.0.0]"], "where only it can reach them"),
         (["rollout.webarena.accounts.gitlab.password='PLANTED"], "not valid YAML; put the value in quotes"),

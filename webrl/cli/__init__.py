@@ -1,7 +1,7 @@
 """`webrl`: one command, a subcommand per stage, and `webrl run` for all of them.
 
 Parses first and imports the stages after, so that `--help` is instant. A subcommand that needs more than a config
-lives in a module of its own, named in `EXTRA` or by another package's entry point, with `add_arguments(parser)` and
+lives in its own module, named in `EXTRA` or by another package's entry point, with `add_arguments(parser)` and
 `main(args) -> int`.
 """
 
@@ -64,7 +64,7 @@ EXTRA: dict[str, Command] = {
         after_ctrl_c="the same command resumes from the last training state that orm.save_every wrote, or starts again",
     ),
 }
-"""Subcommands of the core with a module of their own; other packages add theirs (`plugins.COMMANDS`)."""
+"""Subcommands of the core with their own module; other packages add theirs (`plugins.COMMANDS`)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,11 +107,11 @@ def command_names() -> list[str]:
 
 
 def find_command(name: str) -> Command:
-    """A command with a module of its own.
+    """A command with its own module.
 
     Raises:
         ExtraMissing: a companion of webrl has it, and is not installed.
-        UsageError: there is none, two packages have one, or it cannot be imported.
+        UsageError: no package has it, two have it, or it cannot be imported.
     """
     if name in EXTRA:
         return EXTRA[name]
@@ -140,7 +140,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _overview() -> Parser:
-    """The parser where no command is named, whose help lists them."""
+    """The parser without a command, whose help lists them."""
     rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
     lines = []
     for group in GROUPS:

@@ -1,4 +1,4 @@
-"""What every command shares: `Command` names a subcommand with a module of its own, `Parser` reads arguments, and
+"""What every command shares: `Command` names a subcommand with its own module, `Parser` reads arguments, and
 `end_clearly` turns an error into one line and an exit code.
 
 A package adds a subcommand by a row in the entry-point group `webrl.commands` that names a `Command`. The module that
@@ -60,7 +60,7 @@ def end_clearly(name: str, work: Callable[[], int | None]) -> int:
         try:
             Path.cwd()
         except FileNotFoundError:  # no browser would start, and no path means anything
-            raise UsageError("the working folder has been removed; go to another one (cd)") from None
+            raise UsageError("the working directory no longer exists; change to another one (cd)") from None
         return work() or 0
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
     """Refuses unknown options by name, with the nearest known one; none may be abbreviated; texts keep their lines."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # A command that takes a config has a --help of its own (`add_section_help`).
+        # A command that takes a config has its own --help (`add_section_help`).
         ours: dict[str, Any] = {"allow_abbrev": False, "conflict_handler": "resolve"}
         super().__init__(*args, **ours | {"formatter_class": argparse.RawTextHelpFormatter} | kwargs)
 

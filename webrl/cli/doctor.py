@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the findings; 1 if a core piece is missing, or with `--sites` a site."""
     if args.config and not args.sites:
-        raise UsageError(f"--config {args.config} says where sites are: it needs --sites")
+        raise UsageError(f"--config {args.config} names the sites to check: it needs --sites")
     if args.sites and args.checks:
-        raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
+        raise UsageError(f"--sites checks only the WebArena sites; leave out {' '.join(args.checks)!r}, or --sites")
     for name in args.checks:
         if name not in CHECKS:
             raise UsageError(f"unknown check {name!r}; checks: {', '.join(CHECKS)}")
@@ -197,7 +197,7 @@ def _pip() -> str:
 
 
 def _try(code: str) -> tuple[bool, str]:
-    """Run code in a process of its own, since a broken native library must not end the doctor: (works, last line)."""
+    """Run code in a separate process, so that a broken native library cannot end the doctor: (works, last line)."""
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     except subprocess.TimeoutExpired:

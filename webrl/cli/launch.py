@@ -103,7 +103,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
         ) from None
     except SignalException as error:
         raise TrainingError(f"node {topology.node_rank} was ended by {error.sigval.name}") from None
-    except Exception as error:  # the rendezvous raises its own kinds, of which none is public
+    except Exception as error:  # the rendezvous raises private exceptions of its own
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise TrainingError(
             f"node {topology.node_rank} lost the job ({type(error).__name__}: {reason}); another node ended it, or "
@@ -151,8 +151,8 @@ def _wait_for_name(host: str) -> None:
             reason = getattr(error, "strerror", None) or str(error)
         if time.monotonic() >= until:
             raise TrainingError(
-                f"MASTER_ADDR={host!r} is not known after {NAME_SECONDS} s ({reason}): name node 0 by an address that "
-                "every node can reach"
+                f"MASTER_ADDR={host!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 by an "
+                "address that every node can reach"
             )
         time.sleep(2)
 

@@ -24,7 +24,7 @@ COMMON = frozenset({
     "actor.batch_size", "actor.epochs", "actor.imitation", "sft.lr", "sft.epochs", "sft.batch_size",
     "evaluate.temperature",
 })  # fmt: skip
-"""Options that `--help` lists without being asked for a section."""
+"""Options that `--help` lists without a section."""
 
 
 def add_config_arguments(
@@ -96,7 +96,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     """Return the config that `args` name.
 
     Args:
-        prefer_newest: without a name the newest run folder's, where there is one, before the shipped demo.
+        prefer_newest: without a name the newest run folder's, if there is one, before the shipped demo.
 
     Raises:
         UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.
@@ -135,10 +135,10 @@ def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -
         nargs="?",
         metavar="SECTION",
         const=tuple(sections),
-        help="this text; with all options of a SECTION of the config",
+        help="show this help; with SECTION, all options of that section",
     )
     parser.add_argument(
-        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="this text, with all options"
+        "--help-all", action=SectionHelp, nargs=0, const=tuple(sections), help="show this help with all options"
     )
 
 
@@ -206,7 +206,7 @@ def default_text(defaults: RunConfig, key: str) -> str:
 
 
 def count(text: str) -> int:
-    """Type of an option that counts: a whole number from 0 up."""
+    """Type of an option that counts: a whole number of 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)

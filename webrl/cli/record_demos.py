@@ -15,7 +15,7 @@ from webrl.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_config_arguments(parser, prefer_newest=False, sections=("tasks", "rollout"))
-    parser.add_argument("--per-type", type=int, metavar="N", help="demonstrations a task type (default: 8)")
+    parser.add_argument("--per-type", type=int, metavar="N", help="demonstrations per task type (default: 8)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder (default: RUN/demos; RUN/demos_by_hand with --by-hand)"
     )
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-all",
         action="store_true",
-        help="with --by-hand: keep also what the suite's check fails, or what does not replay",
+        help="with --by-hand: also keep what fails the suite's check or does not replay",
     )
 
 
@@ -44,9 +44,9 @@ def main(args: argparse.Namespace) -> int:
         return code
     per_type = 8 if args.per_type is None else args.per_type
     if per_type < 1:
-        raise UsageError(f"--per-type {per_type} is not a number from 1 up")
+        raise UsageError(f"--per-type {per_type} is not a number of 1 or more")
     if args.keep_all:
-        raise UsageError("--keep-all needs --by-hand; all that experts play is kept")
+        raise UsageError("--keep-all needs --by-hand; everything that experts play is kept")
     if args.out and args.out.is_file():
         raise UsageError(f"--out {str(args.out)!r} is a file; name a folder")
     tasks = expert_tasks(config, per_type)

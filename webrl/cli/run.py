@@ -83,7 +83,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a report at the end."""
-    # tables are not squeezed to 80 columns where there is no terminal
+    # tables are not squeezed to 80 columns without a terminal
     width = None if sys.stdout.isatty() else 140
     console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, phases 0 to {config.num_phases}, seed {config.seed}", highlight=False)
@@ -114,7 +114,7 @@ def find_other(config: RunConfig, other: str) -> Path | RunConfig:
 
     Raises:
         UsageError: a run folder without a finished evaluation.
-        ModelError: it is no folder of a run and no model either.
+        ModelError: it is neither a run folder nor a model.
     """
     path = Path(other)
     if (path / "eval.jsonl").is_file():

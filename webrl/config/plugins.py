@@ -76,14 +76,14 @@ def find(group: str, name: str) -> EntryPoint:
 
     Raises:
         ExtraMissing: it is in a companion of webrl that is not installed.
-        UsageError: there is none of that name, or several packages have one.
+        UsageError: none has that name, or several packages have one.
     """
     rows = _rows(group).get(name, ())
     if len(rows) == 1:
         return rows[0]
     if rows:
         packages = " and ".join(sorted(_package(row) for row in rows))
-        raise UsageError(f"{name!r} is offered by {packages} ({group}); uninstall all but one of them")
+        raise UsageError(f"{name!r} is provided by {packages} ({group}); uninstall all but one of them")
     if extra := companion_of(group, name):
         raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{extra}]' (in a clone: make setup)")
     raise UsageError(f"there is no {name!r}; installed: {', '.join(map(repr, names(group)))}")

@@ -45,7 +45,7 @@ class Secret:
 
     def __init__(self, text: str) -> None:
         self.template = text
-        """The text with the references as they are written; for checks of its form, not to be shown."""
+        """The text with its references unresolved; to check its form, never to display."""
         for part in self._parts(text):
             remember(part)
 
@@ -165,13 +165,13 @@ def redact_all(data: Any) -> Any:
 
 
 def redact_argument(argument: str) -> str:
-    """Return a command-line argument as it is shown; of an account nothing is."""
+    """Return a command-line argument for display; of accounts, the whole value is masked."""
     key, equals, _ = argument.partition("=")
     return f"{key}={MASK}" if equals and ".accounts" in key else redact(argument)
 
 
 def without_references(text: str) -> str:
-    """Return the text as it is compared: a variable is as good as the secret that it stands for."""
+    """Return the text for comparison, its references to variables masked like saved secrets."""
     return _REFERENCE.sub(MASK, text)
 
 
@@ -183,7 +183,7 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
     """
     missing = [key for key in _masked(config) if not sections or key.partition(".")[0] in sections]
     if missing:
-        raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
+        raise UsageError(f"a saved config holds no secrets, but {', '.join(missing)} had one: {_GIVE_AGAIN}")
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _masked(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _mask(text: str) -> str:
-    """Return `***`, or the text where it is nothing but references."""
+    """Return `***`, or the text if it consists of references."""
     return text if text and not _REFERENCE.sub("", text) else MASK
 
 

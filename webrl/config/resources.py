@@ -55,7 +55,7 @@ def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is such a file; False, too, where the system takes no such name (too long)."""
+    """Return whether the file exists; also False if the name is too long for the system."""
     try:
         return path.is_file()
     except OSError:

@@ -16,7 +16,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """What pydantic would convert in silence, or refuse in terms of its own."""
+        """Refuse what pydantic would convert silently, or report in its own terms."""
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind in (int, float):
             raise ValueError("expected a number")
@@ -29,5 +29,5 @@ class Section(BaseModel):
         if typing.get_origin(kind) is dict and not isinstance(value, dict):
             raise ValueError("expected a mapping: {name: value}")
         if isinstance(value, str) and "\0" in value:
-            raise ValueError("no name and no path holds a NUL character")
+            raise ValueError("names and paths must not contain a NUL character")
         return value

@@ -53,11 +53,11 @@ def parse_yaml(text: str, source: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-99-99
         raise UsageError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise UsageError(f"{source}: nested too deep: settings need five levels at most") from None
+        raise UsageError(f"{source}: nested too deeply: settings need at most five levels") from None
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+    """Refuses a key that appears twice in a mapping; PyYAML would use the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""

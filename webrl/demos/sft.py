@@ -30,7 +30,7 @@ def check_data(config: RunConfig, paths: TrainingPaths) -> None:
     """Check that there is a demonstration to imitate, before a lock and a folder are made.
 
     Raises:
-        DataError: there is none; bad lines, of which there may be nothing else, are logged.
+        DataError: there is none; bad lines are logged, even if there are no others.
     """
     for num_shown in (0, 20):
         counts, problems = Counter[str](), ProblemLog(num_shown=num_shown)

@@ -27,7 +27,7 @@ _ADMITTED = re.compile(
     r"collections OrderedDict|__builtin__ set|_codecs encode|numpy dtype|numpy\._?core\.multiarray scalar|"
     r"torch \w+Storage|torch\._utils _rebuild_tensor_v2"
 )
-"""Less than torch admits, such as `bytearray(2**40)`: what these make is no larger than what the file holds."""
+"""Fewer than torch admits (`bytearray(2**40)`, for one): what these build is no larger than the file."""
 
 
 def load_restricted(path: Path) -> Any:
@@ -57,14 +57,14 @@ def load_restricted(path: Path) -> Any:
                     )
                 total, size = sum(member.file_size for member in members), path.stat().st_size
                 if total > size:  # members that overlap, or sizes that are not true
-                    raise DataError(f"{path}: refused: its members claim {total} bytes, the file has {size}")
+                    raise DataError(f"{path}: refused: its members claim {total} bytes, but the file has {size}")
                 for member in members:
                     data = archive.read(member) if member.filename.lower().endswith("data.pkl") else b"."
                     asked = (str(arg) for code, arg, _ in pickletools.genops(data) if code.name == "GLOBAL")
                     if code := next((name for name in asked if not _ADMITTED.fullmatch(name)), None):
                         name = code.replace("__builtin__", "builtins").replace(" ", ".")
                         raise DataError(
-                            f"{path}: refused: the pickle asks for {name}, which is code; only plain containers, "
+                            f"{path}: refused: the pickle refers to {name}, which is code; only plain containers, "
                             "strings, numbers and tensors are read. Do not load this file with anything less strict"
                         )
             file.seek(0)

@@ -144,7 +144,7 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
 
 
 def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
-    """Return a step, and whether its text is valid, with no U+FFFD for what is none. Raises ValueError."""
+    """Return a step, and whether its text is valid: without U+FFFD for bad bytes. Raises ValueError."""
     text = line.decode("utf-8-sig", "replace")
     try:
         row = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text

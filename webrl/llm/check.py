@@ -70,7 +70,7 @@ def check_model(
     rows, largest = len(model.get_input_embeddings().weight), max(ids)
     if largest >= rows:
         raise ModelError(
-            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: restore "
+            f"model {name!r} has embeddings for {rows} tokens, but its tokenizer writes ids up to {largest}: restore "
             "the tokenizer that the model was trained with, or resize the model and train it: "
             "model.resize_token_embeddings(len(tokenizer))"
         )

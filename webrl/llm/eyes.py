@@ -64,13 +64,13 @@ class Eyes:
         config = config_of(name)
         if config.model_type not in _TOKEN_TYPES:
             raise ModelError(
-                f"model {name!r} has type {config.model_type!r}, which was not tried with screenshots; those that "
-                f"work: {', '.join(sorted(_TOKEN_TYPES))}"
+                f"model {name!r} has type {config.model_type!r}, which is untested with screenshots; these work: "
+                f"{', '.join(sorted(_TOKEN_TYPES))}"
             )
         if getattr(config.get_text_config(), "conv_bias", False):
             raise ModelError(
                 f"model {name!r} has text_config.conv_bias=true: its convolutions would read the padding of a batch, "
-                "and an answer would depend on the other rows of the batch; take a model without (LFM2's default)"
+                "and an answer would depend on the other rows of the batch; use a model without it (LFM2's default)"
             )
         self._types_name = _TOKEN_TYPES[config.model_type]
         try:
@@ -93,7 +93,7 @@ class Eyes:
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(
-                f"the processor of model {name!r} has no chat template: take an instruction-tuned model, or add "
+                f"the processor of model {name!r} has no chat template: use an instruction-tuned model, or add "
                 "chat_template.jinja to it"
             )
         self._placeholder = str(self.processor.image_token)
@@ -123,7 +123,7 @@ class Eyes:
                 text = str(made["text_replacement_offsets"][0][0]["replacement"])
             num_tokens = self.count(made["input_ids"][0])
             if not num_tokens:
-                raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")
+                raise ModelError(f"the processor of model {self.name!r} produces no tokens for a picture")
             look = self._looks[size] = Look(text, num_tokens, size)
             return look
 
@@ -145,7 +145,7 @@ class Eyes:
         ids = encode_guarded(self.tokenizer, text.replace(self._placeholder, look.text), guard)
         if self.count(ids) != look.num_tokens:
             raise PolicyError(
-                f"a prompt of model {self.name!r} has {self.count(ids)} picture tokens, and its picture "
+                f"a prompt of model {self.name!r} has {self.count(ids)} picture tokens, but its picture has "
                 f"{look.num_tokens}"
             )
         return ids

@@ -80,7 +80,7 @@ class LanguageModel(Protocol):
 
         Raises:
             PolicyError: no answer after all retries.
-            ModelError: the engine cannot do this at all.
+            ModelError: the engine does not support this.
         """
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
@@ -129,12 +129,12 @@ class Turn:
     history: tuple[Step, ...]
     """[N] the episode's steps so far, oldest first."""
     observation: str
-    """Text of the page as it is now, whole."""
+    """The page's current text, uncut."""
     seed: int | None = None
     """Of this draw; derived from run seed, trajectory id and step index, an episode is repeatable. None draws from the
     policy's own generator."""
     screenshot: bytes | None = None
-    """PNG of the page for a model that sees; given only where `rollout.image_size` asks for one."""
+    """PNG of the page for a vision model; only with `rollout.image_size`."""
 
 
 class Policy(Protocol):

@@ -28,7 +28,7 @@ _tokenizers: dict[str, Any] = {}
 """The most recently used ones, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
-"""Vision-language models whose text half transformers loads as a model of its own."""
+"""Vision-language models whose text half transformers loads as a separate model."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 """What a name on the Hub looks like; so may a folder's."""
 MODEL_FILES = (
@@ -90,7 +90,7 @@ def load_tokenizer(name: str) -> Any:
                         "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
                     )
                 if not isinstance(template := tokenizer.chat_template, str | dict | None):
-                    raise ValueError(f"chat_template in tokenizer_config.json must be a text, found {template!r:.80}")
+                    raise ValueError(f"chat_template in tokenizer_config.json must be text, found {template!r:.80}")
         except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
             why = first_line(error)
             if "backend tokenizer" in why:
@@ -167,7 +167,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     sees_all = getattr(config, "use_bidirectional_attention", None) in (True, "all")
     if masked or sees_all or getattr(config, "is_causal", None) is False:
-        raise ModelError(f"model {name!r} cannot write: in its {kind} a token sees those after it; take a decoder")
+        raise ModelError(f"model {name!r} cannot generate: in its {kind}, tokens attend to later ones; use a decoder")
     missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
     unexpected = [] if new_heads else sorted(found["unexpected_keys"])
     if head := next((key for key in unexpected if key.split(".")[0] in ("score", "v_head", "value_head")), None):
@@ -225,7 +225,7 @@ def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
             if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
                 raise ModelError(
                     f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
-                    "quantization_config, which would say how to read that; take the model that it was made from"
+                    "quantization_config, which would say how to read that; use the model that it was made from"
                 )
         return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
 
@@ -310,7 +310,7 @@ def quiet() -> Iterator[None]:
 
 
 def check_sight(config: RunConfig, name: str) -> None:
-    """Return unless the folder `name` holds a model that cannot read what it is shown; a hub's is checked on loading.
+    """Refuse a folder `name` whose model cannot read its input; a hub model is checked on loading.
 
     Raises:
         ModelError: screenshots for a model of text, text alone for one that sees, or a prompt of other actions.
@@ -318,7 +318,7 @@ def check_sight(config: RunConfig, name: str) -> None:
     size, known = config.rollout.image_size, config_of(name) if model_folder(base_of(name) or name) else None
     if size is not None and known is not None and not hasattr(known, "vision_config"):
         raise ModelError(
-            f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"
+            f"rollout.image_size={size}: model {name!r} has no vision; use a vision-language model, or leave it out"
         )
     if size is None:
         _refuse_vision(name, known)
@@ -337,8 +337,8 @@ def _refuse_vision(name: str, config: Any) -> None:
     """Raise ModelError if the config is of a vision-language model that is no text model as well."""
     if hasattr(config, "vision_config") and config.model_type not in _WITH_TEXT_HALF:
         raise ModelError(
-            f"model {name!r} is a vision-language model, and would see only the page's text: set "
-            "rollout.image_size (docs/eyes.md; webrl grpo: image_size), or take a text model"
+            f"model {name!r} is a vision-language model, but would see only the page's text: set "
+            "rollout.image_size (docs/eyes.md; webrl grpo: image_size), or use a text model"
         )
 
 
@@ -368,7 +368,7 @@ def model_folder(name: str) -> Path | None:
 
 @spent_on("model files")
 def hub_snapshot(name: str) -> Path:
-    """The folder of a model's files in the Hub's cache, downloaded where they are not there; its name is the commit.
+    """The folder of a model's files in the Hub's cache, downloaded if missing; its name is the commit.
 
     Raises:
         ModelError: the Hub does not have it, or cannot be reached.
@@ -385,7 +385,7 @@ def hub_snapshot(name: str) -> Path:
 
 
 def base_of(name: str) -> str | None:
-    """Name of the base model where `name` is an adapter's folder; None for a whole model, or a hub name.
+    """Name of the base model if `name` is an adapter's folder; None for a whole model, or a hub name.
 
     Raises:
         ModelError: as of `model_folder` and `adapter_base`; or a folder that holds neither a model nor an adapter.
@@ -416,7 +416,7 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
             why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
         raise ModelError(why) from error
     if is_trained and getattr(config, "quantization_config", None):
-        raise ModelError(f"model {name!r} is quantized: it can answer, not be trained; name the model it came from")
+        raise ModelError(f"model {name!r} is quantized: it can answer but not be trained; name the model it came from")
     return config
 
 

@@ -14,7 +14,7 @@ from webrl.errors import DataError
 from webrl.types import Step, StepRecord
 
 _PAGE = "webrl:page"
-"""The text in a PNG that says of which width and height the page's screenshot was."""
+"""The text in a PNG that records the width and height of the page's screenshot."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Picture:
 
     @classmethod
     def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
-        """A step's, of the run folder `root`; None where its prompt is text alone."""
+        """A step's, of the run folder `root`; None if its prompt is text alone."""
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
     def read(self) -> bytes:
@@ -44,7 +44,7 @@ class Picture:
             png = self.path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; restore "
+                f"{self.path}: the screenshot cannot be read ({error.strerror}) and is needed for training; restore "
                 "the run's screenshots folders, or collect the episodes again"
             ) from None
         if (found := hashlib.sha256(png).hexdigest()) != self.sha256:
@@ -70,7 +70,7 @@ def shrink(png: bytes, size: int) -> bytes:
     """Convert to a PNG in RGB whose longer side is at most `size` pixels (0: its own), keeping the aspect ratio.
 
     Raises:
-        ValueError: it is no picture.
+        ValueError: it is not a picture.
     """
     from PIL import Image, PngImagePlugin, UnidentifiedImageError
 

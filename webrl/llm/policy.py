@@ -33,8 +33,8 @@ def check_sampling(config: RolloutConfig, training: bool) -> None:
     """
     if training and config.temperature != 1.0:
         raise UsageError(
-            f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because the recorded "
-            "log-probs would not be those of the sampled distribution; leave it out"
+            f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because otherwise the "
+            "recorded log-probs are not those of the sampled distribution; leave it out"
         )
 
 
@@ -67,7 +67,7 @@ class ModelPolicy:
         )
         self._seeds = random.Random(config.seed)
         if training and model.tokenizer is None:
-            raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")
+            raise PolicyError(f"{model.name!r} returns no token ids, so its rollouts cannot be trained on")
 
     @property
     def fingerprint(self) -> str:
@@ -99,7 +99,7 @@ class ModelPolicy:
                 image_size=rollout.image_size or 0, show_text=rollout.show_text,
             )  # fmt: skip
 
-        # an image processor has a tokenizer of its own, which no other thread may use
+        # an image processor has its own tokenizer, which no other thread may use
         built = build(eyes.tokenizer) if eyes else await with_tokenizer(self._model.tokenizer, build)
         return PolicyOutput.of(await self._model.generate(built.ids, sampling, built.image), built.observation)
 
@@ -146,7 +146,7 @@ async def open_model(
 
         model = LocalModel(name, engine, models, eyes=Eyes(name) if sees else None)
     elif sees:
-        raise ModelError(f"engine.kind={engine.kind}: not yet with screenshots; take transformers")
+        raise ModelError(f"engine.kind={engine.kind}: screenshots are not supported yet; use transformers")
     elif engine.kind == "openai":
         from webrl.llm.servers.openai import OpenAIModel
 
@@ -170,7 +170,7 @@ async def open_policy(
     training: bool = False,
     verify: Callable[[LanguageModel], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Policy]:
-    """Open a model on `rollout.engine` as the policy of a run, with vision where `rollout.image_size` is set.
+    """Open a model on `rollout.engine` as the policy of a run, with vision if `rollout.image_size` is set.
 
     Args:
         temperature, training: as of `ModelPolicy`.

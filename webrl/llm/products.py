@@ -49,7 +49,7 @@ def use_products(model: nn.Module) -> None:
 
 @cache
 def has_faster_products() -> bool:
-    """True where MKL leaves half of the vector width idle and oneDNN does not."""
+    """True if MKL leaves half of the vector width idle and oneDNN does not."""
     try:
         vendor = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
 """The prompts of policy and judge: what never changes comes first.
 
-What a policy is told (`models.prompt`) is `brief` for the models that were trained on it, and `examples` for others.
+The instructions to a policy (`models.prompt`) are `brief` for models trained on them, and `examples` for others.
 
 Formats: `chat` is ours, through the tokenizer's chat template, with goal, history, page in this order;
 `chat_history_last` is the same with goal, page, history, so that a server's prefix cache also holds what a step left of
@@ -171,7 +171,7 @@ _MAX_NOTE_CHARS = 200
 
 @cache
 def _texts() -> dict[str, Any]:
-    """What models are told, by name and dialect (`prompts.yaml`)."""
+    """The instructions to models, by name and dialect (`prompts.yaml`)."""
     texts: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
     return texts
 
@@ -208,7 +208,7 @@ def build_policy_prompt(
         if 0 < image_size < max(look.size):
             raise StageError(
                 f"a screenshot of {size} pixels is larger than rollout.image_size={image_size}: show it, and record "
-                "demonstrations, in that size"
+                "demonstrations, at that size"
             )
         if look.num_tokens >= models.max_prompt_tokens:
             raise StageError(
@@ -256,7 +256,7 @@ def policy_messages(
     texts = _texts()
     if prompt == "rounds" and dialect != "browsergym":
         raise StageError(
-            f"prompt 'rounds' shows answers in browsergym's actions, and rollout.dialect is {dialect!r}: set "
+            f"prompt 'rounds' shows answers in browsergym's actions, but rollout.dialect is {dialect!r}: set "
             "models.prompt=examples, or rollout.dialect=browsergym"
         )
     rounds = texts["rounds"] if prompt == "rounds" else None
@@ -343,7 +343,7 @@ def build_judge_prompt(
 
 
 def llm_judge_messages(intent: str, actions: Sequence[str], final_page: str) -> list[Message]:
-    """Messages for a judge that follows instructions: what is data stands between lines that it cannot contain."""
+    """Messages for a judge that follows instructions: data is enclosed in lines that it cannot contain."""
     data = judge_text(intent, actions, final_page)
     # Text that holds its own digest cannot be written, so nothing inside can end the block.
     mark = f"DATA {blake2b(data.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -303,7 +303,7 @@ def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
 
 
 def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
-    """The token that ends an answer in training targets, as a tuple; raises ModelError where there is none.
+    """The token that ends an answer in training targets, as a tuple; raises ModelError if there is none.
 
     `webrl`: that of the released checkpoints; otherwise what the chat template writes behind an answer.
     """

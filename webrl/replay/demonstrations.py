@@ -65,7 +65,7 @@ def read_demonstrations(
             `unfinished`.
 
     Raises:
-        DataError: a source is none of these.
+        DataError: a source has another form.
     """
     seen: set[int] = set()
     for path in paths:
@@ -87,7 +87,7 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
     """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
 
     Raises:
-        DataError: a source is none of these.
+        DataError: a source has another form.
     """
     files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
     if found := [file for file in files if file.is_file()]:
@@ -129,7 +129,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         name = trajectory.trajectory_id
         if outcomes is not None and trajectory.status.finished:
             if name in judged:
-                raise DataError(f"{path}:{number}: a second {name!r}; keep each run's files in a folder of its own")
+                raise DataError(f"{path}:{number}: a second {name!r}; keep each run's files in a separate folder")
             judged.add(name)
         own = None if trajectory.env_reward is None else int(is_success(trajectory))
         yield trajectory, own if outcomes is None else outcomes.get(name)
@@ -157,7 +157,7 @@ def check_demonstrations(config: RunConfig) -> None:
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
         if not is_usable:
-            raise UsageError(f"replay.demos: {str(path)!r} shows no action of rollout.dialect={dialect}; leave it out")
+            raise UsageError(f"replay.demos: {str(path)!r} has no action of rollout.dialect={dialect}; leave it out")
 
 
 def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
@@ -217,20 +217,20 @@ def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple
     if picture is None:
         raise DataError(
             f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
-            f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
+            f"{config.rollout.image_size} needs: record it with rollout.screenshots=true at that size"
         )
     png, image_size = picture.read(), config.rollout.image_size or 0
     found, wanted = png_size(png), shown_size(png, image_size)
     if found != wanted:
         raise DataError(
             f"{trajectory.trajectory_id}:{index}: its screenshot is {found[0]}x{found[1]} pixels, and "
-            f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it in that size"
+            f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it at that size"
         )
     return picture, png
 
 
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
-    """Return the prompt of the round after the last one, with the last page again, where the objective asks for it.
+    """Return the prompt of the round after the last one, with the last page again, if the objective needs it.
 
     Only `webrl_released` values that state (THUDM/WebRL); None for the others.
     """

@@ -207,8 +207,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
     """
     if config.rollout.image_size is not None:
         raise UsageError(
-            f"rollout.image_size={config.rollout.image_size}: process_data reads text; the stages of `webrl run` take "
-            "screenshots along"
+            f"rollout.image_size={config.rollout.image_size}: process_data reads only text; for screenshots, use the "
+            "stages of `webrl run`"
         )
     if plan.orm:
         configured_text(config.label)
@@ -234,9 +234,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
         beside = [source.path, source.path.with_name("labels.jsonl")]
         for path in trace_paths(source.path) if source.kind == "vab" else beside:
             if path.resolve() in written:
-                raise UsageError(
-                    f"--output_path {plan.output}: it would replace {path}, which is read; name another file"
-                )
+                raise UsageError(f"--output_path {plan.output}: it would replace {path}, an input; name another file")
     for model in filter(None, (plan.actor, plan.orm)):  # last: it imports torch
         check_model(model, sees=False, use=config.label.engine.kind if model == plan.orm else "transformers")
     from webrl.reward.stage import judge

@@ -92,7 +92,7 @@ class Scorer(AbstractContextManager["Scorer"]):
             fresh = list(self._score(missing)) if missing else []
             if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
                 raise ValueError(
-                    f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs"
+                    f"scoring returned {len(fresh)} records for {len(missing)}, or left some without log-probs"
                 )
             rows = [
                 (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
@@ -120,7 +120,7 @@ def _digest(record: StepRecord) -> bytes:
 
 
 def score_steps(records: Sequence[StepRecord], actor: str, config: RunConfig) -> list[StepRecord]:
-    """Score steps under an actor, in the order given, with a process for each local GPU where there is work for it."""
+    """Score steps under an actor, in the order given, with a process for each local GPU if there is work for it."""
     import torch
 
     from webrl.training.scoring import score_actions

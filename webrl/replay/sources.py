@@ -66,7 +66,7 @@ class Tools:
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
     def judged(self, outcomes: Mapping[str, int | None] | None) -> Tools:
-        """Return the same for another source, of which nothing is counted yet."""
+        """Return a copy for another source, with nothing counted yet."""
         return replace(self, counts=Counter(), outcomes=outcomes)
 
 

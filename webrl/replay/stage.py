@@ -53,7 +53,7 @@ def mix_replay(
         `sampler_difference`).
 
     Raises:
-        DataError: no judged trajectory at all.
+        DataError: no trajectory was judged.
         ModelError: sampler and trainer disagree by more than `replay.sampler_tolerance`.
     """
     with (
@@ -93,8 +93,8 @@ def refuse_other_weights(actor: str, sampler: dict[str, float], tolerance: float
         raise ModelError(
             f"the rollouts' log-probabilities differ from {actor}'s by {sampler['mean']:.3g} nats a token on average "
             f"(largest {sampler['max']:.3g}, {sampler['tokens']:.0f} tokens; replay.sampler_tolerance={tolerance:g}): "
-            "the engine answered with other weights, or computes this architecture otherwise; roll out again (for vLLM "
-            "with rollout.engine.weight_update=restart), or raise replay.sampler_tolerance"
+            "the engine answered with other weights or computes this architecture differently; roll out again (for "
+            "vLLM with rollout.engine.weight_update=restart), or raise replay.sampler_tolerance"
         )
 
 

@@ -101,7 +101,7 @@ def overview_table(phases: Sequence[Summary]) -> Table:
 
 
 def rate_names(rates: Sequence[Mapping[str, Summary]]) -> list[str]:
-    """Return the columns of phases' `named_rates`: those of the phases that were evaluated, where one was."""
+    """Return the columns of phases' `named_rates`: those of the phases that were evaluated, if one was."""
     evaluated = [found for found in rates if any(found.values())]
     return list(dict.fromkeys(name for found in evaluated or rates for name in found))
 
@@ -134,7 +134,7 @@ def labelled_text(phase: Summary) -> str:
 
 
 def agreement_text(phase: Summary) -> str:
-    """Report how many labels the environment's own reward confirms, where it has one (it is never trained on)."""
+    """Report how many labels the environment's own reward confirms, if it has one (it is never trained on)."""
     found = (phase.get("label") or {}).get("agreement")
     if not found:
         return ""
@@ -148,7 +148,7 @@ def agreement_text(phase: Summary) -> str:
 
 
 def groups_text(phase: Summary) -> str:
-    """Report how the groups of attempts at one task ended, where tasks were attempted several times."""
+    """Report how the groups of attempts at one task ended, if tasks were attempted several times."""
     groups = (phase.get("label") or {}).get("groups")
     if not groups:
         return ""

@@ -54,7 +54,7 @@ class Trackers:
                 call(tracker)
             # A third party's network and disk: any error may come, and none must end a training run.
             except Exception as error:
-                logger.warning("tracker %s failed to %s and is left out from now on: %r", name, what, error)
+                logger.warning("tracker %s failed to %s and is disabled from now on: %r", name, what, error)
                 del self._trackers[name]
 
     def __enter__(self) -> Trackers:

@@ -16,7 +16,7 @@ from webrl.types import Label, Trajectory
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:
-    """Return the judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
+    """Return the judgement by trajectory id; a trajectory judged on a later try counts as judged.
 
     Args:
         on_error: called with "path:line: reason" for a bad line; None raises.
@@ -70,7 +70,7 @@ def judge_report(truth: Sequence[int], p_yes: Sequence[float], num_unjudged: int
         `num` judged trajectories, `num_success` of them, `true_positive`, `false_positive`, `true_negative`,
         `false_negative`; `accuracy`, `balanced_accuracy` (mean of the accuracies on successes and on failures),
         `precision`, `recall`, and `auc` (probability that a success gets a higher P(YES) than a failure), each with
-        `value` (None where it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
+        `value` (None if it is not defined: precision without a positive answer), `ci95` (of proportions, their 95 %
         interval; else empty) and `num` (denominator); `num_unjudged`, which are in none of the figures.
     """
     import numpy as np
@@ -100,7 +100,7 @@ def judge_report(truth: Sequence[int], p_yes: Sequence[float], num_unjudged: int
 
 
 def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
-    """The labels against the environment's own reward, in total and by site; None where there is no such reward."""
+    """The labels against the environment's own reward, in total and by site; None if there is no such reward."""
     known = read_labels(labels)
     rows: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
     unjudged = 0

@@ -45,10 +45,10 @@ def answer_tokens(tokenizer: Any) -> tuple[int, int]:
 
     Raises:
         ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read; or the judge
-            is a server that takes no token ids (None).
+            is a server that accepts no token ids (None).
     """
     if tokenizer is None:
-        raise ModelError("label.judge=orm reads token ids, and the judge's server takes none: set label.judge=llm")
+        raise ModelError("label.judge=orm reads token ids, but the judge's server accepts none: set label.judge=llm")
     yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
     if len(yes) != 1 or len(no) != 1:
         logger.info("YES and NO are %d and %d tokens; their first tokens are used instead", len(yes), len(no))
@@ -67,7 +67,7 @@ def yes_probability(logprob_yes: float, logprob_no: float) -> float:
         JudgeError: neither answer is possible (both -inf), or NaN.
     """
     if math.isnan(logprob_yes) or math.isnan(logprob_no) or logprob_yes == logprob_no == -math.inf:
-        raise JudgeError(f"the judge gives YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
+        raise JudgeError(f"the judge assigns YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
     if math.inf in (abs(logprob_yes), abs(logprob_no)):
         return 1.0 if logprob_yes > logprob_no else 0.0
     margin = logprob_yes - logprob_no
@@ -109,7 +109,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
 
 
 def configured_text(config: LabelConfig) -> str | None:
-    """Return the text of `label.system_prompt` without white space around it, read once; None where that is not set.
+    """Return the text of `label.system_prompt` without white space around it, read once; None if that is not set.
 
     (The released outcome model was trained with a text that is not ours to ship; the user copies it from its code.)
 
@@ -166,7 +166,7 @@ async def label_trajectories(
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
-        model: the judge; None where `config.judge` is the environment, whose own reward is the label then.
+        model: the judge; None if `config.judge` is the environment, whose own reward is the label then.
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
@@ -231,7 +231,7 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
     A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
     actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
     agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
-    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own. An ORM in the
+    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a new line. An ORM in the
     released format sees them as written, as it was trained.
     """
     raw = config.prompt_format == "webrl" and config.judge == "orm"
@@ -239,6 +239,6 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
 
 
 def canonical(response: str) -> str:
-    """Return the action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
+    """Return an answer's action in canonical form, in either action language; `UNREADABLE` if it has none."""
     action = read_any(response)
     return action.canonical if action else UNREADABLE

@@ -107,7 +107,7 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
         `num`; `num_mixed`, `num_succeeded`, `num_failed`: those with at least two judged attempts, by outcome;
         `num_single`: those with fewer, because the others failed (`num_masked` of all attempts) or were not judged;
         `no_signal`: the share that is not mixed; `passed`: by k (1, 2, 4, … and the most that were judged at one task)
-        `any` and `all`, pass@k and pass^k over the `tasks` with so many judged attempts.
+        `any` and `all`, pass@k and pass^k over the `tasks` with this many judged attempts.
     """
     rewards = read_outcomes(labels)
     groups: dict[str, list[int | None]] = {}

@@ -29,7 +29,7 @@ def check_data(paths: TrainingPaths) -> None:
     """Check that there is a judged success to learn from, before a lock and a folder are made.
 
     Raises:
-        DataError: there is none; bad lines, of which there may be nothing else, are logged.
+        DataError: there is none; bad lines are logged, even if there are no others.
     """
     for num_shown in (0, 20):
         judged, problems = Counter[int](), ProblemLog(num_shown=num_shown)
@@ -71,7 +71,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     if longest >= positions:  # the page would be cut where a judge refuses, and the report at the end would fail
         raise ModelError(
             f"model {paths.init!r} has {positions} positions, and label.max_prompt_tokens="
-            f"{config.label.max_prompt_tokens} makes prompts of up to {longest} tokens: set label.max_prompt_tokens="
+            f"{config.label.max_prompt_tokens} allows prompts of up to {longest} tokens: set label.max_prompt_tokens="
             f"{positions - 1}"
         )
     losses = train_sft(

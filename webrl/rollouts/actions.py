@@ -68,9 +68,9 @@ class Action:
     """Canonical form in the dialect it was written in, if that is not BrowserGym's."""
 
     rest: tuple[Action, ...] = ()
-    """What follows, where one written action takes several (`Search`: fill, then Enter)."""
+    """What follows, if one written action takes several (`Search`: fill, then Enter)."""
     note: str = field(default="", compare=False)
-    """What was taken, where the answer says something else; "" where it says this."""
+    """What was read, if the answer says something else; otherwise ""."""
 
     @property
     def canonical(self) -> str:

@@ -1,4 +1,4 @@
-"""Environments for programs without asyncio: one event loop in a thread of its own, one Chromium for all of them.
+"""Environments for programs without asyncio: one event loop in its own thread, one Chromium for all of them.
 
 Any number of environments may be open, in any threads; Chromium ends with the last one.
 """
@@ -55,7 +55,7 @@ def call(work: Coroutine[Any, Any, T]) -> T:
     process = _this_process()
     if process.thread is threading.current_thread():
         work.close()
-        raise BrowserError("this would wait for the loop that it runs on; await the asynchronous methods here")
+        raise BrowserError("this would block the event loop that it runs on; await the asynchronous methods here")
     future = asyncio.run_coroutine_threadsafe(work, process.loop)
     try:
         return future.result()
@@ -91,7 +91,7 @@ class BlockingEnv:
         return self._call(self._opened().step(action_text))
 
     def finish(self) -> Score:
-        """Return the episode's score so far, where a suite has one."""
+        """Return the episode's score so far, if a suite has one."""
         return self._call(self._opened().finish())
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class BlockingEnv:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._pid != os.getpid():
             work.close()
-            raise BrowserError("this environment belongs to the process that has made it; make one in each process")
+            raise BrowserError("this environment belongs to the process that created it; create one in each process")
         return call(work)
 
     async def ready(self, task: Task) -> BrowserEnv:

@@ -73,7 +73,7 @@ def find_chromium(*, visible: bool = False) -> Path:
         visible: none but those that can open a window.
 
     Raises:
-        BrowserMissing: there is none; how to get one is said.
+        BrowserMissing: there is none; the message tells how to get one.
     """
     chosen = os.environ.get("WEBRL_CHROMIUM")
     for candidate in [Path(chosen)] if chosen else _candidates():
@@ -120,7 +120,7 @@ class Browser:
             visible: with windows, on this machine's display.
             max_page_mb: end the process of a page that takes more memory; the page then counts as crashed.
             own_session: keep Ctrl-C in a terminal, which goes to the whole process group, from the driver, so that
-                it is still there to be closed in order. Not for a process that has a session of its own already.
+                it is still there to be closed in order. Not for a process that has its own session already.
         """
         self._own_session = own_session
         self._visible = visible
@@ -273,12 +273,12 @@ def _end_large_renderers(folder: Path, limit_mb: int) -> None:
     for process, command in _processes(folder):
         with contextlib.suppress(psutil.Error):
             if "--type=renderer" in command and process.memory_info().rss > limit_mb * 1_000_000:
-                logger.warning("a page took more than %d MB; its process is ended", limit_mb)
+                logger.warning("a page used more than %d MB; its process was ended", limit_mb)
                 process.kill()
 
 
 def _listening_port(folder: Path) -> int:
-    """The port that Chromium has taken by itself (one chosen for it may be another program's by then); 0: none."""
+    """The port that Chromium chose (a port chosen for it might be taken by then); 0: none."""
     import psutil
 
     end = time.monotonic() + LAUNCH_TIMEOUT_S

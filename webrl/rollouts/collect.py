@@ -107,7 +107,7 @@ async def collect(
             if not trajectory.status.finished and num_failed > allowed:
                 kinds = ", ".join(f"{name} {number}" for name, number in failed.items())
                 raise StageError(
-                    f"{out}: {num_failed} of {num} episodes failed for reasons that are not the agent's "
+                    f"{out}: {num_failed} of {num} episodes failed for reasons other than the agent "
                     f"({kinds}), more than rollout.max_failed={max_failed:g} allows; the last, "
                     f"{trajectory.trajectory_id}: {trajectory.message:.300}; fix that, and the same command plays the "
                     "failed ones again"
@@ -156,7 +156,7 @@ def without_secrets(trajectory: Trajectory) -> Trajectory:
 
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
-    """The environments that `config` asks for, kept ones where there are; no more of them than episodes.
+    """The environments that `config` needs, kept ones if there are any; no more of them than episodes.
 
     Raises:
         ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
@@ -216,13 +216,13 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
         seen[task.task_id] += 1
         name = f"{prefix}-{task.task_id}" + (f"-r{repeat}" if repeat else "")
         if name in episodes:
-            raise DataError(f"two episodes would be called {name!r}: no task id may be another one followed by -rN")
+            raise DataError(f"two episodes would be named {name!r}: no task id may be another one plus -rN")
         episodes[name] = task
     return list(episodes.items())
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:
-    """Reset to each task's initial state and look at it, in the order given; None where the page failed.
+    """Reset to each task's initial state and look at it, in the order given; None if the page failed.
 
     Raises:
         DataError: a task that names no known page.

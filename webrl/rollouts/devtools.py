@@ -3,7 +3,7 @@
 Playwright's driver costs about 4 ms of CPU a call, this line under 1 ms; the calls of every step go through it and
 everything else through Playwright, on the same pages.
 
-Scripts that read a page and act on it run in a world of their own: they share its elements, but neither its globals
+Scripts that read a page and act on it run in their own world: they share its elements, but neither its globals
 nor its prototypes, which pages replace.
 """
 
@@ -71,10 +71,10 @@ class ChannelClosed(Exception):
     """Page or browser are gone or have crashed."""
 
 
-# What a browser opens itself; all other addresses (`mailto:`) are for programs that a person has beside it.
+# What a browser opens itself; all other addresses (`mailto:`) are for programs that a person runs next to it.
 _OWN = "about|blob|chrome[a-z-]*|data|devtools|file|filesystem|https?|javascript|view-source"
 _OUTWARD = re.compile(rf"(?!(?:{_OWN}):)[a-z][a-z\d+.-]*:", re.I)
-# What the browser logs of links, forms and scripts that it does not follow, and shows nobody.
+# What the browser logs of links, forms and scripts that it does not follow, and shows to no one.
 _UNFOLLOWED = re.compile(
     r"(?P<page>Not allowed to (?:load local resource|navigate top frame))|(?P<tab>Blocked opening)|Ignored call to|"
     r"Blocked form submission|Refused to send form data|Sending form data to \S+ violates the following Content|"
@@ -87,7 +87,7 @@ _KEEPS_FORM = """function() {
 }"""
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
-# A frame that is hidden, tiny (it counts visitors) or beside the page, where no scrolling leads, shows nothing.
+# A frame that is hidden, tiny (it counts visitors) or off the page, out of reach of scrolling, shows nothing.
 _CAN_BE_SEEN = """function() {
   const { right, bottom } = this.getBoundingClientRect();
   const isBeside = bottom + scrollY <= 0 ||

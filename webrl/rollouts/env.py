@@ -157,7 +157,7 @@ class BrowserEnv:
     imports = True
     """Whether pages may import scripts while they run: programs of one document do. It costs to watch for them."""
     every_element = False
-    """`rollout.every_element` where the config leaves it open."""
+    """`rollout.every_element` if the config leaves it open."""
 
     def __init__(self, browser: Browser, config: RolloutConfig, site_of: Callable[[Task], Site] = open_site) -> None:
         """`site_of`: how an episode of a task starts and ends in its page. Raises DataError."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What Playwright's call log says of a page that does not let an element be acted on, and of an action under way.
+# Playwright's call log for a page that blocks an action on an element, and for an action in progress.
 _REFUSED = re.compile(
     r"- +(<.*intercepts pointer events|element is (?:not|outside) .*|element was detached.*|did not find some options)"
 )
@@ -72,9 +72,9 @@ MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
 filtered as one types); with `rollout.every_element`: BrowserGym never types."""
 _TYPED_AT_ONCE = 10
-"""After so many characters the time is looked at."""
+"""After this many characters the time is looked at."""
 PAGE_TIMEOUT_MS = 5000
-"""Longest wait for a page that an action opens, and for all that Playwright does without a time of its own."""
+"""Longest wait for a page that an action opens, and for every Playwright call without its own timeout."""
 MAX_DOCUMENTS = 6
 """A page that is replaced more often than this before it has loaded is stopped."""
 KEEPS_LOADING = "this page keeps loading itself again, or another one: it is shown as it was once"
@@ -101,7 +101,7 @@ class Tabs(Protocol):
     patience_s: float
     """How long a page that is leaving for a server that does not answer may take."""
     shows_all: bool
-    """The agent is shown all of a page, wherever it is scrolled to."""
+    """The agent sees all of a page, wherever it is scrolled to."""
     upload_dir: Path | None
     """The one folder that files may be uploaded from; None: from nowhere."""
 
@@ -272,7 +272,7 @@ def _frame_of(tabs: Tabs, bid: str, name: str) -> str | None:
 
 
 async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
-    """Result of one of `js/act.js`'s functions on an element; None where it cannot run."""
+    """Result of one of `js/act.js`'s functions on an element; None if it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
     if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `isPutBack`
@@ -584,7 +584,7 @@ async def _goto(tabs: Tabs, url: str) -> None:
 async def _travel(tabs: Tabs, by: int) -> None:
     history = await tabs.tab.send("Page.getNavigationHistory")
     at, entries = history["currentIndex"] + by, history["entries"]
-    # A profile's first page is empty, which is no page that one was on.
+    # A profile's first page is empty, so there is no going back to it.
     is_first = at == 0 and tabs.page is tabs.context.pages[0] and entries[at]["url"] == "about:blank"
     if not 0 <= at < len(entries) or is_first:
         raise ActionFailed(f"Error: there is no {'earlier' if by < 0 else 'later'} page in this tab")

@@ -216,7 +216,7 @@ class NavigationGuard:
         self.blocked = 0
         """Requests blocked so far."""
         self.reason = ""
-        """Why the last one was, where limits say so."""
+        """Why the last one was, if limits say so."""
         self.proxy = ""
         """Address of the proxy while it is open."""
         self._limits = limits
@@ -306,7 +306,7 @@ class NavigationGuard:
         except (HostBlocked, OSError, TimeoutError) as error:
             status, text = "502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"
             if isinstance(error, HostBlocked):
-                # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
+                # Not for a host: browsers contact their maker by themselves, without the agent.
                 self._count(reason or "")
                 status, text = "403 Forbidden", f"{BLOCKED}{error}"
             body = text.encode()

@@ -158,7 +158,7 @@ _ELEMENT, _TEXT = 1, 3
 _DROPPED = frozenset(("style", "link", "script", "br"))
 _UNWRAPPED = frozenset(("html", "body", "#document"))
 _BARE = frozenset(("div", "span", "i", "p"))
-"""Kept only with attributes of their own."""
+"""Kept only with their own attributes."""
 _VOID = frozenset(("area", "base", "col", "embed", "hr", "img", "input", "meta", "source", "track", "wbr"))
 
 
@@ -169,7 +169,7 @@ class PageDetails:
     html: str
     """The pruned HTML."""
     elements: dict[str, dict[str, Any]]
-    """By bid: `bbox` ([x, y, width, height] in screenshot pixels from the viewport's top left corner, or None where the
+    """By bid: `bbox` ([x, y, width, height] in screenshot pixels from the viewport's top left corner, or None if the
     element is not laid out), `visibility` (0 to 1), `clickable`, `set_of_marks` (clickable and at least half visible).
     """
 

@@ -37,7 +37,7 @@ class StepResult:
     action: str
     """The action in canonical form; "" if it could not be read."""
     error: str
-    """The error that the agent is shown, or ""."""
+    """The error that the agent sees, or ""."""
     done: bool
     """The page has ended the episode."""
     reward: float

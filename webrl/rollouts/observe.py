@@ -165,7 +165,7 @@ _ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
 _DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
 MAX_TEXT_CHARS = 2_000_000
 """An observation's text is cut here; prompts take a small part of it."""
-# A frame, or its document, is no more.
+# A frame, or its document, is gone.
 _GONE = re.compile(r"given (frame)?id\b|Cannot find context|context was destroyed|__webrl is not defined", re.I)
 # Chromium names the class of what was thrown from a version after 126 on.
 _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
@@ -236,7 +236,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
 
 
 def _require_gone(error: ChannelError) -> None:
-    """Raises the error, unless it says that a frame is no more: a page takes frames out while it is looked at."""
+    """Raise the error, unless it reports a lost frame: pages remove frames while they are observed."""
     if not _GONE.search(str(error)):
         raise error
 

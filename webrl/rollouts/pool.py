@@ -327,7 +327,7 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
         return [worker.pid for worker in self._all if worker.pid is not None and not worker.failed]
 
     async def start(self, num_episodes: int) -> None:
-        """Launch the workers of so many episodes now; without it they are launched as environments are wanted."""
+        """Launch the workers of this many episodes now; without it they are launched as environments are wanted."""
         for worker_id in list(reversed(range(self.config.num_workers)))[:num_episodes]:  # in the order of the slots
             await self._worker(worker_id)
 

@@ -44,7 +44,7 @@ def miniwob_root() -> Path:
 
 @cache
 def page_names() -> frozenset[str]:
-    """Every installed page. Raises DataError: there is none."""
+    """Every installed page. Raises DataError if there is none."""
     folder = miniwob_root() / "miniwob"
     names = frozenset(path.stem for path in folder.glob("*.html"))
     if not names:

@@ -33,7 +33,7 @@ class Expert(Protocol):
     """A script that plays the tasks of one type from the same text that an agent sees."""
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
+        """The next action; None if it cannot continue. `history`: the answers whose actions have worked."""
 
 
 class Suite(ABC):
@@ -80,9 +80,9 @@ class Suite(ABC):
     extra: ClassVar[str | None] = None
     """Row of `webrl.config.extras.EXTRAS` without which its episodes cannot be played."""
     has_page_seeds: ClassVar[bool] = False
-    """A seed makes a page, so that every generated instruction gets a page of its own (`fresh_seed`)."""
+    """A seed makes a page, so every generated instruction gets its own page (`fresh_seed`)."""
     shows_pages: ClassVar[bool] = False
-    """The generator is shown the page that its instructions start from."""
+    """The generator sees the page that its instructions start from."""
     is_stateless: ClassVar[bool] = False
     """Pages hold nothing but themselves: they stay open between episodes, and browsers between stages."""
     draws_fresh: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class Suite(ABC):
     not_served: ClassVar[str] = ""
     """Why `webrl serve-env` does not serve its tasks; empty: it does, by name and seed."""
     first_task: ClassVar[str] = "miniwob.click-test"
-    """What the server plays where a reset names no task."""
+    """What the server plays if a reset names no task."""
 
     @abstractmethod
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
@@ -125,7 +125,7 @@ class Suite(ABC):
         return tasks[:count]
 
     def check_settings(self, config: RunConfig) -> None:  # noqa: B027 (most have nothing to refuse)
-        """Raise UsageError where settings cannot work together."""
+        """Raise UsageError if settings cannot work together."""
 
     def proposes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Whether phase 0 has no instructions, so that the generator proposes them for pages of `explore`."""
@@ -133,7 +133,7 @@ class Suite(ABC):
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
         """Pages to propose instructions for, as tasks without one, each with its text."""
-        raise NotImplementedError(f"{self.name} proposes tasks, and explores no pages")
+        raise NotImplementedError(f"{self.name} proposes tasks but explores no pages")
 
     def fresh_seed(self, taken: Collection[int], rng: random.Random) -> int:
         """A seed of a page to train on, where `has_page_seeds`, that is not taken."""
@@ -151,7 +151,7 @@ class Suite(ABC):
         return [Task(f"{site}.{number}", site=site, seed=number) for site, number in zip(types, seeds, strict=True)]
 
     def check(self, task: Task, config: RolloutConfig) -> None:  # noqa: ARG002
-        """Raise DataError or UsageError, before anything starts, where a task cannot be played."""
+        """Raise DataError or UsageError, before anything starts, if a task cannot be played."""
         self.open_site(task)
 
     def open_site(self, task: Task) -> Site:
@@ -191,7 +191,7 @@ class Suite(ABC):
         return task.instruction is not None
 
     def instruction_of(self, task: Task) -> str:
-        """The agent's goal, as far as it is known before the page is open."""
+        """The agent's goal, if known before the page is open."""
         return task.instruction or ""
 
     def is_seeded(self, task: Task) -> bool:
@@ -221,7 +221,7 @@ class Suite(ABC):
         return config.tasks.train_sites or (self.name,)
 
     def expert(self, task_type: str) -> Expert | None:  # noqa: ARG002
-        """The script that plays a task type; None where there is none."""
+        """The script that plays a task type, or None."""
         return None
 
     def summarize(
@@ -277,7 +277,7 @@ def find_suite(name: str) -> Suite:
 
     Raises:
         ExtraMissing: it is one of webrl's and not installed.
-        UsageError: there is none, two packages have one, or it cannot be imported, is none or of another version.
+        UsageError: no package has it, two have it, it cannot be imported, is not a Suite, or has another version.
     """
     return _load(plugins.SUITES, name)
 
@@ -307,7 +307,7 @@ def _load(group: str, name: str) -> Suite:
     version = getattr(made, "api_version", None)
     if version != API_VERSION:
         raise UsageError(
-            f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a "
+            f"tasks.suite: {name!r} has api_version {version}, but this webrl needs {API_VERSION}; install a "
             f"matching version of its package ({made.__module__.partition('.')[0]})"
         )
     if group == plugins.SUITES and made.name != name:

@@ -35,7 +35,7 @@ class Clock:
         self.change("", 0)
 
     def change(self, kind: str, by: int) -> None:
-        """Count the time since the last change, then so many more spans of a kind."""
+        """Count the time since the last change, then this many more spans of a kind."""
         with self._lock:
             now = time.perf_counter()
             self.seconds["+".join(sorted(+self._open))] += now - self._since

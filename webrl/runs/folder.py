@@ -267,7 +267,7 @@ def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] |
 def seconds_left(
     run: RunFolder, stages: Collection[str], phase: int, num_phases: int
 ) -> tuple[float | None, float | None]:
-    """What is left of a phase and of the run, stages under way counted whole; None where nothing like it ran."""
+    """What is left of a phase and of the run, stages under way counted whole; None if nothing like it ran."""
 
     def total(names: Iterable[str], number: int) -> float | None:
         known = [usual_seconds(run, name, number) for name in names]

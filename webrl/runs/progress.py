@@ -58,7 +58,7 @@ class PlainProgress:
         self._postfix = s
 
     def line(self, seconds: float) -> str:
-        """Return how far it is after so many seconds of this call."""
+        """Return how far it is after this many seconds of this call."""
         units = "bytes" if self._unit == "B" else self._unit
         of = f" of {self._total}" if self._total else ""
         fresh = self._done - self._initial

@@ -142,7 +142,7 @@ def read_lines(
     """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Arguments as in `read_records`."""
     with open_input(path) as file:
         if re.match(rb"(\xef\xbb\xbf)?\[\s*\{", file.peek()):
-            raise DataError(f"{path} is one JSON array, not an object a line; convert it: jq -c '.[]' FILE > NEW")
+            raise DataError(f"{path} is one JSON array, not one object per line; convert it: jq -c '.[]' FILE > NEW")
         for number, line in numbered_lines(file, path, on_error):
             if on_bytes is not None:
                 on_bytes(len(line))

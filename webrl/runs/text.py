@@ -54,7 +54,7 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
     "\U000e0000-\U000e007f]"
 )
-"""Characters that steer a terminal, turn the direction of text, show nothing, or are none."""
+"""Characters that steer a terminal, turn the direction of text, show nothing, or are not characters."""
 
 
 def visible(text: str) -> str:

@@ -57,10 +57,10 @@ async def ask_all(
     cache: Path,
     on_answer: Callable[[], None] | None = None,
 ) -> tuple[list[Answer | None], int, list[str]]:
-    """Answer all questions, from the cache where it has them; pages are cut so that prompts fit.
+    """Answer all questions, from the cache if it has them; pages are cut so that prompts fit.
 
     Returns:
-        Answers in the order of their questions (None where a request failed after all retries), how many of them are
+        Answers in the order of their questions (None if a request failed after all retries), how many of them are
         from the cache, and the texts of the failed requests.
 
     Raises:

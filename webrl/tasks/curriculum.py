@@ -40,7 +40,7 @@ _PROBE = 2_000_000
 
 @dataclass(frozen=True)
 class Page(Record):
-    """A line of `pages.jsonl`: the initial page of a proposed task, "" where it is not known.
+    """A line of `pages.jsonl`: the initial page of a proposed task, "" if it is not known.
 
     Example: `Page(task_id="miniwob.click-button.g01-00003", text="RootWebArea 'Click Button Task' …")`
     """
@@ -230,7 +230,7 @@ def attempted(folder: RunFolder, before: int) -> list[Task]:
 def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:
     """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given.
 
-    None where that page is not known (an imported failure without one).
+    None if that page is not known (an imported failure without one).
     """
     from webrl.training.scoring import state_values
 

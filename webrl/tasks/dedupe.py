@@ -105,7 +105,7 @@ def find_duplicates(
 
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.
-        max_states: initial states at which one instruction may be attempted (see the module's text). None: tasks are
+        max_states: initial states from which one instruction may be attempted (see the module's text). None: tasks are
             compared with `known` only, regardless of their states, and each matches the most similar known one that it
             repeats, even where another task is closer.
     """

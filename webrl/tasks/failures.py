@@ -47,9 +47,9 @@ class FailureSet:
     from_seeds: bool = False
     """True if nothing failed, so that the attempted tasks are used instead."""
     tried: Mapping[str, int] = field(default_factory=dict)
-    """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
+    """Judged tasks of each site in the phase that its failures come from; empty if only failures are known."""
     failed: Mapping[str, float] = field(default_factory=dict)
-    """Number of failed ones; a task with several attempts counts as its share of failed ones."""
+    """Number of failures; a task with several attempts counts as its share of failed ones."""
 
     def shares(
         self, rule: Literal["failures", "learnability"] = "failures", *, every_site: bool = False
@@ -152,7 +152,7 @@ def task_of_line(data: Any, default_id: str) -> Task:
     for key in ("task", "web"):
         if not isinstance(data.get(key), str) or not data[key].strip():
             raise ValueError(
-                f"expected an instruction (`task` and `web`) or a task (`task_id` and `site`): `{key}` must be a "
+                f"expected an instruction (`task` and `web`) or a task (`task_id` and `site`): `{key}` must be "
                 f"non-empty text, found {data.get(key)!r:.80}"
             )
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}

@@ -138,7 +138,7 @@ def _read_rule(rule: Any, where: str) -> Rule:
     if isinstance(rule, str) and rule.strip():
         return rule
     if not isinstance(rule, dict) or set(rule) != {"on_page"} or not isinstance(rule["on_page"], str):
-        raise UsageError(f"{where}: a rule is a text or `on_page: <regular expression>`, found {rule!r:.80}")
+        raise UsageError(f"{where}: a rule is text or `on_page: <regular expression>`, found {rule!r:.80}")
     try:
         pattern = re.compile(rule["on_page"])
     except re.error as error:
@@ -212,7 +212,7 @@ async def filter_tasks(
         known: everything ever attempted, each with the instruction that the agent was given.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: gives the critic's value at the real initial observation of each task that is left; band
-            [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,
+            [value_low, value_high], both edges kept. None if that observation is not known: such a task passes,
             and is counted in the filter's note.
 
     Raises:

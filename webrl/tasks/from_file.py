@@ -69,7 +69,7 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tupl
         try:  # the evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed
             heldout = held_out_of(config, tasks)
         except (DataError, ExtraMissing) as error:
-            logger.warning("held-out instructions are not looked for: %s", error)
+            logger.warning("held-out instructions are not searched for: %s", error)
             heldout = []
 
         async def judge(left: Sequence[Task]) -> tuple[list[Drop], str]:

@@ -159,7 +159,7 @@ async def generate_tasks(
 
 def initial_page_texts(requests: Sequence[GenerationRequest], tasks: Sequence[Task]) -> list[str]:
     """Each task's initial page: the one a request was made for, or what an agent saw of the same state when it failed;
-    "" where neither is known.
+    "" if neither is known.
 
     (WebArena's start pages are the same, log-in included, after each reset; they need not be opened again.)
     """

@@ -37,7 +37,7 @@ PACKED = frozenset((
 SINGLE = frozenset((
     "lfm2", "lfm2_moe", "mamba", "mamba2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ))  # fmt: skip
-"""Model types with convolutions or a recurrence, of which transformers' default attention is known to be exact."""
+"""Model types with convolutions or recurrence for which transformers' default attention is known to be exact."""
 REFUSED = frozenset(("phimoe",))
 """Model types whose rows are wrong either way."""
 _ATTENTION = (

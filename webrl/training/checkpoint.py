@@ -31,7 +31,7 @@ from webrl.types import Record
 logger = logging.getLogger(__name__)
 
 _POSITION = "position.json"
-"""A state that has it is whole."""
+"""Marks a complete state."""
 _FREE_TO_CHANGE = {"save_every", "checkpointing", "max_tokens", "compile", "export_dtype"}
 """Options that do not change what is computed (up to rounding)."""
 
@@ -107,7 +107,7 @@ class Checkpoints:
         state, position = states[-1], read_record(states[-1] / _POSITION, Position)
         if position.digest != self._digest:
             raise TrainingError(
-                f"{state} is a training state of another config or other data (digest {position.digest}, this "
+                f"{state} is a training state for another config or other data (digest {position.digest}, this "
                 f"run's is {self._digest}); restore the old settings, or delete {self._root} to start over"
             )
         if position.engine != engine.plan.name:

@@ -17,7 +17,7 @@ _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
 def cpu_environment() -> dict[str, str]:
     """Variables a parent exports before it starts a Python process that trains or scores on the CPU.
 
-    What the user has set in this process's environment is left as it is, and not in the result.
+    What the user has set in this process's environment is kept, and not in the result.
     """
     wanted = {
         "MALLOC_MMAP_THRESHOLD_": _KEEP_FREED_MEMORY,
@@ -31,7 +31,7 @@ def cpu_environment() -> dict[str, str]:
 def use_cpu_settings() -> None:
     """Set the same in this process, which must not have imported torch yet; what it starts inherits them.
 
-    OpenMP reads its variable when torch is imported; malloc has read its own when the process began and is told.
+    OpenMP reads its variable when torch is imported; malloc read its own at process start and is called instead.
     """
     missing = cpu_environment()
     os.environ.update(missing)

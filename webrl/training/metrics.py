@@ -49,7 +49,7 @@ class MetricLog:
 
 
 def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:
-    """Lines of one job, keys without the job's name; none where there is no file."""
+    """Lines of one job, keys without the job's name; empty if there is no file."""
     if not path.exists():
         return []
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -61,7 +61,7 @@ def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:
 
 
 def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Mean of every scalar over the logged steps, as `<name>_<key>`; the last value of what is no mean."""
+    """Mean of every scalar over the logged steps, as `<name>_<key>`; for counters, the last value."""
     keys = {key for line in lines for key, value in line.items() if isinstance(value, int | float) and key != "step"}
     summary: dict[str, Any] = {}
     for key in sorted(keys):
@@ -82,14 +82,14 @@ class TrainingPaths:
     """Folder of the new model."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for an output that is no new folder, and for data that would count twice."""
+        """Raise UsageError for an output that is not a new folder, and for data that would count twice."""
         if self.out.name in ("", ".."):
             raise UsageError(f"--out {str(self.out)!r} has no name of its own; name a new folder for the model")
         if self.out.is_dir() and self.out.resolve() == Path(self.init).expanduser().resolve():
             raise UsageError(f"--out {self.out} is the model that the training starts from; name a new folder")
         path, times = Counter(path.resolve() for path in self.data).most_common(1)[0]
         if times > 1:
-            raise UsageError(f"--data {path} is named {times} times, and would count as often; name it once")
+            raise UsageError(f"--data {path} is named {times} times, and would count each time; name it once")
 
     @property
     def report(self) -> Path:

@@ -59,13 +59,13 @@ class _Packed(nn.Module):
             self.lm.eval()
             for module in self.lm.modules():
                 if getattr(module, "gradient_checkpointing", False):
-                    module.training = mode  # transformers' layers recompute only if they are told that they train
+                    module.training = mode  # transformers' layers recompute only in training mode
         return self
 
     def refuse_pictures(self, row: Pack) -> None:
         """Raise TrainingError for a picture that a model of text would not see."""
         if self.eyes is None and any(row.pictures):
-            raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
+            raise TrainingError("a sample has a screenshot, but this model reads only text")
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """Return what the model's own forward pass takes for a row of one sequence, and for its picture if it sees.
@@ -83,7 +83,7 @@ class _Packed(nn.Module):
             return inputs
         (picture,) = row.pictures
         if picture is None:
-            raise TrainingError("a sample without its screenshot: nothing is trained blind")
+            raise TrainingError("a sample lacks its screenshot: the model would train blind")
         png = picture.read()
         look, found = self.eyes.look(png), self.eyes.count(row.input_ids[0].tolist())
         if found != look.num_tokens:

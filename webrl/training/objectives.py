@@ -38,7 +38,7 @@ class LossInput:
     logprobs: Tensor
     """[N] log π(token), with gradient."""
     ref_logprobs: Tensor
-    """[N] log π_ref(token), from the score-once pass; zeros where the objective needs none."""
+    """[N] log π_ref(token), from the score-once pass; zeros if the objective needs none."""
     old_logprobs: Tensor
     """[N] log-probabilities under the sampling policy; the reference's for imported text."""
     sample: Tensor
@@ -297,7 +297,7 @@ def group_advantages(records: Sequence[StepRecord], config: ActorConfig) -> list
     `batch` that of all attempts of the phase + 1e-4. A group whose attempts all end alike has A = 0: batches are made
     of the other groups' steps (DAPO, arXiv 2503.14476 §3.2).
 
-    Attempts that failed for reasons that are not the agent's, and unjudged ones, have no outcome: there are no records
+    Attempts that failed for reasons other than the agent, and unjudged ones, have no outcome: there are no records
     of them, and neither the mean nor s includes them. A group counts if at least two attempts are left. Attempts are
     independent, so the rest of a group is distributed as a whole one is; leaving the whole group out would only make
     tasks rarer whose pages fail more often.

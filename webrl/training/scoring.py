@@ -206,5 +206,5 @@ def check_pictures(records: Sequence[StepRecord], config: RunConfig) -> None:
         if bool(record.screenshot_sha256) != (size is not None):
             raise TrainingError(
                 f"step {record.step_id!r} was played {'with' if size is None else 'without'} a screenshot, and "
-                f"rollout.image_size={size}: nothing is trained on another input than it was played with"
+                f"rollout.image_size={size}: training input must be the input that was played"
             )

@@ -1,7 +1,7 @@
 """Rows of a small model side by side on a CPU, one thread each.
 
 The products of a small model are too short to share: threads that split each of them wait for one another after each,
-and one that has lost its core to a browser holds up all. A thread with a row of its own waits for no other.
+and one that loses its core to a browser holds up all. A thread with its own row waits for no other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Gradients = list[Tensor | None]
 """Of each trained parameter."""
 
 SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this a CPU's threads compute rows of their own instead of shares of one product."""
+"""Below this a CPU's threads compute their own rows instead of shares of one product."""
 ROW_TOKENS = 1024
 """Rows side by side are this long at most: twice as long takes as much time, and twice the memory in every thread."""
 _MAX_THREADS = 4
@@ -37,7 +37,7 @@ def num_row_threads(model: nn.Module, device: torch.device | str) -> int:
 
 @contextlib.contextmanager
 def row_threads(number: int) -> Iterator[Map]:
-    """A `map` over so many threads, each of which computes alone; results in order, the first error raised."""
+    """A `map` over this many threads, each computing alone; results in order, the first error raised."""
     if number == 1:
         yield lambda work, items: [work(item) for item in items]
         return
@@ -47,11 +47,11 @@ def row_threads(number: int) -> Iterator[Map]:
             yield lambda work, items: list(pool.map(work, items))
         finally:
             torch.set_num_threads(before)  # a part of it holds for the whole process
-            free_heap()  # each thread has one of its own
+            free_heap()  # each thread has its own
 
 
 def add_gradients(total: Gradients | None, more: Sequence[Tensor | None]) -> Gradients:
-    """Sums by parameter, into `total`'s memory; None where no part has any."""
+    """Sums by parameter, into `total`'s memory; None if no part has any."""
     if total is None:
         return list(more)
     return [b if a is None else a if b is None else a.add_(b) for a, b in zip(total, more, strict=True)]

@@ -21,7 +21,7 @@ DEFAULT_PORT = 29500
 
 
 class _Launcher(NamedTuple):
-    """The variables of one way to start a job; `marks` are sets of them of which one is set whole."""
+    """The variables of one way to start a job; it is recognized by one of the sets in `marks`, all set."""
 
     source: str
     marks: tuple[tuple[str, ...], ...]
@@ -88,7 +88,7 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
         num_gpus: GPUs of this node; decides the processes where no variable does.
 
     Raises:
-        UsageError: a value that is no number, a rank outside the job, or several nodes without an address.
+        UsageError: a value that is not a number, a rank outside the job, or several nodes without an address.
     """
     env = {name: value for name, value in environment.items() if value != ""}
     found = (way for way in _LAUNCHERS if any(all(name in env for name in names) for names in way.marks))
@@ -137,7 +137,7 @@ def local_processes(config: RunConfig) -> int:
     One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU.
 
     Raises:
-        UsageError: as `read_topology`; there is no such engine, or more processes than GPUs.
+        UsageError: as `read_topology`; also for an unknown engine, or more processes than GPUs.
     """
     shards = any(load_plan(update.engine).kind == "fsdp2" for update in (config.actor, config.critic))
     if "WORLD_SIZE" in os.environ or not (shards or os.environ.get("NPROC_PER_NODE")):
@@ -166,7 +166,7 @@ def read_number(text: str, name: str) -> int:
     """Parse a variable's number.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a number.
     """
     try:
         return int(text)

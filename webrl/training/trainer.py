@@ -240,7 +240,7 @@ class _Loop:
         """Log-probabilities of the parts of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
-        # once: a step of a small model would wait until hundreds of modules are told
+        # once: a small model's step would wait for hundreds of modules to be switched
         self.engine.model.train()
 
     def step(self, step: int, batch: Batch) -> dict[str, Any]:
@@ -342,7 +342,7 @@ class _Loop:
     def _rows(self, batch: Batch) -> Results:
         """Accumulate the gradient of this rank's rows, one after the other, or side by side by threads.
 
-        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
+        A rank without its own row passes the shortest sample at weight zero, so that all take part in every
         exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
         job, engine = self.job, self.engine

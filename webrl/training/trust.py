@@ -115,7 +115,7 @@ def make_region(samples: Sequence[StepRecord], items: Sequence[Item], config: Ac
     first = _spread(own, 2 * config.batch_size)
     rest = _spread(sorted({*own} - {*first}), 6 * config.batch_size)
     if not first:
-        logger.warning("no step of this phase's own: actor.max_kl and actor.max_success_drop are not checked")
+        logger.warning("this phase has no steps of its own: actor.max_kl and actor.max_success_drop are not checked")
         return None
     return TrustRegion(
         parts=[[items[i] for i in part] for part in (first, rest) if part],

@@ -157,7 +157,7 @@ def actor_job(
         chosen = [i for i in chosen if objective.trains(advantages[i])] or chosen
         if len(chosen) < 0.1 * len(samples):
             logger.warning(
-                "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to "
+                "actor: %d of %d steps train; the attempts of each other group all ended alike, so there is nothing to "
                 "compare. Refill groups (rollout.refill), play more attempts of each task (rollout.num_generations), "
                 "or draw tasks that are sometimes solved (tasks.shares=learnability)",
                 len(chosen), len(samples),
@@ -207,7 +207,7 @@ def train_sft(
         raise DataError(f"nothing to train the {name} on: no examples")
     sees = {Example(*e).picture is not None for e in (*examples, *heldout)}
     if len(sees) > 1:
-        raise DataError(f"{name}: some examples have a screenshot and some have none; nothing is trained blind")
+        raise DataError(f"{name}: some examples have a screenshot and others have none; give each one, or none")
     objective, config = OBJECTIVES["sft"], ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
@@ -277,7 +277,7 @@ def policy_loss_function(
         if not demonstrations:
             return _policy_loss(batch, objective, config)
         is_own = send(torch.tensor([i < len(samples) for i in indices]), device)  # [B]
-        # no ratio where the reference is not known
+        # no ratio if the reference is not known
         known = is_own[batch.sample]  # [N]
         ref, before = (torch.where(known, p, logprobs.detach()) for p in (batch.ref_logprobs, batch.old_logprobs))
         policy = _policy_loss(dataclasses.replace(batch, ref_logprobs=ref, old_logprobs=before), objective, config)
@@ -346,7 +346,7 @@ def open_start(
     if sees:
         untried = [*optim.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
         if untried:
-            raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
+            raise TrainingError(f"training on screenshots is untested with {', '.join(untried)}: leave that out")
     # FSDP2 deals out the main process's weights: the others need none, unless some are tied
     is_dealt_to = not is_main() and load_plan(optim.engine).kind == "fsdp2"
     skeleton = not sees and is_dealt_to and not config_of(str(folder)).tie_word_embeddings
@@ -390,7 +390,6 @@ def _is_finished(out_dir: Path) -> bool:
     found = broadcast(found)  # shared disks show a new file at different times
     if found and "config.json" not in found:
         raise UsageError(
-            f"{str(out_dir)!r} holds {', '.join(found[:3])} and no model, whose folder would replace it; "
-            "name another --out"
+            f"{str(out_dir)!r} holds {', '.join(found[:3])} but no model; training would replace it; name another --out"
         )
     return bool(found)

@@ -1,4 +1,4 @@
-"""An environment in the arena: `BrowserEnv` in a session of its own, logged in, and scored at the end.
+"""An environment in the arena: `BrowserEnv` in its own session, logged in, and scored at the end.
 
 API: `ArenaEnv(browser, config)`; each episode has its own state of the sites, dropped afterwards.
 """

@@ -25,7 +25,7 @@ _SESSION_S = 60.0
 
 
 class ArenaSuite(Suite):
-    """Sites to practise in, each episode in a session of its own."""
+    """Sites to practise in, each episode in its own session."""
 
     name = "arena"
     api_version = API_VERSION
@@ -80,7 +80,7 @@ class ArenaSuite(Suite):
 
     @contextlib.asynccontextmanager
     async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
-        """Raises UsageError where no arena runs: no episode is worth starting then."""
+        """Raises UsageError if no arena runs: no episode is worth starting then."""
         try:
             Arena.running(config.rollout.arena.folder)
         except ArenaError as error:

@@ -47,7 +47,7 @@ _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})
 
 
 def eval_of(task: Task) -> dict[str, Any] | None:
-    """Return how success is measured; None where the outcome model judges."""
+    """Return how success is measured; None if the outcome model judges."""
     found: dict[str, Any] | None = task.extra.get(KEY, {}).get("eval")
     return found
 

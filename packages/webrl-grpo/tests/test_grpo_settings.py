@@ -106,7 +106,7 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, m
     folder = save_tiny_model(tmp_path / "model")
     for option, said in {
         "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'",
-        "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by its name",
+        "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by name",
         "--task-name arena.shop.prize": "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'",
         "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",
         "--task-name arena.shop.price-eval-0-3": "one of the evaluation's; train on its template, arena.shop.price",
@@ -125,7 +125,7 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, m
 def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
     folder = save_tiny_model(tmp_path / "plain")
     (folder / "chat_template.jinja").unlink()
-    assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
+    assert "has no chat template: use an instruction-tuned model" in refused(capsys, *small(folder))
     assert cli.main(["grpo", "--model-id", "./nowhere"]) == 1
     assert "model folder" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ class Collector:
         asked, fingerprint = self._asked.popleft()
         others = {e.trajectory.policy for e in episodes} - {fingerprint}
         if others:
-            raise StageError(f"episodes asked of {fingerprint!r} were played by {', '.join(sorted(others))}")
+            raise StageError(f"episodes of {fingerprint!r} were played by {', '.join(sorted(others))}")
         staleness = version - asked
         if not 0 <= staleness <= self._settings.max_staleness:
             raise StageError(

@@ -131,7 +131,7 @@ class RewardedEnv:
         if self._settings.sees and not is_over and observation.screenshot is None:
             raise StageError(
                 f"task {self._name!r}: no screenshot came with step {len(self.rewards)}, which "
-                f"image_size={self._settings.image_size} asks for: the model would be trained blind"
+                f"image_size={self._settings.image_size} requires: the model would be trained blind"
             )
         text = "" if self._settings.observation == "none" else observation.text
         return dataclasses.replace(observation, goal=self._goal, text=text)
@@ -203,7 +203,7 @@ class Player:
         elif not observation.text:
             raise UsageError(
                 f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
-                "a text model would train blind"
+                "a text model would be trained blind"
             )
 
     @contextlib.asynccontextmanager
@@ -312,8 +312,8 @@ def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:
     size = f"{look.size[0]}x{look.size[1]}"
     if settings.observation == "none" and png_size(image) != png_size(page.screenshot):
         raise UsageError(
-            f"observation=none: image_size={settings.image_size} shows the page at {size}, smaller than it is, so that "
-            "the model cannot tell coordinates: take image_size=0, or a smaller viewport"
+            f"observation=none: image_size={settings.image_size} shows the page at {size}, smaller than it is, so the "
+            "model cannot tell coordinates: use image_size=0 or a smaller viewport"
         )
     if look.num_tokens >= settings.max_prompt_tokens:
         raise UsageError(

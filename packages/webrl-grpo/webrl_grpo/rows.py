@@ -27,7 +27,7 @@ from webrl_grpo.settings import Reward
 RewardFunction = Callable[..., list[float | None]]
 
 MIN_EPISODES = 128
-"""A mean is taken over whole generation batches of at least so many episodes, and over half of them at most."""
+"""A mean is taken over whole generation batches of at least this many episodes, and over half of them at most."""
 _REWARDS: dict[str, Callable[[Episode], float]] = {
     "outcome": lambda episode: float(is_success(episode.trajectory)),
     "sum": lambda episode: sum(episode.step_rewards),

@@ -47,7 +47,7 @@ class GrpoSettings(Section):
     benchmark: str = Field("miniwob", description="suite of the tasks")
     task_name: tuple[str, ...] = Field(("click-test",), min_length=1, description="tasks, in turn")
     browsergym_url: tuple[Address, ...] = Field(
-        (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own"
+        (), description="OpenEnv servers, `webrl serve-env` or others; none: local browsers"
     )
     arena_folder: Path | None = Field(None, description="folder of `webrl arena up --folder`; none: its default")
     dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
@@ -85,9 +85,9 @@ class GrpoSettings(Section):
     num_generations: int = Field(4, description="attempts at each page: the group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
-    top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
+    top_k: int = Field(0, ge=0, description="sample among this many likeliest tokens; 0: all")
     use_vllm: bool = Field(
-        False, description="sample with vLLM, on servers that start with the training and take new weights in place"
+        False, description="sample with vLLM, on servers that start with the training and load new weights in place"
     )
     vllm_mode: Literal["own", "colocate", "server"] = Field(
         "own", description="accepted for the public scripts; webrl always starts its own servers (own)"
@@ -162,14 +162,14 @@ class GrpoSettings(Section):
     @classmethod
     def _check_group_size(cls, value: int) -> int:
         if value < 2:
-            raise ValueError("a group of one has no advantage and learns nothing; take 2 or more, such as 8")
+            raise ValueError("a group of one has no advantage and learns nothing; use 2 or more, such as 8")
         return value
 
     @field_validator("push_to_hf")
     @classmethod
     def _check_upload(cls, value: bool) -> bool:
         if value:
-            raise ValueError("nothing is uploaded from here; take the model of output_dir: hf upload NAME OUTPUT_DIR")
+            raise ValueError("nothing is uploaded from here; upload the model in output_dir: hf upload NAME OUTPUT_DIR")
         return value
 
     @field_validator("rewards")
@@ -197,10 +197,10 @@ class GrpoSettings(Section):
         if self.max_staleness and (self.temperature != 1 or self.top_p != 1 or self.top_k):
             raise ValueError(
                 f"max_staleness {self.max_staleness} with temperature {self.temperature:g}, top_p {self.top_p:g}, "
-                f"top_k {self.top_k}: the probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+                f"top_k {self.top_k}: the probabilities that other weights sampled with are known only for 1, 1 and 0"
             )
         if self.sees and self.prompt_format == "webrl":
-            raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
+            raise ValueError("prompt_format=webrl has no place for a screenshot; use chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
             raise ValueError("system_prompt needs prompt_format=browsergym")
         batch, group, micro = self.episodes_per_generation, self.num_generations, self.per_device_train_batch_size

@@ -64,7 +64,7 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
         suite = suite_of(task)  # which our own browsers have to be able to play
         if suite.not_served:
             raise UsageError(
-                f"task {task.site!r}: our own browsers cannot play it by its name ({suite.not_served}); name a server "
+                f"task {task.site!r}: our own browsers cannot play it by name ({suite.not_served}); name a server "
                 "of other tasks with browsergym_url"
             )
         try:
@@ -119,10 +119,10 @@ def check(settings: GrpoSettings) -> GrpoSettings:
             "page's text"
         )
     elif settings.observation == "none":
-        raise UsageError(f"observation=none: model {name!r} has no vision, and would be shown nothing")
+        raise UsageError(f"observation=none: model {name!r} has no vision and would see nothing")
     elif settings.prompt_format != "webrl" and not load_tokenizer(name).chat_template:
         raise UsageError(
-            f"model {name!r} has no chat template: take an instruction-tuned model, or add chat_template.jinja to it"
+            f"model {name!r} has no chat template: use an instruction-tuned model, or add chat_template.jinja to it"
         )
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and settings.max_seq_length > limit:

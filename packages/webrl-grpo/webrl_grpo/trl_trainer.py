@@ -1,7 +1,7 @@
 """Trains on episodes with TRL's GRPOTrainer: TRL scores groups, computes the loss and steps; we play and make rows.
 
 TRL's public `rollout_func` plays the episodes of a generation batch, and its reward functions score them. TRL would
-then train on one sequence an episode, although each step has a prompt of its own: no mask can say that. Two private
+then train on one sequence an episode, although each step has its own prompt: no mask can say that. Two private
 methods are therefore overridden, which is why TRL's version is checked before a training starts
 (`webrl/config/extras.py`): `_generate_and_score_completions` replaces the scored episodes by rows of a step each
 (`webrl_grpo/rows.py`), and `_get_per_token_logps_and_entropies` scores screenshots, and not what these rows replace.
@@ -175,9 +175,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._on_episodes(self._episodes, weighted_rewards(self._settings.rewards, self._episodes))
         trajectories = [episode.trajectory for episode in self._episodes]
         if not any(t.status.finished for t in trajectories):
-            raise StageError(
-                f"none of {len(trajectories)} episodes came to its end; the last: {trajectories[-1].message}"
-            )
+            raise StageError(f"none of {len(trajectories)} episodes finished; the last: {trajectories[-1].message}")
         end = self._tokenizer.pad_token_id
         first = [t.steps[0].prompt_ids if t.steps else (end,) for t in trajectories]
         sampled = [[i for step in t.steps for i in step.action_ids] or [end] for t in trajectories]

@@ -89,7 +89,7 @@ def test_keys_move_open_and_label(served, run):
         await page.wait_for_url("**/1?phase=0&sort=oldest")
         await page.keyboard.press("c")
         await page.wait_for_url(re.compile("/compare"))
-        assert "they part at step 2" in await page.inner_text("main")
+        assert "they diverge at step 2" in await page.inner_text("main")
         await page.keyboard.press("?")
         assert await page.is_visible("dialog")
         await page.keyboard.press("Escape")

@@ -99,7 +99,7 @@ def write_folder(
 
     Raises:
         ModelError: the model has no weights, or lacks its tokenizer or config.
-        UsageError: a base that is no name of the Hub.
+        UsageError: a base that is not a name of the Hub.
         DataError: something in the folder looks like a secret (which file, not which text).
     """
     from huggingface_hub import get_token

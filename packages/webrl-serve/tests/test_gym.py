@@ -209,6 +209,6 @@ def test_an_environment_stays_with_its_process():
         try:
             env.reset(seed=1)
         except BrowserError as error:
-            os._exit(0 if "make one in each process" in str(error) else 2)
+            os._exit(0 if "create one in each process" in str(error) else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

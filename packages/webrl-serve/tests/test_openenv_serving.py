@@ -153,7 +153,7 @@ def test_http_without_the_cookie_takes_nobodys_episode(servers):
     with servers.open(num_sessions=2) as url, httpx.Client(base_url=url, timeout=60) as owner:
         owner.post("/reset", json={"task_name": "click-button", "screenshots": "none"})
         refused = httpx.post(f"{url}/step", json={"action_str": "noop()"})
-        assert (refused.status_code, "send the cookie back" in refused.json()["detail"]) == (409, True)
+        assert (refused.status_code, "send back the cookie" in refused.json()["detail"]) == (409, True)
         assert httpx.get(f"{url}/state").json()["episode_id"] is None
         mine = httpx.post(f"{url}/reset", json={"task_name": "click-test", "screenshots": "none"}, timeout=60)
         assert "click-button" in owner.get("/state").json()["task_name"]
@@ -457,7 +457,7 @@ def test_openenvs_own_server_can_be_played_on_with_and_without_its_lists():
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (public_answer(None), "no screenshot, which rollout.screenshots asks for"),
+        (public_answer(None), "no screenshot, which rollout.screenshots requires"),
         (public_answer([[1, 2]]), r"shape \[1, 2\], not \[H, W, 3\]"),
         (public_answer([[[256, 0, 0]]]), r"neither a base64 PNG nor lists"),
         (public_answer([[[0, 0, 0]]], "click-button"), "start it with BROWSERGYM_TASK_NAME=click-test"),

@@ -166,7 +166,7 @@ def shown(url):
         ({"max_completion_tokens": 7}, None, "max_tokens=12 and max_completion_tokens=7 differ"),
         ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
         (shown("x"), "messages.0.content", "a picture is 'data:image/png;base64,…' (or jpeg), found 'x'"),
-        (said({"type": "input_audio", "input_audio": {}}), "messages.0.content", "only text is read here"),
+        (said({"type": "input_audio", "input_audio": {}}), "messages.0.content", "only text is accepted here"),
         (shown(PICTURE), "messages", "the served model reads text only: leave the picture out"),
         (
             {"messages": [*ASK["messages"], {"role": "system", "content": "Press Cancel."}]},

@@ -97,8 +97,8 @@ def check_address(host: str, port: int, token: str | None, variable: str) -> Non
     check_port(port)
     if token is None and not is_loopback(host):
         raise UsageError(
-            f"--host {host} lets other machines connect: set {variable} to a secret that clients show,"
-            " or use --host 127.0.0.1"
+            f"--host {host} lets other machines connect: set {variable} to a secret that clients send, "
+            "or use --host 127.0.0.1"
         )
 
 

@@ -75,7 +75,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     assert "Mark as done" not in out.read_text()
     assert f'"{site.url}/new"' in out.read_text()
     assert main(["init-site", site.url, "--out", str(out)]) == 2
-    assert "there already" in capsys.readouterr().err
+    assert "already there" in capsys.readouterr().err
 
 
 @pytest.mark.browser
@@ -127,7 +127,7 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("new WebSocket('/live?token=1')", "pages asked for ws://{address}/live, which read_only keeps from them"),
+        ("new WebSocket('/live?token=1')", "pages asked for ws://{address}/live, which read_only does not allow"),
         (
             "fetch('/graphql', { method: 'POST' }).catch(() => {})",
             "requests of pages were refused: this site may only be read, and this would send a POST request",

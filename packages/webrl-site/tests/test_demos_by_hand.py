@@ -395,7 +395,7 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
 
     record(config, [task], out, fail, keep_all=True)
     other = replace(task, instruction="Do something else.")
-    with pytest.raises(UsageError, match=r"was recorded for .*now it asks 'Do something else.'"):
+    with pytest.raises(UsageError, match=r"was recorded for .*now it says 'Do something else.'"):
         record(config, [other], out, fail)
     assert [t.env_reward for t in recorded(out)] == [0]
     assert demonstrations(out) == []

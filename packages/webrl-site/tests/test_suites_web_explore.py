@@ -277,7 +277,7 @@ def test_a_form_of_settings_is_no_log_in(tmp_path, capsys, monkeypatch):
     for path in tmp_path.glob("site*"):
         path.unlink()
     written({"/": page("home", SETTINGS)}, "--user", "ann", code=1)
-    assert "no form of a log-in there or behind a link to one" in capsys.readouterr().err
+    assert "no log-in form there or on a page that it links to" in capsys.readouterr().err
 
 
 def test_a_site_that_shows_its_log_in_alone_has_nothing_written_and_says_what_to_give(tmp_path, capsys, monkeypatch):

@@ -61,7 +61,7 @@ class Stopped(Exception):
 
 
 class GestureRejected(Exception):
-    """A gesture that is no action; the text says why."""
+    """A gesture that is not an action; the text says why."""
 
 
 class _ObserveAgain(Exception):
@@ -133,7 +133,7 @@ class HumanPolicy:
         return PolicyOutput((), (), (), action, turn.observation)
 
     async def _next(self, turn: Turn) -> str:
-        """An action of the oldest gesture or line; "" if it is none."""
+        """An action of the oldest gesture or line; "" if it is not one."""
         if not self._todo:
             arrived = await self._inbox.get()
             if isinstance(arrived, Stopped):
@@ -223,7 +223,7 @@ class HumanPolicy:
         return bool(typed)
 
     async def _everywhere(self, call: str, but: Frame | None = None) -> dict[Frame, Any]:
-        """What each frame of the active page, but for one, answers; None where it does not."""
+        """What each frame of the active page, but for one, answers; None if it does not."""
         frames = [frame for frame in self._env.page.frames if frame is not but and frame.url not in self._deaf]
         answers = await asyncio.gather(*(self._ask(frame, call) for frame in frames))
         return dict(zip(frames, answers, strict=True))
@@ -409,7 +409,7 @@ class Recorder:
                     recorded = there.get(f"hand-{task.task_id}", task.instruction)
                     if recorded != task.instruction:
                         raise UsageError(
-                            f"{self.out}: {task.task_id} was recorded for {recorded!r}, now it asks "
+                            f"{self.out}: {task.task_id} was recorded for {recorded!r}, now it says "
                             f"{task.instruction!r}; choose another --out"
                         )
                 for number, task in enumerate(waiting, start=1):
@@ -459,7 +459,7 @@ class Recorder:
         if not played.status.finished:
             refusal = played.message or str(played.status)
         elif played.env_reward is not None and not is_success(played) and not self.keep_all:
-            refusal = "the suite's own check fails it (--keep-all keeps such)"
+            refusal = "the suite's own check fails it (--keep-all keeps it)"
         elif played.env_error and played.env_reward is None and not self.keep_all:
             refusal = "the suite's own check could not be made"
         if refusal:
@@ -468,12 +468,12 @@ class Recorder:
         try:
             again = await self._replay(played, url)
         except ReplayMismatch as difference:
-            self.say(f"  played again it does not come to the same end: {difference}")
+            self.say(f"  replayed, it does not come to the same end: {difference}")
             if self.keep_all and any(step.screenshot for step in played.steps):
                 self.say("  not kept: its screenshots are overwritten by now")
                 return None
             return (played, is_success(played)) if self.keep_all else None
-        self.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
+        self.say(f"  kept: replayed, {len(again.steps)} steps come to the same end")
         unchecked = again.env_reward is None and not again.env_error
         return again, unchecked or is_success(again)
 

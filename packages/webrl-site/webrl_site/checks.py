@@ -205,7 +205,7 @@ async def _http(check: Check, end: End) -> str:
     try:
         values = findall(check.path, json.loads(body))
     except (ValueError, RecursionError):
-        raise Undecided(f"{url} answers no JSON that can be read: {body!r:.100}") from None
+        raise Undecided(f"{url} returned no readable JSON: {body!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
     if len(values) == 1 and values[0] == check.equals:
@@ -246,7 +246,7 @@ def _compare(check: Check, value: Any) -> str:
 
 @contextlib.asynccontextmanager
 async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
-    """The agent's page, or the one that the check names, in a tab of its own with the agent's cookies."""
+    """The agent's page, or the one that the check names, in its own tab with the agent's cookies."""
     if check.at is None:
         yield end.page
         return
@@ -256,7 +256,7 @@ async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
 
 @contextlib.asynccontextmanager
 async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> AsyncIterator[Page]:
-    """A page in a tab of its own. Raises Undecided where it does not open."""
+    """A page in its own tab. Raises Undecided where it does not open."""
     from playwright.async_api import Error
 
     try:

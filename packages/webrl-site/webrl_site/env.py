@@ -1,6 +1,6 @@
 """An environment on your own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
 
-API: `WebEnv(browser, config)`; each episode has a profile of its own, because the log-in is part of it.
+API: `WebEnv(browser, config)`; each episode has its own profile, because the log-in is part of it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class WebEnv(BrowserEnv):
         return self._guard.reason
 
     async def finish(self) -> Score:
-        """The score by the task's checks; none where it has no checks."""
+        """The score by the task's checks; none if it has no checks."""
         if self._played is None:
             raise BrowserError("finish() before reset()")
         return await self.score(checks_of(self._played))

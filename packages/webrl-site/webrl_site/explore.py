@@ -96,7 +96,7 @@ class DiscoveredPage:
     title: str
     """Its title."""
     heading: str
-    """Its one main heading (`h1`, not in a sidebar) as the agent sees it; "" where it has none or several."""
+    """Its one main heading (`h1`, not in a sidebar) as the agent sees it; "" if it has none or several."""
     link: str
     """Name of the link that led there as the agent sees it; "" for start pages, and where it leads elsewhere too."""
     text: str
@@ -196,7 +196,7 @@ class _Walk:
         self.pages: dict[str, DiscoveredPage] = {}
 
     def next(self) -> tuple[str, str] | None:
-        """The next link and its name; None where there is none."""
+        """The next link and its name; None if there is none."""
         while self._waiting:
             url, link = self._waiting.popleft()
             if not self._is_spent(url):

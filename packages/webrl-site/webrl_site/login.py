@@ -63,11 +63,11 @@ class Logins:
         """A storage state that is logged in.
 
         Args:
-            browser: fills in the form, where that is the way, and opens the proof's page.
+            browser: fills in the form, if that is the way, and opens the proof's page.
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
-            DataError: what should be a storage state is none.
+            DataError: the file or output is not a storage state.
             UsageError: a secret of the form is not there.
         """
         login = self._config.login
@@ -207,7 +207,7 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig, where:
 
 
 async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
-    """Whether the proof's page shows its text or, without one, is no other page; True where there is no proof.
+    """Whether the proof's page shows its text or, without one, is no other page; True if there is no proof.
 
     It is opened in the browser: with more than cookies to the log-in (a token in localStorage) only the site's own
     program can tell, and what that shows to others may be a form at the same address.
@@ -235,7 +235,7 @@ async def _holds(browser: Browser, config: WebConfig, state: State) -> bool:
 
 @contextlib.asynccontextmanager
 async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) -> AsyncIterator[Tab]:
-    """A tab in a profile of its own, whose pages say when they are quiet; its errors are SiteErrors that begin so."""
+    """A tab in its own profile, whose pages say when they are quiet; its errors are SiteErrors that begin so."""
     from playwright.async_api import Error
 
     context, tab = await browser.new_context(**options), None

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from webrl.config.redaction import Secret, SecretUrl
 from webrl.config.section import Section
 
-STATE_DIR = "minted log-ins; the turn-taking of the rate limit (web), the judge's cache and log (webarena)"
+STATE_DIR = "saved log-ins; the rate limit's state (web); the judge's cache and log (webarena)"
 
 
 class SuiteConfig(Section):
@@ -100,7 +100,9 @@ class WebLogin(Deadline):
         None, description="user and password for HTTP Basic authentication, for the first start page's origin alone"
     )
     proof_url: PageAddress | None = Field(None, description="a page that only a logged-in user sees; may be relative")
-    proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
+    proof_text: str | None = Field(
+        None, description="text on that page; none: it is enough that the page does not redirect"
+    )
     check_s: float = Field(60.0, ge=0, description="seconds between checks of the log-in (proof_url)")
 
     @model_validator(mode="after")
@@ -128,7 +130,7 @@ class WebReset(Deadline):
     headers: dict[str, Secret] = Field({}, description="its headers, such as {X-Reset-Token: ${RESET_TOKEN}}")
     command: tuple[str, ...] = Field((), description="program and arguments that reset the site")
     every: Literal["stage", "episode"] = Field(
-        "stage", description="before each rollout and evaluation, or before each episode (one at a time then)"
+        "stage", description="before each rollout and evaluation, or before each episode (then one at a time)"
     )
     timeout_s: float = Field(120.0, gt=0, description=_DEADLINE)
 
@@ -156,7 +158,7 @@ class WebServe(Deadline):
         description="program and arguments; `{port}` becomes a free port of 127.0.0.1, `{folder}` an empty folder that "
         "is removed with the server, `{python}` webrl's Python",
     )
-    folder: Path | None = Field(None, description="where it is started; none: where webrl is")
+    folder: Path | None = Field(None, description="folder it is started in; none: webrl's")
 
     @field_validator("command")
     @classmethod
@@ -167,7 +169,7 @@ class WebServe(Deadline):
 
     @property
     def is_set(self) -> bool:
-        """Whether episodes have servers of their own."""
+        """Whether episodes have their own servers."""
         return bool(self.command)
 
 

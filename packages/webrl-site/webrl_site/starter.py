@@ -69,7 +69,7 @@ def guess_login(page: DiscoveredPage, url: str, user: str | None, variable: str)
     Args:
         page: what one sees who opens `url` without being logged in; being let in there is the proof of the log-in if
             one is sent elsewhere before.
-        user: None where the form asks for a password alone.
+        user: None if the form asks for a password alone.
         variable: environment variable with the password.
 
     Raises:

@@ -156,7 +156,7 @@ def read_instructions(path: Path) -> list[Instruction]:
 
 
 def _require_unique(instructions: Iterable[Instruction]) -> None:
-    """Raises DataError where two have one id; both places are named."""
+    """Raises DataError if two have one id; both places are named."""
     seen: dict[str, str] = {}
     for instruction in instructions:
         if instruction.id in seen:
@@ -236,7 +236,7 @@ def task_at(config: RolloutConfig, task_id: str, url: str, instruction: str) -> 
 
 
 def _tasks(config: RolloutConfig, files: Sequence[Path], split: str) -> list[Task]:
-    """Return the instructions of some files as tasks. Raises DataError where one cannot be played on this site."""
+    """Return the instructions of some files as tasks. Raises DataError if one cannot be played on this site."""
     require_start(config)
     web, name = config.web, site_name(config)
     instructions = [instruction for path in files for instruction in read_instructions(path)]

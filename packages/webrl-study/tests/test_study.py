@@ -110,7 +110,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"overrides": {"aktor": {}}}, r"overrides: unknown key 'aktor'"),
         ({"methods": {"default": 3}}, r"methods\.default = 3: expected options with values"),
         ({"metods": {}}, r"unknown key 'metods'; a study has: .*methods"),
-        ({"methods": {"awr": {}}}, r"reference 'default' is none of the methods: awr"),
+        ({"methods": {"awr": {}}}, r"reference 'default' is not one of the methods: awr"),
         ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),
         ({"methods": {"default": {}, "a": {"seed": 3}}}, r"methods\.a\.seed: set the study's own key"),
         ({"methods": {"default": {}, "a": {"tasks": {"num_eval_tasks": 9}}}}, r"tasks\.num_eval_tasks = 9 would"),

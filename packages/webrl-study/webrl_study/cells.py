@@ -1,4 +1,4 @@
-"""Runs the cells of a study, each `webrl run …` in a process group of its own, and keeps their folders comparable: a
+"""Runs the cells of a study, each `webrl run …` in its own process group, and keeps their folders comparable: a
 seed's phase 0 is played once, linked into its cells, and must stay the same.
 """
 

@@ -73,7 +73,7 @@ class StudyConfig(Section):
     @model_validator(mode="after")
     def _methods_can_be_told_apart(self) -> Self:
         if self.reference not in self.methods:
-            raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
+            raise ValueError(f"reference {self.reference!r} is not one of the methods: {', '.join(self.methods)}")
         for name in {START, SFT} & self.methods.keys():
             raise ValueError(f"methods.{name}: the name is reserved for what methods share; choose another")
         if len(set(self.seeds)) < len(self.seeds):

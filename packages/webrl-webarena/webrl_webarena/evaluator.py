@@ -78,7 +78,7 @@ _Work = tuple["Future[Score]", FinalState, Callable[..., Score]]
 
 
 class Evaluator:
-    """A thread with a browser of its own; both start at the first validation."""
+    """A thread with its own browser; both start at the first validation."""
 
     def __init__(self, config: WebArenaConfig, sites: Sites) -> None:
         self._config = config

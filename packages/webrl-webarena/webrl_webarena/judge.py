@@ -2,7 +2,7 @@
 
 API: `AnswerJudge(config, folder).ask(messages) -> str`. BrowserGym's evaluators have the OpenAI model of 2023 built
 in; here model and endpoint come from the config (a local vLLM serves as well), every call is kept in
-`judge.jsonl`, and a question asked before is answered from there. Raises JudgeError where there is no usable
+`judge.jsonl`, and a question asked before is answered from there. Raises JudgeError if there is no usable
 answer: the episode is then unjudged, never failed.
 """
 

@@ -6,7 +6,7 @@ API: `load_suite(suite) -> list[Task]`, `training_tasks(config)`;
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
 an episode has its sites. `site` names the sites it runs on, joined with `+` for cross-site tasks. `instruction` is
-None where the file has a reference (its intent is the instruction, its evaluators score), else the text itself.
+None if the file has a reference (its intent is the instruction, its evaluators score), else the text itself.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _MAX_PREFILL_TOKENS = 16384
 """Tokens, padding included, in one prefill pass (at least one prompt)."""
 _SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
+"""Below this, each CPU thread runs its own batch instead of a share of one matrix product."""
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
@@ -87,7 +87,7 @@ class LocalModel:
         whole = None
         if (other_layers := _other_layers(self._model)) or eyes:
             whole, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
-        # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
+        # A small model's matrix products are too short to share among threads: each thread has its own batch.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
         num_threads = 1 if is_small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
@@ -157,7 +157,7 @@ class LocalModel:
         """Return token ids that the model can continue by `num_new`.
 
         Raises:
-            PolicyError: there are none, unknown ones, or too many.
+            PolicyError: no tokens, unknown ones, or too many.
         """
         prompt = list(prompt_ids)
         if not prompt:

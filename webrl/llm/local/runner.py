@@ -198,7 +198,7 @@ class WholeRunner:
         )
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """All together where they have an image, similar lengths where they are only scored; else each by itself."""
+        """With vision, all together; to score, similar lengths if the model takes positions; else one by one."""
         if self._eyes and lengths:
             return [list(range(len(lengths)))]
         together = scored and takes_positions(self._model)  # else a pass has logits of all positions

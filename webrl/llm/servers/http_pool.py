@@ -51,7 +51,7 @@ class _Server:
     address: str
     """With password or token."""
     url: str
-    """As it is shown."""
+    """The address for display."""
     num_open: int = 0
     num_failures: int = 0
     """Failures in a row."""
@@ -75,7 +75,7 @@ class HttpPool:
                 raise ModelError(f"server URL {str(secret)!r} is not of the form http://host:port/v1")
             self._servers.append(_Server(address, str(secret).rstrip("/")))
         self.urls = [server.url for server in self._servers]
-        """Base URLs, as they are shown."""
+        """Base URLs for display."""
         self._timeout_s = timeout_s
         self._max_retries = max_retries
         self._jitter = random.Random(0)
@@ -157,7 +157,7 @@ class HttpPool:
             raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
         try:
             return response.json()
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
     async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> httpx.Response:

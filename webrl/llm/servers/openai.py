@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible servers: token ids through `/completions` where they are taken, else text through chat."""
+"""Any OpenAI-compatible servers: token ids through `/completions` if the server takes them, else text through chat."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from webrl.runs.text import valid_text
 logger = logging.getLogger(__name__)
 
 _NO_SYSTEM = re.compile(r"system.*role|role.*system|roles must alternate", re.IGNORECASE | re.DOTALL)
-"""What servers say where a model's chat template refuses the system role."""
+"""What servers say if a model's chat template refuses the system role."""
 _TOKEN_PREFIX = "token_id:"
 _BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
 """Finish reasons of answers that neither the model nor our limit ended."""
@@ -101,7 +101,7 @@ class OpenAIModel:
         )
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """Answer chat messages (`LanguageModel.chat`); by token ids where the server takes them."""
+        """Answer chat messages (`LanguageModel.chat`); by token ids if the server takes them."""
         if self.tokenizer is not None:
             return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
         chat = [{"role": m.role, "content": m.content} for m in messages]
@@ -185,7 +185,7 @@ class OpenAIModel:
     def _need_ids(self) -> None:
         if self.tokenizer is None:
             raise ModelError(
-                f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or "
+                f"{self.served_name!r} at {', '.join(self._pool.urls)} supports only chat (no token ids, or "
                 f"no tokenizer could be loaded from {self._tokenizer_name!r}); use vLLM and the model's own folder or "
                 "hub name"
             )
@@ -215,7 +215,7 @@ async def _served_name(pool: HttpPool, engine: EngineConfig, name: str) -> str:
 
 
 async def _why_no_ids(pool: HttpPool, served_name: str) -> str:
-    """Return why a server's token ids cannot be used; "" where they can."""
+    """Return why a server's token ids cannot be used; "" if they can."""
     body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     try:
@@ -259,7 +259,7 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
     if wrong := [x for x in logprobs if not -math.inf < x < 1e-3]:  # 0, and rounding
-        raise MalformedAnswer(f"{wrong[0]} is no log-probability: weights with NaN, or a server that gives raw logits?")
+        raise MalformedAnswer(f"{wrong[0]} is not a log-probability: NaN weights, or raw logits from the server?")
     return list(ids), logprobs, _finish_reason(choice)
 
 
@@ -278,7 +278,7 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
 def _finish_reason(choice: dict[str, Any]) -> Literal["stop", "length"]:
     reason = choice.get("finish_reason")
     if reason in _BROKEN_OFF:
-        raise MalformedAnswer(f"the server broke the answer off (finish_reason={reason!r})")
+        raise MalformedAnswer(f"the server cut the answer off (finish_reason={reason!r})")
     return "length" if reason == "length" else "stop"
 
 

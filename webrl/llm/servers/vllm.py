@@ -20,7 +20,7 @@ from webrl.runs.machine import free_gpu_cache
 class VllmModel(OpenAIModel):
     """`LanguageModel` over a `Fleet`. After `load_weights`, check with `verify_logprobs`.
 
-    Methods raise ModelError where servers do not start, not even again (the log is quoted).
+    Methods raise ModelError if servers do not start, not even again (the log is quoted).
     """
 
     def __init__(self, name: str, fleet: Fleet, models: ModelsConfig) -> None:

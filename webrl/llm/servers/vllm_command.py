@@ -17,7 +17,7 @@ from webrl.llm.loading import base_of, config_of, model_fingerprint, pick_dtype
 from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
-"""Name of the base model at our own servers; adapters get names of their own."""
+"""Name of the base model at our own servers; adapters get their own names."""
 NO_SLEEP = "--no-enable-sleep-mode"
 """In `engine.extra_args`: servers are stopped, not put to sleep, when others need the GPU."""
 _PLUGIN = "webrl_vllm_plugin"
@@ -91,7 +91,7 @@ def gpu_groups(engine: EngineConfig) -> list[list[str]]:
     if not gpus:
         return [[]]
     if len(gpus) < size:
-        raise ModelError(f"engine.tensor_parallel={size}, but this machine shows {len(gpus)} GPUs")
+        raise ModelError(f"engine.tensor_parallel={size}, but this machine has {len(gpus)} GPUs")
     return [gpus[start : start + size] for start in range(0, len(gpus) - size + 1, size)]
 
 

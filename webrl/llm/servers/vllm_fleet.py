@@ -167,7 +167,7 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available 
 
 
 class Fleet:
-    """Servers that all answer with the same weights; independent of event loops, so that it outlives one.
+    """Servers that all answer with the same weights. Independent of event loops, so it outlives one.
 
     Raises:
         ModelError: no vLLM, too few GPUs; of methods: servers that do not start, restart or wake (a log is quoted).
@@ -261,7 +261,7 @@ class Fleet:
                     await self._post_all("/wake_up", None)
                     self._is_asleep = False
                 except ModelError as error:
-                    logger.warning("vLLM of %s does not wake and is restarted: %s", self.weights.base, error)
+                    logger.warning("vLLM of %s does not wake up; restarting it: %s", self.weights.base, error)
                     await self.stop()
         if not self.alive:
             await self.stop()
@@ -299,7 +299,7 @@ class Fleet:
                 self.weights, self.is_verified = new, False
                 return
         elif self.alive:
-            logger.info("vLLM restarts for %s: its weights cannot take the place of %s's", new.base, self.weights.base)
+            logger.info("vLLM restarts for %s: its weights cannot replace those of %s", new.base, self.weights.base)
         self.weights = new
         await self.stop()
         await self.start()
@@ -310,7 +310,7 @@ class Fleet:
         if self._was_revived:
             raise ModelError(f"a vLLM server of {self.weights.base} died again; {tail}")
         self._was_revived = True
-        logger.error("a vLLM server of %s died, and all are started again; %s", self.weights.base, tail)
+        logger.error("a vLLM server of %s died; restarting all of them; %s", self.weights.base, tail)
         await self.stop()
         await self.start()
 
@@ -354,7 +354,7 @@ def keep_servers() -> Iterator[None]:
 
 
 async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet:
-    """Servers that answer with a model's weights: kept ones where there are some of its shape, else new ones.
+    """Servers that answer with a model's weights: kept ones of its shape if there are any, else new ones.
 
     Raises:
         ModelError: no vLLM, unusable folder, too few GPUs or too little memory, or a server that does not start.
@@ -382,7 +382,7 @@ async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet
 
 
 async def give_back(fleet: Fleet) -> None:
-    """Put the servers to sleep for the next borrower; stop them where none can come."""
+    """Put the servers to sleep for the next borrower; stop them if none can come."""
     idle = _idle.get()
     if idle is not None and fleet.alive:
         await fleet.sleep()

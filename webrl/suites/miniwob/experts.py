@@ -50,7 +50,7 @@ class Element:
     """One line of the observation."""
 
     bid: str
-    """BrowserGym id, or "" where the tree shows none."""
+    """BrowserGym id, or "" if the tree shows none."""
     role: str
     """Accessibility role as printed (`button`, `StaticText`, …)."""
     name: str
@@ -138,7 +138,7 @@ def _unquote(text: str) -> str:
 class Goal:
     """Bids of one page: the fields' wanted state, then the clicks that follow.
 
-    A click is a set of bids any of which will do (two buttons of the same name).
+    A click is a set of bids, any of which is right (two buttons of the same name).
     """
 
     fills: dict[str, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Goal:
     roles: frozenset[str] = frozenset({"button", "link", "tab", "menuitem"})
     """Roles whose clicks count: one more or another order of these is a mistake."""
     touch: bool = False
-    """True where filling or focusing counts as a click (the instruction is about the focus)."""
+    """Whether filling or focusing counts as a click (the instruction is about the focus)."""
 
     def next_action(self, page: Page, history: Sequence[str]) -> str:
         """The next action towards the goal, `DONE` if nothing is left."""
@@ -244,7 +244,7 @@ def _dialog(slots: Slots, page: Page, *, label: str = "") -> Goal | None:
 
 def _expand(_slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
     sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
-    # The button sits in a header of its own that prints as a tab; a click on that lands on the button.
+    # The button sits in its own header that prints as a tab; a click on that lands on the button.
     submits = _bids(page, "Submit", "button") + _bids(page, "Submit", "tab")
     if not sections or not submits:
         return None
@@ -353,7 +353,7 @@ TEXTS: dict[str, Callable[[Slots, Page], str | None]] = {
 def _enter(
     slots: Slots, page: Page, *, text: str, role: str = "textbox", submit: bool = True, count: int = 1
 ) -> Goal | None:
-    """The same text into the page's `count` fields of a role (exactly so many), then Submit if asked for.
+    """Write the same text into the page's fields of a role (exactly `count`), then press Submit if requested.
 
     The picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
     """

@@ -95,12 +95,12 @@ class MiniWoB(Suite):
     draws_fresh = True
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """The pages' own instructions at training seeds, types in turn; each draw has pages of its own."""
+        """The pages' own instructions at training seeds, types in turn; each draw has different pages."""
         sites, name = _known(config.tasks.train_sites or TRAIN_SITES), f"{config.seed}.{draw}" if draw else config.seed
         return _tasks(sites, TRAIN_SEEDS, config.tasks.num_seed_tasks, name, "train")
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        """Their seeds are no training seeds, so those of this run are all that is held out."""
+        """Their seeds are not training seeds; only those of this run are held out."""
         tasks, seed = config.tasks, config.seed
         seen, unseen = _known(tasks.train_sites or TRAIN_SITES), _known(tasks.heldout_sites or HELDOUT_SITES)
         if shared := sorted(set(seen) & set(unseen)):

@@ -41,7 +41,7 @@ class Bucket:
     master: nn.Parameter
     """What learns; [1, N] for matrices, [N] for vectors: `make_optimizer` decays by the number of dimensions."""
     room: Tensor | None = None
-    """The memory of `master.grad`, kept from batch to batch: activations would cut what is given back to pieces."""
+    """The memory of `master.grad`, kept from batch to batch: activations would fragment it once freed."""
 
     def parts(self, whole: Tensor) -> list[Tensor]:
         """Views of a tensor of the master's size, one a weight."""

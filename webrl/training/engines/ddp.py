@@ -70,8 +70,8 @@ class Engine:
         must_be_wrapped = self.num_ranks > 1 or self.plan.kind == "deepspeed"
         if must_be_wrapped and not found.endswith(self.wants):
             raise TrainingError(
-                f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
-                "not apply here (device, number of processes, or another accelerate config in the environment)"
+                f"engine {self.plan.name!r} should have made a {self.wants}, but accelerate made {found}: the plugin "
+                "does not apply here (device, number of processes, or another accelerate config in the environment)"
             )
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ _KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 _TILE = 4096
 """Elements that one program holds at a time."""
 _PROGRAMS = 1056
-"""At most so many programs share a norm's rows in the backward pass: eight a multiprocessor of a Hopper GPU."""
+"""At most this many programs share a norm's rows in the backward pass: eight a multiprocessor of a Hopper GPU."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:

@@ -19,7 +19,7 @@ _OF_ACTION = {"port": "up", "workers": "up", "user": "open"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
-    parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
+    parser.add_argument("--folder", type=Path, help="folder of its files (default: ~/.cache/webrl/arena)")
     parser.add_argument("--port", type=int, help=f"port for `up`; 0: a free one (default: {_PORT})")
     parser.add_argument("--workers", type=int, help="worker processes for `up` (default: cores, up to 8)")
     parser.add_argument("--user", help="user that `open` logs in: staff, customer:E-MAIL (default: no one)")

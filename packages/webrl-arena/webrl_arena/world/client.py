@@ -101,7 +101,7 @@ class Arena:
         )
 
     def drop(self, session: Session) -> None:
-        """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
+        """Remove all that the session has; one that has gone already is not an error. Raises ArenaError."""
         self.reset(session.id)
 
     def reset(self, name: str = "") -> int:
@@ -137,5 +137,5 @@ class Arena:
         except httpx.TransportError as error:
             raise ArenaError(f"the arena at {self.state.url} does not answer: {error!r}") from error
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
-            raise ArenaError(f"the arena at {self.state.url} is another one than the one of {str(self.folder)!r}")
+            raise ArenaError(f"the arena at {self.state.url} is not the one in {str(self.folder)!r}")
         return answer

@@ -19,7 +19,7 @@ from webrl_arena.world.content import Catalogue, Customer, Product, catalogue, f
 
 ANNOUNCEMENTS, QUESTIONS, ORDERS = "Announcements", "Product questions", "Orders and delivery"
 SWAP, POLLS = "Swap and give away", "Polls"
-"""Names of the boards that have a part of their own; all of them are in `data/forum.yaml`."""
+"""Names of the boards that have their own part; all of them are in `data/forum.yaml`."""
 STAFF_NAME = "Shop Staff"
 _NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 72, 12
 _FIRST_DAY = datetime.datetime(2023, 1, 2, tzinfo=datetime.UTC)
@@ -204,7 +204,7 @@ class _Writer:
             yield self._topic(subject, ANNOUNCEMENTS, False, [(None, text, "")])
 
     def _of_sides(self, kinds: Sequence[str | None], count: int) -> Iterator[tuple[str, bool]]:
-        """Draw so many kinds, every fourth one of the evaluation; a kind's place says which side it is on."""
+        """Draw this many kinds, every fourth one of the evaluation; a kind's place says which side it is on."""
         sides = {}
         for side in (True, False):
             there = [kind for i, kind in enumerate(kinds) if kind is not None and for_evaluation(i) == side]

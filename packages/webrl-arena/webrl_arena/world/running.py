@@ -34,7 +34,7 @@ _MADE_BY = {
     ),
     "tracker": (("trac",), ("shop/tracker/load.py",)),
 }
-"""What a site's first database depends on, besides the content: packages and sources."""
+"""What a site's first database depends on, in addition to the content: packages and sources."""
 _SESSION = re.compile(r"\.?[0-9a-f]{16}")
 """The name of a session's folder, with a dot while it is being made."""
 HOST = "127.0.0.1"

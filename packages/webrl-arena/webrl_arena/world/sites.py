@@ -11,7 +11,7 @@ SITES: dict[str, str] = {
 }
 """Name and path; a task writes `__SHOP_ADMIN__` for the address of the second."""
 DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
-"""Sites with a database of their own: its file in a session's folder. The others share the shop's."""
+"""Sites with their own database: its file in a session's folder. The others share the shop's."""
 CONTENT = (
     *("content.py", "forum.py", "mail.py", "tracker.py"),
     *("data/shop.yaml", "data/forum.yaml", "data/tracker.yaml", "data/mail.yaml"),

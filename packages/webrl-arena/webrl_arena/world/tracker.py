@@ -126,7 +126,7 @@ class Tracker:
     """All of the tracker's content."""
 
     team: tuple[Person, ...]
-    """Who works on tickets, besides the staff's log-in."""
+    """Who works on tickets, in addition to the staff's log-in."""
     customers: tuple[Person, ...]
     owners: dict[str, str]
     """Component: log-in of who gets its tickets."""

@@ -73,11 +73,11 @@ def main(args: argparse.Namespace) -> int:
     name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
     out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
-        raise UsageError(f"output_dir {str(out)!r} already holds a training; name another, or resume_from_checkpoint")
+        raise UsageError(f"output_dir {str(out)!r} already holds a run; name another, or resume_from_checkpoint")
     from webrl.runs.lock import hold_output
 
     settings = check(settings)
-    where = ", ".join(map(str, settings.browsergym_url)) or "browsers of our own"
+    where = ", ".join(map(str, settings.browsergym_url)) or "local browsers"
     print(
         f"model  {settings.model_name}\ntasks  {settings.dataset_size} pages x {settings.num_generations} attempts of "
         f"{', '.join(settings.task_name)}, in {where}\noutput {out}",
@@ -133,5 +133,5 @@ def describe(report: dict[str, Any]) -> list[str]:
     ratio = f" {last.mean / first.mean:.2f}x" if first.mean > 0 else ": the first mean was 0"
     failed = f"; {report['failed_episodes']} episodes failed and were left out" if report["failed_episodes"] else ""
     if report["unreadable_left_out"]:
-        failed += f"; {report['unreadable_left_out']} answers that were no action were not made more likely"
+        failed += f"; {report['unreadable_left_out']} answers that were not actions were not reinforced"
     return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained{ratio}{failed}"]

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("repo_id", metavar="OWNER/NAME", help="repository on the Hub; created if missing")
     parser.add_argument("--phase", type=int, metavar="N", help="phase of the model (default: a finished run's last)")
     parser.add_argument("--base", metavar="OWNER/NAME", help="base model on the Hub, if the run began with a folder")
-    parser.add_argument("--license", default="unknown", metavar="ID", help="as the Hub spells it, say apache-2.0")
+    parser.add_argument("--license", default="unknown", metavar="ID", help="as the Hub spells it, such as apache-2.0")
     parser.add_argument("--private", action="store_true", help="make the repository private")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--to", type=Path, metavar="FOLDER", help="write what would be uploaded there, and send nothing")

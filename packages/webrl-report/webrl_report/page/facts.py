@@ -117,7 +117,7 @@ def read_run(path: Path) -> RunFacts:
             read_phase(facts, phase, bar.update)
     planned = facts.option("num_phases")
     if isinstance(planned, int) and folder.last_phase() < planned:
-        facts.note(f"the run was to have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
+        facts.note(f"the run should have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
     return facts
 
 

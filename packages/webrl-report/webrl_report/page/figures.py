@@ -36,7 +36,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Any:
-    """Make an empty figure of so many inches, which finds room for its labels and legend unless it has no layout."""
+    """Make an empty figure of this many inches, which finds room for its labels and legend unless it has no layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout=layout)

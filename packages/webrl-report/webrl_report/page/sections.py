@@ -23,7 +23,7 @@ _FEWEST_LABELS = 4
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell with a class of its own."""
+    """A table's cell with its own class."""
 
     text: object
     kind: str
@@ -135,7 +135,7 @@ def curriculum(run: RunFacts) -> Section:
 
 
 def funnel(phase: PhaseFacts) -> list[FunnelRow]:
-    """Count from the phase's proposals (or its tasks, where it has none) to what was judged solved."""
+    """Count from the phase's proposals (or its tasks, if it has none) to what was judged solved."""
     ways = statuses(phase)
     attempted, judged = sum(ways.values()), num_judged(phase)
     solved = sum(label.reward == 1 for label in phase.labels.values())
@@ -212,7 +212,7 @@ def replay(run: RunFacts) -> Section:
 
 
 def judge(run: RunFacts) -> Section:
-    """Hold the labels against the environment's own reward, where it has one: how far the outcome model is right."""
+    """Hold the labels against the environment's own reward, if it has one: how far the outcome model is right."""
     section = Section("judge", "Judge")
     known = [
         (attempt.trajectory, label)

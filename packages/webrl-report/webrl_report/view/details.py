@@ -185,7 +185,7 @@ class StepView:
     trained: Sequence[tuple[int, StepRecord]]
     """(phase, record) of each use in training."""
     prompt: Sequence[Piece] | None
-    """None where its text is not known; empty where it is too long for the page."""
+    """None if its text is not known; empty if it is too long for the page."""
     has_screenshot: bool
 
 

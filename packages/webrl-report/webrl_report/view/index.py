@@ -177,7 +177,7 @@ class Index:
         """Return the trajectory at a place (`Row.place`). The place is looked up, never opened.
 
         Raises:
-            TrajectoryNotFound: there is none.
+            TrajectoryNotFound: it does not exist.
         """
         run, _, rest = place.partition("/")
         name, _, line = rest.rpartition("/")

@@ -65,8 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_DEFAULTS.idle_timeout_s,
         metavar="S",
-        help="sessions that are silent for longer lose their place to clients that wait for one"
-        f" (default: {_DEFAULTS.idle_timeout_s:g})",
+        help=f"sessions idle for longer lose their place to waiting clients (default: {_DEFAULTS.idle_timeout_s:g})",
     )
     parser.add_argument(
         "--task",
@@ -77,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "pages may reach rollout.allowed_hosts only.\n"
         "BROWSERGYM_TASK_NAME, _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT, _PORT and MAX_CONCURRENT_ENVS in the environment:\n"
-        "as for OpenEnv's own BrowserGym server, where an option above is not given.\n"
-        f"{ENV_TOKEN} in the environment: token that clients must show; needed where others can connect."
+        "as for OpenEnv's own BrowserGym server, unless an option above is given.\n"
+        f"{ENV_TOKEN} in the environment: token that clients must send; needed if others can connect."
     )
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="0: a free one (default: 8000)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be served and how, serve nothing")
     parser.epilog = (
-        f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
+        f"{MODEL_TOKEN} in the environment: token that clients send as their API key; needed if others can "
         "connect.\nWith a GPU and vLLM, vLLM answers, unless engine.kind or rollout.engine.kind is given."
     )
 

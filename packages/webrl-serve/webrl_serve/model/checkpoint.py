@@ -68,7 +68,7 @@ def find_checkpoint(
             where = f"phase {phase}" if phase is not None else "any phase"
             raise UsageError(
                 f"{str(run.path)!r} has no actor of {where} (phase_NN/actor): it is not trained yet, or keep_models "
-                f"has removed it; `webrl status {run.path}` tells more"
+                f"has removed it; `webrl status {run.path}` shows more"
             )
         folder = actor
         name = str(folder)

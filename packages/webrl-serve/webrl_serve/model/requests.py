@@ -141,8 +141,8 @@ class _ChatMessage(BaseModel):
                     texts.append(text)
         if len(texts) < len(parts) or not (texts or picture):
             raise ValueError(
-                "only text is read here, parts of the form {'type': 'text', 'text': …}, and before it one picture, "
-                "{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,…'}}"
+                "only text is accepted here, in parts of the form {'type': 'text', 'text': …}, and before it one "
+                "picture, {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,…'}}"
             )
         return _Content("\n".join(texts), picture)
 
@@ -190,7 +190,7 @@ class ChatRequest(_Generation):
                 f"max_tokens={self.max_tokens} and max_completion_tokens={self.max_completion_tokens} differ; send one"
             )
         if sum(m.content.picture is not None for m in self.messages) != (self.picture is not None):
-            raise ValueError("one picture at most is read, which the last user message begins with")
+            raise ValueError("at most one picture is accepted, at the start of the last user message")
         return self
 
     @property

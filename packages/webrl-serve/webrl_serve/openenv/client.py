@@ -102,7 +102,7 @@ class RemoteEnv:
         except (OSError, TimeoutError, WebSocketException) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
                 raise UsageError(
-                    f"OpenEnv server {self.url} does not let us in ({error.response.status_code}): "
+                    f"OpenEnv server {self.url} refused access ({error.response.status_code}): "
                     f"set {ENV_TOKEN} to its token"
                 ) from None
             self.problem = redact(str(error)) or type(error).__name__
@@ -208,7 +208,7 @@ class RemotePool:
 
     def __init__(self, config: RolloutConfig) -> None:
         if not config.urls:
-            raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+            raise UsageError("rollout.env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         warn_of_openenv_conflict()
         urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(url, config) for url in urls]
@@ -262,7 +262,7 @@ class RemotePool:
                     problems = "; ".join({env.url: f"{env.url}: {env.problem}" for env in self._envs}.values())
                     raise StageError(
                         f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
-                        "start the servers, then give the same command again"
+                        "start the servers, then run the same command again"
                     ) from None
                 logger.debug("%s; next attempt in %g s", error, RETRY_S)
                 asyncio.get_running_loop().call_later(RETRY_S, self._give_back, env)
@@ -329,7 +329,7 @@ def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -
     screenshot = None
     if config.screenshots:
         if page.get("screenshot") is None:
-            raise ValueError("no screenshot, which rollout.screenshots asks for")
+            raise ValueError("no screenshot, which rollout.screenshots requires")
         screenshot = decode(page["screenshot"])
     text = page["text"] or page.get("axtree_txt") or page.get("pruned_html") or ""
     observation = Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)

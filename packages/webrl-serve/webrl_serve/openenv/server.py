@@ -2,7 +2,7 @@
 
 API: `await serve(config, options, on_ready)` runs until SIGINT or SIGTERM; `await host(hub, listener, on_ready, stop)`
 is its second half, on a pool that is open. `make_app(hub, HttpSessions(hub))` is ASGI. (OpenEnv's own application
-imports Gradio, and over HTTP plays every step on a page of its own.)
+imports Gradio, and over HTTP plays every step on its own page.)
 
 Episodes over HTTP (POST /reset, POST /step, GET /state) are for OpenEnv's first clients. HTTP has no connection that an
 episode could belong to, so the response to a reset sets a cookie, which `requests.Session` (and with it OpenEnv's
@@ -134,7 +134,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
-    """Raises UsageError: others can connect without a token, no browsers of our own, or a number out of its range."""
+    """Raises UsageError: others can connect without a token, no local browsers, or a number out of its range."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
     suite = find_suite(config.tasks.suite)
@@ -142,7 +142,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"tasks.suite={suite.name}: {suite.not_served}")
     if config.rollout.random_ids:
         raise UsageError(
-            "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"
+            "rollout.random_ids=true is for training, and serve-env cannot know which episodes are; leave it out"
         )
     check_address(options.host, options.port, options.token, ENV_TOKEN)
     if not 0 < options.idle_timeout_s < math.inf:
@@ -405,7 +405,7 @@ class HttpSessions:
         action: BrowserGymAction = BrowserGymAction.model_validate(data)
         session = self._find(request)
         if session is None:
-            raise NoEpisode("no episode: POST /reset first, and send the cookie back that it sets")
+            raise NoEpisode("no episode: POST /reset first, and send back the cookie that it sets")
         observation = await session.step(action.action_str)
         if observation.done:
             await session.park()  # clients do not say when they leave after an episode

@@ -324,8 +324,8 @@ class Session:
             start, last = self._start, self._last
             if self._env is None or start is None:
                 raise NoEpisode(
-                    f"no episode: reset first (one that is left alone for {self.idle_timeout_s:g} s is ended as soon"
-                    " as another client waits for its place)"
+                    f"no episode: reset first (one idle for {self.idle_timeout_s:g} s ends as soon as another client "
+                    "waits for its place)"
                 )
             if last is not None and (last.done or last.agent_done):
                 return await self._describe(start, dataclasses.replace(last, reward=0.0, error=EPISODE_OVER))

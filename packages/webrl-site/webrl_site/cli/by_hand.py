@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, config: RunConfig) -> int:
         return 0
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError(
-            f"--by-hand opens a browser window, and there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
+            f"--by-hand opens a browser window, but there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
             f"WAYLAND_DISPLAY={os.environ.get('WAYLAND_DISPLAY', '')!r}); run it on a desktop, or over `ssh -X`"
         )
     print(_KEYS, flush=True)

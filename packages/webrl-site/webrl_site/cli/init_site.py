@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="config to write, instructions next to it (default: NAME.yaml)"
     )
-    parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
+    parser.add_argument("--name", help="the site's name (default: from --out, else the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
     parser.add_argument(
         "--user",
@@ -35,16 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--password-env",
         metavar="VARIABLE",
-        help="variable with that password (default: PASSWORD); without --user where the form asks for a password alone",
+        help="variable with that password (default: PASSWORD); leave --user out if the form asks only for a password",
     )
     parser.add_argument(
-        "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
+        "--login-state", type=Path, metavar="FILE", help="a browser storage state to explore with, logged in"
     )
     parser.add_argument(
         "--writes",
         action="store_true",
-        help="let pages send POST and WebSocket requests as they open, and write `read_only: false`: for "
-        "programs that get their content that way",
+        help="let pages send POST and WebSocket requests as they open, and write `read_only: false`: for programs that "
+        "load their content that way",
     )
     parser.add_argument("--basic-user", metavar="NAME", help="user for HTTP Basic authentication")
     parser.add_argument(
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
-        raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
+        raise UsageError(f"{', '.join(taken)}: already there; choose another --out, or move it away")
     asyncio.run(_write_and_try(args, out, name))
     return 0
 
@@ -80,7 +80,7 @@ async def _write_and_try(args: argparse.Namespace, out: Path, name: str) -> None
         try:
             trial, held = await try_site(browser, load_config(out))
         except BrowserError as error:
-            text = f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`"
+            text = f"{error}; {out} is written but untried: look at it before `webrl run {out}`"
             raise BrowserError(text) from None
     seen = trial.steps[0].observation
     print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
@@ -126,7 +126,7 @@ async def _write_site(browser: Browser, args: argparse.Namespace, out: Path, nam
         _print_some(f"not visited ({enough})", found.left)
     _print_some("left out, as its own answer does not solve it", dropped)
     sockets = [
-        f"pages asked for {page.socket:.200}, which read_only keeps from them" for page in found.pages if page.socket
+        f"pages asked for {page.socket:.200}, which read_only does not allow" for page in found.pages if page.socket
     ]
     refused = [f"requests of pages were refused: {page.refused:.200}" for page in found.pages if page.refused]
     for told in (*sockets[:1], *refused[:1]):
@@ -181,7 +181,7 @@ async def _login(browser: Browser, args: argparse.Namespace, name: str) -> dict[
         pages = (await explore(browser, config, _LOGIN_PAGES, LOGIN_LINK)).pages
         guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
     if guess is None:
-        raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")
+        raise DataError(f"{start.url}: no log-in form there or on a page that it links to; use --login-state FILE")
     return login | guess
 
 

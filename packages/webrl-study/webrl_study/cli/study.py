@@ -27,12 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where the study's folder is made (default: runs)")
     parser.add_argument("--name", metavar="NAME", help="name of the study's folder (default: the config's)")
     parser.add_argument(
-        "--parallel", type=count, metavar="N", help="cells at once (default: one a GPU, else one for two cores)"
+        "--parallel", type=count, metavar="N", help="cells at once (default: one per GPU, else one per two cores)"
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods; the others keep their cells")
-    parser.add_argument("--seeds", nargs="+", type=_seed, metavar="N", help="instead of the config's: 0 1 2")
-    parser.add_argument("--phases", type=count, metavar="N", help="instead of the config's num_phases")
-    parser.add_argument("--report", action="store_true", help="write the tables of what is there, run nothing")
+    parser.add_argument(
+        "--seeds", nargs="+", type=_seed, metavar="N", help="seeds to run instead of the config's, such as 0 1 2"
+    )
+    parser.add_argument("--phases", type=count, metavar="N", help="phases after phase 0, not the config's num_phases")
+    parser.add_argument("--report", action="store_true", help="write the tables of what has finished, run nothing")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and their commands, run nothing")
 
 

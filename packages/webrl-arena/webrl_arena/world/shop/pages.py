@@ -1,6 +1,6 @@
 """What shop, forum and mail need besides Oscar's, machina's and Postman's views: addresses, pictures, a form.
 
-Each session's uploads are in a folder of its own, and are shown as they are: Oscar's thumbnails would be files and
+Each session's uploads are in its own folder, and are shown as they are: Oscar's thumbnails would be files and
 cache entries that sessions share.
 """
 

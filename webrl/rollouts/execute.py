@@ -339,9 +339,7 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
     point = None if modifiers else await (_click(tabs, bid, button, count) if count else _aim(tabs, bid, presses=False))
     if isinstance(point, tuple):
         await tabs.tab.move(*point)
-    if isinstance(point, tuple) or point is True:
-        return
-    if method == "click" and await _call(tabs, bid, "pick"):
+    if isinstance(point, tuple) or point is True or (method == "click" and await _call(tabs, bid, "pick")):
         return
     if point == _HIDDEN:
         raise ActionFailed(
@@ -425,8 +423,8 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
     if await _focus_on(tabs, bid, from_start=True):
         await _keyboard_press(tabs, key_comb)
-        return
-    await attempt(await locate(tabs.page, bid), "press", key_comb)
+    else:
+        await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
 async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
@@ -439,9 +437,8 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
 
 
 async def _focus(tabs: Tabs, bid: str) -> None:
-    if await _focus_on(tabs, bid, from_start=False):
-        return
-    await attempt(await locate(tabs.page, bid), "focus")
+    if not await _focus_on(tabs, bid, from_start=False):
+        await attempt(await locate(tabs.page, bid), "focus")
 
 
 _DRAG_MOVES = 5

@@ -28,6 +28,12 @@
     return element;
   };
 
+  // What has the focus where an element is. (What has been disabled loses it, since Chromium 152 a frame later.)
+  const focused = (element) => {
+    const { activeElement } = element.getRootNode();
+    return activeElement?.matches(':disabled') ? null : activeElement;
+  };
+
   // The boxes that Playwright would click in: of an inline element around others, theirs and its text's.
   const partsOf = (element) => {
     const range = document.createRange();
@@ -288,7 +294,7 @@
     }
     remember(element, value);
     element.focus();
-    if (element.getRootNode().activeElement !== element) return 'elsewhere';
+    if (focused(element) !== element) return 'elsewhere';
     return api.hearsKeys(element) ? 'keys' : 'selected';
   };
 
@@ -343,7 +349,7 @@
     const element = reach(bid);
     if (!element) return false;
     if (element.matches(':disabled')) return 'disabled';
-    const wasFocused = element.getRootNode().activeElement === element;
+    const wasFocused = focused(element) === element;
     if (element.isContentEditable && !wasFocused) document.activeElement?.blur();
     element.focus();
     if (fromStart && !wasFocused && element instanceof HTMLInputElement && TYPED.has(element.type)) {
@@ -353,7 +359,7 @@
         // e-mail fields have no selection
       }
     }
-    const active = element.getRootNode().activeElement;
+    const active = focused(element);
     const isIn = active !== document.body && (element.contains(active) || active?.contains(element));
     return isIn || element === document.body ? true : 'elsewhere';
   };

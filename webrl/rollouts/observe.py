@@ -151,7 +151,7 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
 def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
     """Make the trees of Chromium 119 to 153 say the same of lists, tables, tabs and dates: what the newest says."""
     owners: dict[str, dict[str, Any] | None] = {}  # by node: the field of a date or time, or grid, that it is in
-    for node in nodes:
+    for node in nodes:  # parents come before their children
         role, given = node["role"], node.get("properties", ())
         owner = owners[node["nodeId"]] = node if role["value"] in _OWNERS else owners.get(node.get("parentId", ""))
         was = role["value"], node.get("chromeRole", {}).get("value")
@@ -161,7 +161,10 @@ def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
             role["value"] = "cell"
         elif role["value"] == "MenuListPopup":
             node.setdefault("name", {"value": ""})
+        # Before 138 a tab says what it controls though that is hidden.
         node["properties"] = [each for each in given if each["name"] != "controls" or each["value"].get("relatedNodes")]
+        # A part of a field: no text of a value, its name once, and the field's bid for the button, which has it in 153
+        # alone.
         if owner is not None and owner["role"]["value"] in _FIELDS:
             for each in node["properties"]:
                 if each["name"] == "valuetext":

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.observe import as_newest
 from webrl.rollouts.sites import miniwob_root
 
 TEXT_OPTIONS = {
@@ -110,9 +111,10 @@ def _coordinates_too() -> Any:
 
 
 def text_of(observation: dict[str, Any]) -> str:
-    """The observation's accessibility tree as text."""
+    """The observation's accessibility tree as text, in the newest Chromium's words."""
     from browsergym.utils.obs import flatten_axtree_to_str
 
+    as_newest(observation["axtree_object"]["nodes"])
     text: str = flatten_axtree_to_str(observation["axtree_object"], **TEXT_OPTIONS)
     return text
 

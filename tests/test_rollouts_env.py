@@ -356,12 +356,15 @@ def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_non
                 text = (await env.reset(at(url + "/"))).text
                 results.append(await env.step(action.format(bid_of(text, role, name))))
             text = (await env.reset(at(url + "/"))).text
-            await env.tab.evaluate("HTMLInputElement.prototype.select = () => { throw new Error('ours\\nsecond') }; 0")
+            await env.tab.evaluate(
+                "HTMLInputElement.prototype.select = () => { throw new TypeError('ours\\nsecond') }; 0"
+            )
             return results, await env.step(f"fill('{bid_of(text, 'textbox', 'other')}', 'x')")
 
     left, broken = in_browser(play)
     assert [(r.error, "RootWebArea 'next'" in r.observation.text) for r in left] == [("", True)] * 2
-    assert broken.error == "Error: the action was not carried out: Error: ours"
+    why = "something on this page keeps webrl's script from doing it (TypeError: ours)"
+    assert broken.error == f"Error: fill was not carried out: {why}"
     assert "value" not in broken.observation.text
 
 

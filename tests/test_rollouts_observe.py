@@ -89,6 +89,44 @@ def with_bids(nodes):
     return result
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("every_element", [False, True])
+def test_a_page_reads_the_same_in_every_chromium(every_element):
+    page = """<title>t</title><input type=date aria-label=day value=2024-05-09><select><option>A<option>B</select>
+    <table><tr><th>x<td>y</table><button role=tab aria-selected=false aria-controls=p>T</button><p id=p hidden>P</p>"""
+    said = "" if every_element else ", valuetext=''"
+    wanted = f"""RootWebArea 't', focused
+    [4] Date 'day' value='2024-05-09'
+        [4] spinbutton 'Month' value=5, valuemin=1, valuemax=12{said}
+            StaticText '05'
+        StaticText '/'
+        [4] spinbutton 'Day' value=9, valuemin=1, valuemax=31{said}
+            StaticText '09'
+        StaticText '/'
+        [4] spinbutton 'Year' value=2024, valuemin=1, valuemax=275760{said}
+            StaticText '2024'
+        [4] button 'Show date picker', hasPopup='menu'
+    [5] combobox '' value='A', hasPopup='menu', expanded=False
+        MenuListPopup ''
+            [6] option 'A', selected=True
+            [7] option 'B', selected=False
+    [8] table ''
+        [9] rowgroup ''
+            [10] row ''
+                [11] rowheader 'x'
+                [12] cell 'y'
+    [13] tab 'T', selected=False"""
+    assert on_page(page, every_element=every_element)[0][0] == wanted.replace("    ", "\t")
+
+
+@pytest.mark.browser
+def test_a_field_that_a_page_disables_as_it_takes_the_focus_says_so():
+    """Chromium takes the focus from it at once, since 152 with the next frame."""
+    page = "<input aria-label=first onfocus='disabled = true'><input aria-label=next>"
+    texts = on_page(page, "fill('{first}', 'x')", "focus('{next}')")[0]
+    assert ["does not take the focus" in text for text in texts] == [False, True, False]
+
+
 def test_hidden_elements_take_their_texts_with_them():
     def node(number, role, name, children=(), bid=None):
         made = {"nodeId": str(number), "role": {"value": role}, "name": {"value": name}, "childIds": list(children)}

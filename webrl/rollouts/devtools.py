@@ -80,21 +80,8 @@ _UNFOLLOWED = re.compile(
     r"Blocked form submission|Refused to send form data|Sending form data to \S+ violates the following Content|"
     r"Unsafe attempt to initiate navigation"
 )
-# Of a field that keeps a form from being sent, and cannot show its words: a person would find it in the same log.
-_KEEPS_FORM = """function() {
-  const name = this.labels?.[0]?.textContent.trim() || this.ariaLabel || this.name || this.id || this.localName;
-  return `the form was not sent: its field '${name}', which is not shown, says '${this.validationMessage}'`;
-}"""
 # A document has gone, and the world with it; another context may have its number.
 _NO_WORLD = re.compile("Cannot find context|__webrl is not defined")
-# A frame that is hidden, tiny (it counts visitors) or off the page, out of reach of scrolling, shows nothing.
-_CAN_BE_SEEN = """function() {
-  const { right, bottom } = this.getBoundingClientRect();
-  const isBeside = bottom + scrollY <= 0 ||
-    (right + scrollX <= 0 && getComputedStyle(document.documentElement).direction === 'ltr');
-  return Math.min(this.clientWidth, this.clientHeight) > 1 && !isBeside &&
-    this.checkVisibility({ checkVisibilityCSS: true });
-}"""
 _BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
 
 
@@ -304,8 +291,7 @@ class Tab:
 
     async def watch_imports(self) -> None:
         """Follow the scripts on their way to the page: `import()` leaves no trace in it. Raises ChannelClosed."""
-        nothing_kept = {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0}
-        await self.send("Network.enable", nothing_kept)
+        await self.send("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0})
 
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
@@ -400,11 +386,11 @@ class Tab:
         owner = await self.send("DOM.getFrameOwner", {"frameId": frame})
         await self.evaluate("null", parent)
         node = {"backendNodeId": owner["backendNodeId"], "executionContextId": self.worlds.get(parent, 0)}
-        return bool(await self._ask((await self.send("DOM.resolveNode", node))["object"]["objectId"], _CAN_BE_SEEN))
+        return bool(await self._ask((await self.send("DOM.resolveNode", node))["object"]["objectId"], "can_be_seen"))
 
-    async def _ask(self, element: str, function: str) -> Any:
-        """What a function says of an element, by DevTools' id of the object, which is released."""
-        asked = {"functionDeclaration": function, "returnByValue": True, "objectId": element}
+    async def _ask(self, element: str, script: str) -> Any:
+        """What a script's function says of an element, by DevTools' id of the object, which is released."""
+        asked = {"functionDeclaration": load_script(script), "returnByValue": True, "objectId": element}
         calls = (("Runtime.callFunctionOn", asked), ("Runtime.releaseObject", {"objectId": element}))
         return (await self.send_all(*calls))[0]["result"].get("value")
 
@@ -412,7 +398,7 @@ class Tab:
         """What the page has asked for since the last call and the browser does not do, for the agent."""
         for element in self._keeping[:9]:
             with contextlib.suppress(ChannelError):  # it has gone
-                self._tell(valid_text(await self._ask(element, _KEEPS_FORM))[:300])
+                self._tell(valid_text(await self._ask(element, "keeps_form"))[:300])
         lines, self.outward, self._keeping = self.outward, [], []
         return lines
 

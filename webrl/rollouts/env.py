@@ -426,8 +426,8 @@ class BrowserEnv:
 
         frame, tab.filled_in = tab.filled_in, ""
         with contextlib.suppress(ChannelError):  # the frame has gone
-            if frame and await tab.evaluate_or_stop("__webrl.isPutBack()", self.patience_s, frame):
-                self._notices.tell("the page did not keep what was filled in or chosen: it is as it was before")
+            if frame and (why := await tab.evaluate_or_stop("__webrl.whyPutBack()", self.patience_s, frame)):
+                self._notices.tell(why)
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
         if tab.stays and not tab.leaving:
             tab.stays = False

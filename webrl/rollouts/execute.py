@@ -54,15 +54,8 @@ _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
 _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
-_EXAMPLES = {
-    "color": "#ff0000",
-    "date": "2024-12-31",
-    "datetime-local": "2024-12-31T14:30",
-    "month": "2024-12",
-    "range": "50",
-    "time": "14:30",
-    "week": "2024-W52",
-}
+_EXAMPLES = {"color": "#ff0000", "date": "2024-12-31", "datetime-local": "2024-12-31T14:30", "month": "2024-12"}
+_EXAMPLES |= {"range": "50", "time": "14:30", "week": "2024-W52"}
 """What the fields take that are not typed into, by type."""
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
@@ -145,7 +138,11 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     except ChannelError as error:
         # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
         if isinstance(error, ScriptError) or not any(part in str(error) for part in REPLACED):
-            raise ActionFailed(f"Error: the action was not carried out: {first_line(error)}") from None
+            # `js/act.js` throws `Error` with words for the agent; all else is its failure.
+            why = valid_text(first_line(error).removeprefix("Error: "))
+            if re.match(r"\w*Error: ", why):
+                why = f"something on this page keeps webrl's script from doing it ({why:.200})"
+            raise ActionFailed(f"Error: {action.name} was not carried out: {why}") from None
         logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
@@ -275,7 +272,7 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     """Result of one of `js/act.js`'s functions on an element; None if it cannot run."""
     if (frame := _frame_of(tabs, bid, name)) is None:
         return None
-    if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `isPutBack`
+    if name in ("choose", "pick", "selectField", "watchInput"):  # they remember a value, for `whyPutBack`
         tabs.tab.filled_in = frame or tabs.tab.main_frame
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
@@ -339,9 +336,7 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
     point = None if modifiers else await (_click(tabs, bid, button, count) if count else _aim(tabs, bid, presses=False))
     if isinstance(point, tuple):
         await tabs.tab.move(*point)
-    if isinstance(point, tuple) or point is True:
-        return
-    if method == "click" and await _call(tabs, bid, "pick"):
+    if isinstance(point, tuple) or point is True or (method == "click" and await _call(tabs, bid, "pick")):
         return
     if point == _HIDDEN:
         raise ActionFailed(
@@ -425,8 +420,8 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
     if await _focus_on(tabs, bid, from_start=True):
         await _keyboard_press(tabs, key_comb)
-        return
-    await attempt(await locate(tabs.page, bid), "press", key_comb)
+    else:
+        await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
 async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
@@ -439,9 +434,8 @@ async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
 
 
 async def _focus(tabs: Tabs, bid: str) -> None:
-    if await _focus_on(tabs, bid, from_start=False):
-        return
-    await attempt(await locate(tabs.page, bid), "focus")
+    if not await _focus_on(tabs, bid, from_start=False):
+        await attempt(await locate(tabs.page, bid), "focus")
 
 
 _DRAG_MOVES = 5

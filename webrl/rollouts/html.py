@@ -35,17 +35,8 @@ if TYPE_CHECKING:
     from webrl.rollouts.devtools import Tab
 
 SHOWN_ATTRIBUTES = (
-    "title",
-    "value",
-    "type",
-    "placeholder",
-    "selected",
-    "data-value",
-    "data-text",
-    "data-testid",
-    "data-label",
-    "data-bbox",
-    "data-status",
+    *("title", "value", "type", "placeholder", "selected", "data-value", "data-text", "data-testid", "data-label"),
+    *("data-bbox", "data-status"),
 )
 """Attributes that are shown, in the order in which they are shown."""
 

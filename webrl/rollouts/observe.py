@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ctypes import c_float
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ _SKIPPED_PROPERTIES = frozenset(
     ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
 )
 _FLAGS = frozenset(("required", "focused", "atomic"))
-_BOUNDS = frozenset(("valuemin", "valuemax"))
 # No words: nothing, or pictures of an icon font, which are characters for private use.
 _ICONS = re.compile(r"[\s\ue000-\uf8ff]*")
 
@@ -35,6 +34,10 @@ _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
 _USED_ROLES = {"generic", "graphics-symbol"}
 # What tells that it is there, but not that it can be used.
 _PASSIVE_ROLES = {"image", "img", "listitem", "cell", "row", "paragraph", "heading", "article", "figure"} | _USED_ROLES
+_FIELDS = frozenset(("Date", "DateTime", "InputTime"))
+_TWICE = re.compile(r"^(.+) \1$")  # what Chromium calls the parts of a field that has a name, since 149
+_OWNERS = _FIELDS | {"grid", "treegrid"}
+_CELL, _LIST_OPTION = 13, 127  # Chromium's own numbers of roles that it has called otherwise before 138
 
 Uses = Mapping[str, Sequence[str]]
 """By bid: how an element can be acted on if the tree does not say, its title, its file, class or id if it has no text,
@@ -47,11 +50,7 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
     Args:
         nodes: CDP `AXNode`s, marked; left as they are.
         hidden: bids whose nodes are left out with everything below them.
-        uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
-            the text in the others is, too, where their name has it, what is named by an icon has its title for
-            a name, images, buttons and links without a name have their file, class or id, SVG shapes their kind,
-            color, size and center, text fields say if they cannot be edited, and what is active or selected by its
-            class alone says so; lines of white space, and bounds that are none, are left out. None: as BrowserGym.
+        uses: what `mark` says of elements, for an agent that sees more than BrowserGym's. None: as there.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -91,13 +90,15 @@ def _describe(
     if role in ("LineBreak", "InlineTextBox") or "name" not in node:
         return "", None
     name = node["name"]["value"]
-    if uses is not None and {("valuemin", 0), ("valuemax", 0)} <= {pair for pair in properties if pair[0] in _BOUNDS}:
-        properties = [pair for pair in properties if pair[0] not in _BOUNDS]  # a field of numbers without bounds
+    if uses is not None and ("valuemin", 0) in properties and ("valuemax", 0) in properties:  # it has no bounds
+        properties = [pair for pair in properties if pair[0] not in ("valuemin", "valuemax")]
     value = node.get("value", {}).get("value", _ABSENT)
     if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
         value = _exact(value)
-        properties = [(key, _exact(each)) for key, each in properties if f'{key}="' not in state]
+        properties = [
+            (key, _exact(each)) for key, each in properties if key != "valuetext"
+        ]  # `state` has the page's own
     shown = [(key, each) for key, each in properties if key not in _SKIPPED_PROPERTIES and (each or key not in _FLAGS)]
     attributes = [key if key in _FLAGS else f"{key}={each!r}" for key, each in shown]
     if uses is not None:
@@ -145,6 +146,36 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
         match = _BID.fullmatch(str(node["description"].get("value", "")))
         bid = match.group(1) if match else None
     return bid, properties
+
+
+def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
+    """Make the trees of Chromium 119 to 153 say the same of lists, tables, tabs and dates: what the newest says."""
+    owners: dict[str, dict[str, Any] | None] = {}  # by node: the field of a date or time, or grid, that it is in
+    for node in nodes:  # parents come before their children
+        role, given = node["role"], node.get("properties", ())
+        owner = owners[node["nodeId"]] = node if role["value"] in _OWNERS else owners.get(node.get("parentId", ""))
+        was = role["value"], node.get("chromeRole", {}).get("value")
+        if was == ("menuitem", _LIST_OPTION):
+            role["value"] = "option"
+        elif was == ("gridcell", _CELL) and owner is None:
+            role["value"] = "cell"
+        elif role["value"] == "MenuListPopup":
+            node.setdefault("name", {"value": ""})
+        # Before 138 a tab says what it controls though that is hidden.
+        node["properties"] = [each for each in given if each["name"] != "controls" or each["value"].get("relatedNodes")]
+        # A part of a field: no text of a value, its name once, and the field's bid for the button, which has it in 153
+        # alone.
+        if owner is not None and owner["role"]["value"] in _FIELDS:
+            for each in node["properties"]:
+                if each["name"] == "valuetext":
+                    each["value"]["value"] = ""
+            name = node.get("name", {"value": ""})
+            name["value"] = _TWICE.sub(r"\1", name["value"])
+            if role["value"] in ("button", "generic") and name["value"]:
+                role["value"] = "button"
+                own = (each for each in node["properties"] if each["name"] != "hasPopup")
+                node["properties"] = [*own, {"name": "hasPopup", "value": {"value": "menu"}}]
+                node |= {key: owner[key] for key in ("description", "browsergym_id") if key in owner}
 
 
 _ABSENT = object()
@@ -243,23 +274,20 @@ def _require_gone(error: ChannelError) -> None:
 
 async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
     """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
-
-    Raises:
-        ChannelError, ChannelClosed: the expression threw, or the page has gone.
+    Raises ChannelError, ChannelClosed: the expression threw, or the page has gone.
     """
     found: list[Any] = []
-
-    async def visit(tree: dict[str, Any]) -> None:
+    trees = [(await tab.send("Page.getFrameTree"))["frameTree"]]
+    for tree in trees:
         frame = tree["frame"]["id"]
-        found.append(await tab.evaluate(expression, frame))
-        for child in tree.get("childFrames", ()):
-            try:
-                if await tab.can_be_seen(child["frame"]["id"], frame):
-                    await visit(child)
-            except ChannelError as error:
-                _require_gone(error)
-
-    await visit((await tab.send("Page.getFrameTree"))["frameTree"])
+        try:
+            if not found or await tab.can_be_seen(frame, tree["frame"]["parentId"]):
+                found.append(await tab.evaluate(expression, frame))
+                trees += tree.get("childFrames", ())
+        except ChannelError as error:
+            if not found:
+                raise
+            _require_gone(error)
     return found
 
 
@@ -282,6 +310,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
             _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
         )
         nodes = answers[1]["nodes"]
+    as_newest(nodes)
     return flatten_axtree(nodes, hidden, known)
 
 

@@ -28,6 +28,12 @@
     return element;
   };
 
+  // What has the focus where an element is. (What has been disabled loses it, since Chromium 152 a frame later.)
+  const focused = (element) => {
+    const { activeElement } = element.getRootNode();
+    return activeElement?.matches(':disabled') ? null : activeElement;
+  };
+
   // The boxes that Playwright would click in: of an inline element around others, theirs and its text's.
   const partsOf = (element) => {
     const range = document.createRange();
@@ -242,12 +248,16 @@
   let filled = null;
   const valueOf = (element) => (element.isContentEditable ? element.textContent
     : Array.from(element.selectedOptions ?? [element], ({ value }) => value).join('\n'));
-  const remember = (element, wanted) => { filled = { element, before: valueOf(element), wanted, hadInput: false }; };
-  // Whether that is what it was before; a page that writes what it has been given in another way has not put it back.
-  api.isPutBack = () => {
-    const { element, before, wanted } = filled ?? {};
+  const remember = (element, wanted) => { filled = { element, before: valueOf(element), wanted, hadInput: false, at: element }; };
+  window.addEventListener('input', (event) => { if (filled && event.isTrusted) [filled.at] = event.composedPath(); }, true);
+  // Why that is what it was before, for the agent, or ''; a page that writes what it has been given in another way has not
+  // put it back.
+  api.whyPutBack = () => {
+    const { element, before, wanted, at } = filled ?? {};
     const tidy = (text) => text.replace(/(?!^-)[\s(),-]+/g, '').toLowerCase();
-    return element?.isConnected && valueOf(element) === before && tidy(before) !== tidy(wanted);
+    if (!element?.isConnected || valueOf(element) !== before || tidy(before) === tidy(wanted)) return '';
+    if (!element.contains(at)) return 'the page moved the focus: what was filled in went to another element';
+    return 'the page did not keep what was filled in or chosen: it is as it was before';
   };
 
   const changed = (element) => {
@@ -288,7 +298,7 @@
     }
     remember(element, value);
     element.focus();
-    if (element.getRootNode().activeElement !== element) return 'elsewhere';
+    if (focused(element) !== element) return 'elsewhere';
     return api.hearsKeys(element) ? 'keys' : 'selected';
   };
 
@@ -343,7 +353,7 @@
     const element = reach(bid);
     if (!element) return false;
     if (element.matches(':disabled')) return 'disabled';
-    const wasFocused = element.getRootNode().activeElement === element;
+    const wasFocused = focused(element) === element;
     if (element.isContentEditable && !wasFocused) document.activeElement?.blur();
     element.focus();
     if (fromStart && !wasFocused && element instanceof HTMLInputElement && TYPED.has(element.type)) {
@@ -353,7 +363,7 @@
         // e-mail fields have no selection
       }
     }
-    const active = element.getRootNode().activeElement;
+    const active = focused(element);
     const isIn = active !== document.body && (element.contains(active) || active?.contains(element));
     return isIn || element === document.body ? true : 'elsewhere';
   };
@@ -413,6 +423,29 @@
     return element instanceof HTMLInputElement && /^(checkbox|radio)$/.test(element.type) ? element.checked : null;
   };
 
+  // What a part of the page that speaks up has said since the last look, and says no more: a toast that is gone at once.
+  const LIVE = '[aria-live=assertive], [aria-live=polite], [role=alert], [role=status], output';
+  const MAX_SAID = 3;
+  let said = new Map(); // part -> its words
+  let hears = false;
+  const hear = (records) => {
+    for (const { target, addedNodes } of records) {
+      for (const node of [target, ...addedNodes]) {
+        const element = node instanceof Element ? node : node.parentElement;
+        const part = element?.closest(LIVE) ?? (node === target ? null : element?.querySelector(LIVE));
+        if (part?.textContent.trim() && part.getBoundingClientRect().width > 1) said.set(part, part.textContent.trim());
+      }
+    }
+  };
+  const takeSaid = () => {
+    if (!hears && api.every) new MutationObserver(hear).observe(document, { subtree: true, childList: true, characterData: true });
+    hears = api.every;
+    const gone = [...said].filter(([part]) => !part.isConnected || !part.textContent.trim()).map(([, words]) => words);
+    said = new Map();
+    return gone.filter((words) => !document.body?.textContent.includes(words)).slice(0, MAX_SAID)
+      .map((words) => `for a moment the page said ${JSON.stringify(words.replace(/\s+/g, ' ').slice(0, 200))}`);
+  };
+
   // Waits until the page is quiet, then says all there is to know about it in one answer.
   // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree. `from`:
   // number of the document's first element. `copied`: what was copied on another page, or null.
@@ -424,7 +457,7 @@
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
     const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
-    const told = [asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
+    const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
       printed && 'a print dialog was opened, and closed',
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];

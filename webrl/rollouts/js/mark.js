@@ -92,11 +92,13 @@
   const MIN_SIDE_PX = 4;
   const isDrawn = (element) => {
     const { width, height } = element.getBoundingClientRect();
-    if (Math.min(width, height) < MIN_SIDE_PX || 2 * width * height > innerWidth * innerHeight) return false;
     const style = getComputedStyle(element);
+    const isPicture = style.content.startsWith('url'); // no page waits for it, nor is its size known before it has come
+    if (!isPicture && Math.min(width, height) < MIN_SIDE_PX) return false;
+    if (2 * width * height > innerWidth * innerHeight) return false;
     if (!element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) return false;
     if (isShape(element)) return style.fill !== 'none' || style.stroke !== 'none';
-    if (element.localName === 'img' || style.content.startsWith('url')) return true;
+    if (element.localName === 'img' || isPicture) return true;
     const hasBorder = style.borderStyle !== 'none' && style.borderWidth !== '0px';
     return hasBorder || style.backgroundImage !== 'none' || !/^(transparent|rgba\(.*, 0\))$/.test(style.backgroundColor);
   };
@@ -137,19 +139,36 @@
     return options.length ? `offers=${quoted(options.map((option) => option.value.slice(0, MAX_HINT)))}` : '';
   };
   const placeholderOf = (element) => {
-    const hint = /^(input|textarea)$/.test(element.localName) && !element.value ? element.placeholder : '';
+    const own = element.getAttribute('aria-placeholder') ?? '';
+    const isField = /^(input|textarea)$/.test(element.localName);
+    const hint = isField ? (element.value ? '' : element.placeholder || own) : (element.textContent.trim() ? '' : own);
     if (!hint || !(element.labels?.length || element.matches(NAMED))) return '';
     return `placeholder=${quoted(hint.slice(0, MAX_HINT))}`;
   };
+  // A line through its text, by a style alone: `<s>` and `<del>` have a role.
+  let struck = new Set();
+  const isStruck = (element) => element.firstChild !== null &&
+    getComputedStyle(element).textDecorationLine.includes('line-through') &&
+    !element.matches('s, strike, del') && element.textContent.trim() !== '';
   // What a person sees that attributes say, or the small text above another, and the tree leaves out.
   const SAID = { 'aria-current': 'current', 'aria-invalid': 'invalid', 'aria-sort': 'sort', 'aria-valuetext': 'valuetext' };
   const SAYS = Object.keys(SAID).map((name) => `[${name}]`).join(', ');
+  // Words for readers alone: those that a person sees have a line of their own.
+  const descriptionOf = (element) => {
+    if (!element.matches('[aria-describedby], [aria-description]')) return '';
+    const ids = element.getAttribute('aria-describedby')?.split(/\s+/) ?? [];
+    const root = ask(element, 'getRootNode');
+    const parts = ids.map((id) => id && root.getElementById(id)).filter((part) => part && !ask(part, 'checkVisibility'));
+    const own = (element.getAttribute('aria-description') ?? '').replace(PREFIX, '');
+    return [...parts.map((part) => ask(part, 'textContent')), own].map((text) => text.trim()).filter(Boolean).join(' ').slice(0, 200);
+  };
   const saidOf = (element) => {
     const above = element.localName === 'ruby' ? [...element.querySelectorAll('rt')].map((part) => part.textContent) : [];
     const said = element.matches(SAYS) ? Object.entries(SAID).map(([name, word]) => [word, element.getAttribute(name)]) : [];
     // A box to tick that is not drawn: its label shows its state.
     const isTicked = element.localName === 'label' && element.control?.checked === true && !element.control.checkVisibility();
-    said.push(['ruby', above.join(' ')], ['checked', `${isTicked}`]);
+    said.push(['ruby', above.join(' ')], ['checked', `${isTicked}`], ['struck', `${struck.has(element)}`],
+      ['description', descriptionOf(element)]);
     return said.filter(([, value]) => value && !/^(false|none)$/.test(value))
       .map(([word, value]) => (value === 'true' ? word : `${word}=${quoted(value)}`)).join(', ');
   };
@@ -379,9 +398,11 @@
   // Before anything is written: a style that is asked for after a write is worked out anew.
   const findUses = (elements) => {
     const uses = new Map();
+    struck = new Set();
     for (const element of api.every ? elements : []) {
       const use = useOf(element);
       if (use) uses.set(element, use);
+      if (isStruck(element)) struck.add(element);
     }
     return uses;
   };

@@ -461,9 +461,10 @@
     }
   };
 
+  const { getAnimations } = Document.prototype; // a form of that name would be the document's own
   // A page in the middle of a finite CSS transition or animation is not quiet yet; endless ones never are.
   const animating = () => {
-    for (const animation of document.getAnimations()) {
+    for (const animation of apply(getAnimations, document, [])) {
       const ends = animation.effect?.getComputedTiming().endTime ?? Infinity;
       if (animation.playState === 'running' && ends < Infinity) return true;
     }

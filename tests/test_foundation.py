@@ -1,7 +1,5 @@
 """Records, config, run folder, store and evaluation: what every stage stands on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -81,9 +79,7 @@ _EPISODE = {"trajectory_id": "t", "task": _TASK, "instruction": "i", "phase": 0,
         ),
     ],
 )
-def test_what_is_no_such_record_is_refused_by_field_and_value(
-    cls: type[Record], data: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_what_is_no_such_record_is_refused_by_field_and_value(cls, data, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         cls.from_json(data)
     path = tmp_path / "record.json"
@@ -339,9 +335,7 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)
 
 
-def test_the_published_commands_work_in_any_order_after_a_finished_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_published_commands_work_in_any_order_after_a_finished_run(tmp_path, caplog):
     """`gen_task.py` begins a phase that `webrl run` did not plan: the others keep to the newest with rollouts."""
     config = config_in(tmp_path, num_phases=1)
     folder = open_run(config)

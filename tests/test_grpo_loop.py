@@ -1,7 +1,5 @@
 """GRPO in the loop: groups of attempts, what of them counts, when a phase stops; a real phase, killed in mid-group."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files of strangers: nothing in them runs, none reaches outside of its folder, none takes what the machine has."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Model folders of strangers: their code never runs, and pickled weights are refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

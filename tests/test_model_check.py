@@ -1,7 +1,5 @@
 """What a model is loaded from is compared before anything starts; adapters work wherever a model is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A model server that answers garbage only ends the command with one line, and what was asked is asked again."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -251,9 +251,7 @@ def interrupted(path: Path, stage: str) -> RunFolder:
     return run
 
 
-def test_a_finished_run_says_so_and_is_the_newest_where_none_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_finished_run_says_so_and_is_the_newest_where_none_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["status"]) == 2
     assert "no run folder below runs/; name one: webrl status RUN" in capsys.readouterr().err
@@ -346,9 +344,7 @@ def test_a_line_of_progress_has_count_rate_time_left_and_success():
     assert (pace(1, 40.0), pace(0, 9.0), time_left(4, 8.0, 0)) == ("1.5 a minute", "", "")
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(caplog, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

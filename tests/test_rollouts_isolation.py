@@ -1,7 +1,5 @@
 """Two environments of one browser share nothing that a page can keep, and a reset leaves nothing of it behind."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

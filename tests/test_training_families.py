@@ -1,7 +1,5 @@
 """Rows are computed exactly for every architecture, or it is refused by name; packing changes nothing but speed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The quick rows of `benchmarks/chaos_inputs.py`: commands with something wrong in them end in one clear error."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and messages of others, held against generated input: JSONL, traces, pickles, OpenEnv's answers, frames."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """`webrl report`: whole runs, broken and hostile ones, and the page in a real browser."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging
@@ -193,9 +191,7 @@ def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
 
 
 @pytest.mark.quick
-def test_the_command_writes_into_the_run_folder_what_fetches_and_runs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_writes_into_the_run_folder_what_fetches_and_runs_nothing(tmp_path, capsys):
     run = build_run(tmp_path / "run")
     assert cli.main(["report", str(run.path)]) == 0
     assert capsys.readouterr().out == f"{run.path}/report.html\n"
@@ -284,9 +280,7 @@ def test_small_things():
     assert short("a" * (SHOWN_CHARS + 1)).endswith("a … [cut: 1,501 characters in all]")
 
 
-def test_reading_a_run_counts_every_byte_of_its_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_reading_a_run_counts_every_byte_of_its_records(tmp_path, monkeypatch, caplog):
     run = build_run(tmp_path / "run", num_phases=1)
     monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
     with caplog.at_level(logging.INFO, "webrl"):

@@ -1,12 +1,11 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
-import asyncio
 import json
 import re
 
 import pytest
 from browsers import is_older_than
-from rollouts_builders import at, bid_of, id_of, in_browser, miniwob, reply, serve
+from rollouts_builders import NEVER, answers, at, bid_of, id_of, in_browser, miniwob, reply, serve, visit
 from rollouts_builders import on_page as play_on
 
 from webrl.errors import BrowserError
@@ -329,18 +328,16 @@ srcdoc="<select aria-label=in><option>&amp;nbsp;Yes<option>&amp;nbsp;No</select>
 
 @pytest.mark.parametrize("action", ["click", pytest.param("hover", marks=pytest.mark.slow)])
 def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
-    async def play(env):
-        async with serve({"/": ROLES}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            failed = {}
-            for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
-                result = await env.step(f"{action}('{bid}')")
-                if result.error:
-                    failed[f"{bid} {role}"] = result.error
-                await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
-            return failed, text
+    async def play(env, _, text):
+        failed = {}
+        for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
+            result = await env.step(f"{action}('{bid}')")
+            if result.error:
+                failed[f"{bid} {role}"] = result.error
+            await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
+        return failed, text
 
-    failed, text = in_browser(play, viewport=(1280, 2000), step_timeout_s=30)
+    failed, text = visit(ROLES, play, viewport=(1280, 2000), step_timeout_s=30)
     assert len(re.findall(r"\[\w+\]", text)) > 60
     # What is in a list that is closed can be chosen; there is nothing to point at. (In Chromium 119 it is a menu.)
     closed = {"option", "menuitem", "group"} if action == "hover" else {"group"}
@@ -539,12 +536,12 @@ def test_what_the_browser_does_not_follow_is_told_in_its_words_and_not_waited_fo
 
 
 def test_what_the_browser_only_reports_and_a_picture_that_it_does_not_load_are_not_told():
-    async def page(_, writer):
-        frame = "<iframe srcdoc='<form action=file:///y><button>File</button></form>'></iframe>"
-        text = f"<img src=file:///x><form action=/sent><button>Send</button></form>{frame}"
-        await reply(writer, text, headers="Content-Security-Policy-Report-Only: form-action 'none'\r\n")
-
-    pages = {"/": page, "/sent": "<p>sent"}
+    frame = "<iframe srcdoc='<form action=file:///y><button>File</button></form>'></iframe>"
+    page = f"<img src=file:///x><form action=/sent><button>Send</button></form>{frame}"
+    pages = {
+        "/": answers(page, headers="Content-Security-Policy-Report-Only: form-action 'none'\r\n"),
+        "/sent": "<p>sent",
+    }
     texts, errors = on_page(pages, "click('{File}')", "click('{Send}')", settle_cap_s=60)
     assert not any(errors)
     assert ["the browser says" in text for text in texts] == [False, True, False]
@@ -556,21 +553,19 @@ def test_a_large_part_that_is_covered_is_looked_at_in_few_places():
     page = f"""<div style='position: fixed; inset: 0; background: white'></div>
     <table>{"<tr><td>a<td>b" * 400}</table>"""
 
-    async def play(env):
-        async with serve({"/": page}) as url:
-            observation = await env.reset(at(url + "/"))
-            await env.tab.evaluate("""(() => {
-                const { elementFromPoint } = Document.prototype;
-                window.hits = 0;
-                Document.prototype.elementFromPoint = function (...at) {
-                    window.hits += 1;
-                    return elementFromPoint.apply(this, at);
-                };
-            })()""")
-            result = await env.step(f"click('{id_of(observation.text, 'table')}')")
-            return result.error, await env.tab.evaluate("window.hits")
+    async def play(env, _, text):
+        await env.tab.evaluate("""(() => {
+            const { elementFromPoint } = Document.prototype;
+            window.hits = 0;
+            Document.prototype.elementFromPoint = function (...at) {
+                window.hits += 1;
+                return elementFromPoint.apply(this, at);
+            };
+        })()""")
+        result = await env.step(f"click('{id_of(text, 'table')}')")
+        return result.error, await env.tab.evaluate("window.hits")
 
-    error, hits = in_browser(play)
+    error, hits = visit(page, play)
     assert "intercepts pointer events" in error
     assert 0 < hits < 3000
 
@@ -634,17 +629,15 @@ def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_hea
     frame = """<iframe id=f width=400 height=300 srcdoc="<p draggable=true>Milk</p><p ondragover=event.preventDefault()
     ondrop='parent.document.getElementById(`f`).remove()'>here</p>"></iframe>"""
 
-    async def play(env):
-        async with serve({"/": frame}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            error = ""
-            try:
-                await env.step(f"drag_and_drop('{id_of(text, 'Milk')}', '{id_of(text, 'here')}')")
-            except BrowserError as problem:
-                error = str(problem)
-            return error, (await env.reset(at(url + "/"))).text == text
+    async def play(env, url, text):
+        error = ""
+        try:
+            await env.step(f"drag_and_drop('{id_of(text, 'Milk')}', '{id_of(text, 'here')}')")
+        except BrowserError as problem:
+            error = str(problem)
+        return error, (await env.reset(at(url + "/"))).text == text
 
-    error, is_healed = in_browser(play, step_timeout_s=60, every_element=True)
+    error, is_healed = visit(frame, play, step_timeout_s=60, every_element=True)
     assert not error or error.endswith(": the page has crashed"), "or a Chromium that does not crash"
     assert is_healed
 
@@ -738,12 +731,9 @@ def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_
 
 
 def test_a_drop_may_take_the_page_away():
-    async def never(_, writer):
-        await asyncio.sleep(20)
-
     page = """<title>t</title><p draggable=true>Milk</p><p ondragover=event.preventDefault() ondrop="DROP">here</p>"""
     start = "<title>first</title><a href=/away target=_blank rel=opener>open</a>"
-    waits = {"/": page.replace("DROP", "location = '/never'"), "/never": never}
+    waits = {"/": page.replace("DROP", "location = '/never'"), "/never": NEVER}
     closes = {"/": start, "/away": page.replace("DROP", "window.close()")}
     drag = "drag_and_drop('{Milk}', '{here}')"
     for pages, actions, title in ((waits, [drag], "'t'"), (closes, ["click('{open}')", drag], "'first'")):
@@ -874,10 +864,7 @@ def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_t
     <div onclick="o.textContent += ' around'"><b onclick="o.textContent += ' hit'; event.stopPropagation()"></b>
     <i onclick="o.textContent += ' flees'">flees</i></div><p id=o>so far:"""
     svg = "<svg xmlns='http://www.w3.org/2000/svg' width='20' height='20'><rect width='20' height='20'/></svg>"
-
-    async def draw(path, writer):
-        await reply(writer, svg, kind="image/svg+xml")
-
+    draw = answers(svg, kind="image/svg+xml")
     actions = ("click('{image}')", "click('{flees}')")
     texts, errors = on_page({"/": page, "/a.svg": draw, "/b.svg": draw}, *actions)
     assert "'so far: hit'" in texts[1]

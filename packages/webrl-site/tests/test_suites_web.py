@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import Scripted, at, bid_of, reply, serve
+from rollouts_builders import Scripted, answers, at, bid_of, serve
 from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
 from webrl.config.redaction import redact
@@ -518,8 +518,7 @@ def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
 
 
 def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
-    async def away(path, writer):
-        await reply(writer, "", status="302 Found", headers="Location: http://localhost:9999/home\r\n")
+    away = answers("", "302 Found", headers="Location: http://localhost:9999/home\r\n")
 
     async def play():
         async with serve({"/": away}) as url, web_env(web_rollout(url + "/")) as env:

@@ -191,14 +191,6 @@ def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
     assert faults < 20 * (64 << 20) / 4096 / 10  # mapped and unmapped each time, every page would fault
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_has_help(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([name, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: webrl {name}")
-
-
 def test_an_output_folder_that_is_a_file_is_refused_and_nothing_is_left(tmp_path, capsys):
     file = tmp_path / "x"
     file.write_text("")

@@ -37,12 +37,6 @@ def settings(*overrides: str) -> RunConfig:
 @pytest.mark.parametrize(
     ("override", "value", "fix"),
     [
-        (
-            "rollout.num_generations=1",
-            "num_generations=1: a group of one",
-            "set rollout.num_generations=4 (2 at least)",
-        ),
-        ("replay.strategy=perplexity", "replay.strategy=perplexity: other weights", "set replay.strategy=none"),
         ("rollout.temperature=0", "rollout.temperature=0: greedy", "set rollout.temperature=1"),
         ("rollout.policy=expert", "rollout.policy=expert", "set rollout.policy=actor"),
         ("actor.scale_rewards=std", "actor.scale_rewards = 'std'", "'none', 'group' or 'batch'"),

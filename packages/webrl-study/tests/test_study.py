@@ -120,10 +120,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "start_sft": {}}}, r"methods\.start_sft: .* choose another"),
         ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),
         ({"seeds": 3}, r"seeds = 3: expected a list: \[first, second\]"),
-        ({"seeds": [1, 1]}, r"seeds \[1, 1\]: name each once"),
         ({"seeds": []}, r"seeds = \[\]"),
-        ({"num_phases": 0}, r"num_phases = 0"),
-        ({"config": "nosuch"}, r"no config 'nosuch': there is no such file; shipped ones: .*demo"),
     ],
 )  # fmt: skip
 def test_a_study_that_cannot_be_understood_is_refused_by_name(tmp_path, changes, message):

@@ -34,21 +34,6 @@ def settings(*overrides: str) -> RunConfig:
     return config
 
 
-@pytest.mark.parametrize(
-    ("override", "value", "fix"),
-    [
-        ("rollout.temperature=0", "rollout.temperature=0: greedy", "set rollout.temperature=1"),
-        ("rollout.policy=expert", "rollout.policy=expert", "set rollout.policy=actor"),
-        ("actor.scale_rewards=std", "actor.scale_rewards = 'std'", "'none', 'group' or 'batch'"),
-    ],
-)
-def test_what_leaves_a_group_without_comparison_is_refused_with_the_fix(override: str, value: str, fix: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        settings(override)
-    assert value in str(refused.value)
-    assert fix in str(refused.value)
-
-
 def test_all_that_stands_in_the_way_is_named_at_once_and_other_objectives_may_play_groups_and_replay() -> None:
     with pytest.raises(UsageError, match=r"demo\.yaml: actor\.objective=grpo .*num_generations=1.*; replay\.strategy="):
         check_settings(load_config(find_config("demo"), ["actor.objective=grpo"]), "demo.yaml")

@@ -242,17 +242,12 @@ def test_the_papers_configs_speak_the_released_outcome_models_format(name):
     assert (label.prompt_format, label.system_prompt) == ("webrl", Path("data/released_orm_prompt.txt"))
 
 
-def test_an_absent_text_ends_labelling_before_it_starts_and_names_the_command(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     runs = tmp_path / "runs"
-    for command in ("label", "run", "train-orm"):
-        arguments = [command, "demo", f"runs_dir={runs}", f"label.system_prompt={tmp_path / 'none.txt'}"]
-        assert cli.main(arguments) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert said.startswith(f"webrl: label.system_prompt: {tmp_path / 'none.txt'}: No such file or directory; ")
-        assert "`system` in build_rm_data" in said
-    assert cli.main(["run", *arguments[1:], "--dry-run"]) == 0
-    assert f"# missing on this machine: label.system_prompt={tmp_path / 'none.txt'}\n" in capsys.readouterr().out
+    text = f"label.system_prompt={tmp_path / 'none.txt'}"
+    assert cli.main(["run", "demo", f"runs_dir={runs}", text, "--dry-run"]) == 0
+    assert f"# missing on this machine: {text}\n" in capsys.readouterr().out
     assert not runs.exists()
 
 

@@ -10,7 +10,6 @@ import orjson
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_task, serving
 
-from webrl import cli
 from webrl.errors import DataError
 from webrl.tasks.from_file import read_instructions, write_instructions
 from webrl_webarena.task_files import webarena_entry, write_task_file
@@ -101,31 +100,6 @@ def test_gen_task_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert script("gen_task").main([]) == 2
     assert "give --failures or --run" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "said"),
-    [
-        (["--rules", "nowhere.yaml"], 2, "cannot read feasibility rules 'nowhere.yaml'"),
-        (["--generator", "model"], 1, "model folder 'model' has no config.json"),
-        (["--failures", "bad.jsonl"], 1, "bad.jsonl: no attempted task to generate from"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_a_folder_is_made(tmp_path, monkeypatch, capsys, options, code, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").symlink_to(ROOT / "data")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "bad.jsonl").write_text("{}\n")
-    assert script("gen_task").main(options) == code
-    assert said in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "data", "model"]
-
-
-def test_a_run_refuses_feasibility_rules_that_it_cannot_read(tmp_path, capsys):
-    for stage in ("run", "gen-tasks", "filter-tasks"):
-        assert cli.main([stage, "demo", f"runs_dir={tmp_path}", "filter.rules=nowhere.yaml"]) == 2
-        assert "cannot read feasibility rules 'nowhere.yaml'" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_lists_the_options_without_importing_torch():

@@ -1,10 +1,10 @@
 """The published command and the streams under it, with a real tiny model."""
 
-import importlib.util
 import json
 import math
 import random
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -37,9 +38,7 @@ from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
 
 REPO = Path(__file__).parent.parent
-_spec = importlib.util.spec_from_file_location("process_data", REPO / "scripts" / "process_data.py")
-process_data = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(process_data)
+process_data = SimpleNamespace(**runpy.run_path(str(REPO / "scripts" / "process_data.py")))
 
 
 @pytest.fixture(scope="module")

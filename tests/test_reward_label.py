@@ -216,11 +216,11 @@ def test_the_judge_is_asked_in_the_released_format_with_this_text(tmp_path):
     (tmp_path / "text").write_text(f"{TEXT}\n", encoding="utf-8")
     config = LabelConfig(prompt_format="webrl", system_prompt=tmp_path / "text")
     tokenizer = build_tokenizer()
-    example = JudgedExample("Buy a hat", ('# Note: x\ndo(action="Wait")',), " <html>\n", 1)
+    example = JudgedExample(" Buy a hat ", ('# Note: x\ndo(action="Wait")', "exit()\n"), " <html>\n", 1)
     released = (
         f"<|start_header_id|>system<|end_header_id|>\n\n{TEXT}<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nThe User Intent:\nBuy a hat\n\nAction History:\n"
-        '# Note: x; do(action="Wait")\n\nThe Current Screenshot:\n<html>'
+        '# Note: x; do(action="Wait")\nexit();\n\nThe Current Screenshot:\n<html>'
         "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     )
     assert tokenizer.decode(prompt_ids(example, tokenizer, config)) == released

@@ -401,17 +401,6 @@ def test_path_lists_and_stages_may_be_separated_and_quoted_as_published():
             process_data.parse_stages(bad)
 
 
-def test_history_without_the_steps_that_it_is_added_to_is_refused_before_a_folder_is_made(tmp_path, script):
-    write_phase(tmp_path / "old", [make_trajectory("h")])
-    said = script(
-        "--stage", "2", "--rollout_path", "old", "--experience_paths", "old", "--actor_path", "none",
-        "--output_path", "new/train.jsonl",
-    )  # fmt: skip
-    assert said.returncode == 1
-    assert "new/train.jsonl: no such file; stage 2 adds history to the output of stage 1" in said.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-
-
 def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, script):
     write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
     write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])

@@ -73,6 +73,7 @@ ARGUMENTS = (
     BadInput("webrl init-site ftp://h", 2, "'ftp://h'", "start_urls", "http://host:port/path"),
     BadInput("webrl init-site http://h --pages 0", 2, "0", "explore_pages", "greater than or equal to 1"),
     BadInput("webrl init-site http://h --user bob --password-env NO_SUCH", 2, "'NO_SUCH'", "--user bob", "export it"),
+    BadInput("webrl init-site http://h --basic-password-env X", 2, "X", "--basic-password-env", "--basic-user NAME"),
     BadInput("webrl init-site http://h --password-env X", 2, "X", "--password-env", "export it"),
     BadInput("webrl push nowhere ann/agent", 2, "'nowhere'", "does not exist", "name a run folder"),
     BadInput("webrl push runs/r agent", 2, "'agent'", "repository", "OWNER/NAME", files=a_run("rollout")),
@@ -88,6 +89,7 @@ ARGUMENTS = (
     BadInput("webrl study study_demo seed=3", 2, "overrides.seed", "study_demo.yaml", "set the study's own key"),
     BadInput("webrl study study_demo --parallel 0 --dry-run", 2, "0", "--parallel", "at least one cell"),
     BadInput("webrl grpo --dry-run max_staleness=-1", 2, "-1", "max_staleness", "greater than or equal to 0"),
+    BadInput("webrl grpo --dry-run --task-name click-test,click-tst", 2, "'miniwob.click-tst'", "unknown MiniWoB page", "the nearest is 'miniwob.click-test'"),
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "use 2 or more"),
     BadInput("webrl grpo --dry-run --learning-rate nan", 2, "nan", "learning_rate", "finite"),
     BadInput("webrl grpo --dry-run num_generations=many", 2, "'many'", "num_generations", "valid integer"),
@@ -130,7 +132,29 @@ ARGUMENTS = (
     BadInput("webrl record-demos demo --by-hand rollout.observation=html", 2, "--by-hand", "webrl", "rollout.dialect=browsergym", variables=_NO_DISPLAY),
     BadInput("webrl record-demos demo --by-hand --per-type 3", 2, "--per-type", "webrl", "for the scripted experts", variables=_NO_DISPLAY),
     BadInput("webrl record-demos webarena_lite --by-hand", 2, "webarena_lite", "tasks.suite", "cannot be recorded by hand", variables=_NO_DISPLAY),
+    BadInput("webrl record-demos demo tasks.train_sites=[miniwob.bisect-angle]", 2, "miniwob.bisect-angle", "tasks.suite=miniwob", "use --by-hand"),
+    BadInput("webrl record-demos demo --out f", 2, "'f'", "--out", "is a file; name a folder", files={"f": ""}),
+    BadInput("webrl sft demo", 2, "runs/demo/demos", "no demonstrations", "record some with `webrl record-demos`"),
     BadInput("webrl sft --data d.jsonl", 1, "d.jsonl", "no demonstration", "", files={"d.jsonl": ""}),
+    BadInput("webrl sft --data d.jsonl --out out/new", 1, "no trajectory in it", "d.jsonl: no demonstration to imitate", "", files={"d.jsonl": "{}\n"}),
+    BadInput("webrl sft --data nowhere --out out/new", 1, "nowhere", "no such file or folder", ""),
+    BadInput("webrl sft --data d.jsonl --out f", 2, "'f'", "--out", "is a file; name a folder", files={"d.jsonl": "", "f": ""}),
+    *(
+        BadInput(f"webrl {command} demo --init data/tiny/actor {options} --dry-run", 2, value, option, fix, files={"d": a_folder})
+        for command in ("sft", "train-orm")
+        for options, value, option, fix in (
+            ("--data a.jsonl --out .", "'.'", "--out", "has no name of its own; name a new folder"),
+            ("--data a.jsonl --out data/tiny/actor", "data/tiny/actor", "--out", "is the model that the training starts from; name a new folder"),
+            ("--data a.jsonl d/../a.jsonl", "/a.jsonl", "--data", "is named 2 times, and would count each time; name it once"),
+        )
+    ),
+    BadInput("webrl status", 2, "no run folder below runs/", "webrl", "name one: webrl status RUN"),
+    BadInput("webrl status empty", 2, "empty'", "is not a run folder", "neither config.yaml nor phase_00", files={"empty": a_folder}),
+    BadInput("webrl serve-model empty", 2, "'empty'", "is not a run folder", "neither config.yaml nor phase_00", files={"empty": a_folder}),
+    BadInput("webrl serve-model ./nowhere", 1, "'./nowhere'", "model folder", "does not exist"),
+    BadInput("webrl serve-model data/tiny/actor demo miniwob", 2, "'demo', 'miniwob'", "one CONFIG at most", "overrides have the form key=value"),
+    BadInput("webrl serve-model runs/r --phase 1", 2, "no actor of phase 1", "'runs/r'", "not trained yet", files=a_run("rollout")),
+    BadInput("webrl serve-model data/tiny/actor rollout.engine.kind=openai", 2, "openai", "rollout.engine.kind", "weights of their own"),
     BadInput("webrl view absent", 2, "'absent'", "no such folder", "name a run folder"),
     BadInput("webrl view f", 2, "'f'", "not a folder", "name a run folder", files={"f": ""}),
     BadInput("webrl view d", 2, "'d'", "is not a run folder", "neither config.yaml nor trajectories.jsonl", files={"d/x/labels.jsonl": ""}),
@@ -144,7 +168,7 @@ ARGUMENTS = (
     BadInput("bash scripts/one_gpu.sh --dry-run", 2, "PER_TYPE=x", "one_gpu", "from 1 up", variables={"PER_TYPE": "x"}),
     BadInput("bash scripts/one_gpu.sh --dry-run", 2, "JUDGE=maybe", "one_gpu", "yes nor no", variables={"JUDGE": "maybe"}),
     BadInput("bash scripts/one_gpu.sh demo web_example --dry-run", 2, "demo and web_example", "one_gpu", "one CONFIG"),
-    BadInput("webrl train-orm --data nowhere.jsonl", 1, "nowhere.jsonl", "No such file", ""),
+    BadInput("webrl train-orm --data nowhere.jsonl --out out/new", 1, "nowhere.jsonl", "No such file", ""),
     BadInput("webrl train-orm runs_dir=none", 2, "none/demo", "no episodes", "--data"),
     BadInput(f"{_GEN} --num_tasks ten", 2, "'ten'", "--num_tasks", "invalid int"),
     BadInput(f"{_GEN} --num_tasks=-3 --dry-run", 2, "-3", "generate.num_tasks", "greater than or equal to 0"),
@@ -163,7 +187,7 @@ ARGUMENTS = (
     BadInput(f"{_PROCESS} --output_path out.pt", 2, "'out.pt'", "--output_path", "out.jsonl"),
     BadInput(f"{_PROCESS} --rollout_path nowhere --actor_path none", 1, "nowhere", "no such file", ""),
     BadInput(f"{_PROCESS} --rollout_path data/samples/experience --output_path o.jsonl --experience_paths nowhere --actor_path none", 1, "nowhere", "no such file", ""),
-    BadInput(f"{_PROCESS} --stage 2 --rollout_path data/samples/vab --output_path o.jsonl --actor_path none", 1, "o.jsonl", "no such file", "stage 1"),
+    BadInput(f"{_PROCESS} --stage 2 --rollout_path data/samples/experience --experience_paths data/samples/experience --output_path out/o.jsonl --actor_path none", 1, "out/o.jsonl", "no such file", "stage 2 adds history to the output of stage 1"),
     BadInput(f"{_TEST_DATA} --first_id x", 2, "'x'", "--first_id", "whole number"),
     BadInput(f"{_TEST_DATA} --first_id=-7", 2, "'-7'", "--first_id", "of 0 or more"),
     BadInput(f"{_TEST_DATA} --input nowhere.jsonl", 1, "nowhere.jsonl", "No such file", ""),
@@ -185,6 +209,7 @@ ARGUMENTS = (
 )  # fmt: skip
 
 _RUN = "webrl run demo --dry-run"
+_GROUPS = "actor.objective=grpo rollout.num_generations=4 replay.strategy=none"
 _FILE = "webrl run c.yaml --dry-run"
 _WEB = "webrl run web_example --dry-run rollout.web"
 
@@ -213,8 +238,13 @@ CONFIGS = (
     BadInput(f"{_RUN} actor.objective=ppo", 2, "'ppo'", "actor.objective", "'webrl'"),
     BadInput(f"{_RUN} actor.objective=grpo", 2, "rollout.num_generations=1", "actor.objective=grpo", "rollout.num_generations=4"),
     BadInput(f"{_RUN} actor.objective=grpo rollout.num_generations=8", 2, "replay.strategy=perplexity", "actor.objective=grpo", "replay.strategy=none"),
+    BadInput(f"{_RUN} {_GROUPS} rollout.temperature=0", 2, "rollout.temperature=0: greedy", "actor.objective=grpo", "set rollout.temperature=1"),
+    BadInput(f"{_RUN} {_GROUPS} rollout.policy=expert", 2, "rollout.policy=expert", "actor.objective=grpo", "set rollout.policy=actor"),
+    BadInput(f"{_RUN} actor.scale_rewards=std", 2, "'std'", "actor.scale_rewards", "'none', 'group' or 'batch'"),
     BadInput(f"{_RUN} rollout.num_generations=0", 2, "0", "rollout.num_generations", "greater than or equal to 1"),
     BadInput(f"{_RUN} actor.engine=zero9", 2, "'zero9'", "actor.engine", "zero3"),
+    BadInput(f"{_RUN} training.precision=fp8", 2, "'fp8'", "the command line: training.precision", "'fp32' or 'bf16'"),
+    BadInput(f"{_RUN} evaluate.temperature=-1", 2, "-1", "the command line: evaluate.temperature.0", "greater than or equal to 0"),
     BadInput(f"{_RUN} actor.precision=fp16", 2, "'fp16'", "actor.precision", "'bf16'"),
     BadInput(f"{_RUN} rollout.env=venus", 2, "'venus'", "rollout.env", "'openenv'"),
     BadInput(f"{_RUN} rollout.env=openenv", 2, "openenv", "rollout.urls", "rollout.urls=["),
@@ -264,6 +294,14 @@ CONFIGS = (
     BadInput("webrl run web_example --dry-run tasks.source=fresh", 2, "source=fresh", "tasks.suite=web", "tasks made from a seed"),
     BadInput("webrl serve-env web_example --dry-run", 2, "web", "tasks.suite=web", "use `webrl run`"),
     # files
+    *(
+        BadInput(f"webrl {command} demo filter.rules=nowhere.yaml", 2, "'nowhere.yaml'", "feasibility rules", "No such file")
+        for command in ("run", "gen-tasks", "filter-tasks")
+    ),
+    *(
+        BadInput(f"webrl {command} demo label.system_prompt=none.txt", 2, "none.txt", "label.system_prompt", "`system` in build_rm_data")
+        for command in ("run", "label", "train-orm")
+    ),
     BadInput("webrl run hostile/list_at_top.yaml", 2, "list", "hostile/list_at_top.yaml", "mapping"),
     BadInput("webrl run hostile/tabs.yaml", 2, "\\t", "hostile/tabs.yaml", "line 2"),
     BadInput("webrl run hostile/latin1.yaml", 2, "0xe9", "hostile/latin1.yaml", "UTF-8"),

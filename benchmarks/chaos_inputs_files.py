@@ -7,10 +7,11 @@ from chaos_inputs_case import BadInput, a_fifo, a_folder, a_run, a_socket, link_
 _GEN = "python scripts/gen_task.py --num_tasks 1"
 _PROCESS = "python scripts/process_data.py --stage 1 --actor_path none --output_path out.jsonl"
 _TEST_DATA = "python scripts/generate_test_data.py --output_path tasks.json"
-_ORM = "webrl train-orm demo --out orm"
+_ORM = "webrl train-orm demo --out out/new"
 
 FILES = (
     # failures to generate from
+    BadInput(f"{_GEN} --generator empty", 1, "'empty'", "model folder", "has no config.json", files={"empty": a_folder}),
     BadInput(f"{_GEN} --failures hostile/empty", 1, "hostile/empty", "no attempted task", ""),
     BadInput(f"{_GEN} --failures hostile/random_bytes", 1, "malformed JSON", "hostile/random_bytes:1", ""),
     BadInput(f"{_GEN} --failures hostile/deep.json", 1, "malformed JSON", "hostile/deep.json:1", ""),
@@ -67,7 +68,9 @@ FILES = (
     BadInput(f"{_ORM} --data hostile/bad_trajectories.jsonl", 1, "hostile/bad_trajectories.jsonl", "no finished trajectory", "bad_example"),
     BadInput(f"{_ORM} --data folder", 1, "folder", "neither trajectories.jsonl", "traces", files={"folder": a_folder}),
     BadInput(f"{_ORM} --data pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
-    BadInput(f"{_ORM} --data one.jsonl", 1, "1 successes and 0 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 1}\n'}),
+    BadInput(f"{_ORM} --data two.jsonl", 1, "{'bad_example': 1}", "two.jsonl: no finished trajectory with an outcome", "", files={"two.jsonl": "{}\n"}),
+    BadInput(f"{_ORM} --data one.jsonl", 1, "0 successes and 1 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 0}\n'}),
+    BadInput("webrl train-orm demo --out orm --data one.jsonl", 1, "1 successes and 0 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 1}\n'}),
 )  # fmt: skip
 
 _NAMED = "webrl {} --run runs/r"

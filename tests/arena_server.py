@@ -1,12 +1,10 @@
 """Arenas for tests: each its own sessions and process, all the same first database, which takes longest to make."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin
 
 import httpx
@@ -78,7 +76,7 @@ class Visitor:
             _whole(self.http.send(answer.next_request, follow_redirects=True)) if follow and answer.next_request else ""
         )
 
-    def __enter__(self) -> Visitor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

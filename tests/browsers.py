@@ -1,7 +1,5 @@
 """One Chromium for the tests of a process: starting one takes longer than most of them. Each has its own profile."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine

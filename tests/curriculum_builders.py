@@ -1,7 +1,5 @@
 """A real OpenAI-compatible chat server on loopback whose answers a test writes, and small records."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

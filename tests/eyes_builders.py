@@ -1,7 +1,5 @@
 """Tiny random vision-language models of several families, with processors that are built from nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from functools import partial

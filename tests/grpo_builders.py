@@ -1,7 +1,5 @@
 """What tests of `webrl grpo` share: short trainings, refusals, and pages and servers with fixed answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ and plants the file: `trap.task(attempt)`, `trap.actions(attempt, text)`, `trap.
 succeeded if the canary server was as much as connected to, or the planted content is in an observation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

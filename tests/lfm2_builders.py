@@ -1,7 +1,5 @@
 """A tiny random LFM2-VL. Its image processor exists for torchvision only, which the project's environment has not."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Tiny real models for the tests of webrl.llm: a byte-level tokenizer and a random-weight Llama."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any

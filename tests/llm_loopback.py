@@ -1,7 +1,5 @@
 """A real HTTP server on loopback that serves a real local model with vLLM's protocol, and fails when told to."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque

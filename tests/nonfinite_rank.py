@@ -1,7 +1,5 @@
 """Run by torchrun in the tests of losses that are no numbers: one such step of each engine, then one that is well."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`webrl serve-env` as users start it, and its servers within this process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -12,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from served import served
@@ -66,7 +64,7 @@ class Servers:
         self._pool = EnvPool(self._config)
         self._thread = threading.Thread(target=self._runner.get_loop().run_forever, name="servers", daemon=True)
 
-    def __enter__(self) -> Servers:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._do(self._pool.__aenter__()).result()
         return self

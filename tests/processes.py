@@ -1,7 +1,5 @@
 """Looking at processes that may end while being looked at, and interrupting them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

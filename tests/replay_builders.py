@@ -1,7 +1,5 @@
 """Replay of records that a test has in memory: through files, as everywhere."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Run folders made by hand: small, whole, with what a test puts into them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -68,6 +68,16 @@ def on_page(
     return found
 
 
+def visit(pages: str | dict[str, Any], play: Callable[[BrowserEnv, str, str], Awaitable[Any]], **settings: Any) -> Any:
+    """Run `play(env, url, text)` on the first page, for what is no list of actions; gives its result."""
+
+    async def visited(env: BrowserEnv) -> Any:
+        async with serve({"/": pages} if isinstance(pages, str) else pages) as url:
+            return await play(env, url, (await env.reset(at(url + "/"))).text)
+
+    return in_browser(visited, **settings)
+
+
 def id_of(text: str, words: str) -> str:
     """The id of the line with these words or, if it has none, of the nearest line above that has."""
     lines = text.splitlines()
@@ -142,6 +152,19 @@ async def serve(pages: dict[str, str | Handler]) -> AsyncIterator[str]:
         for task in running:
             if task is not None:
                 task.cancel()
+
+
+def answers(body: str = "", *status: str, wait_s: float = 0, **how: str) -> Handler:
+    """A page that comes after a while, with a status, headers and kind of its own."""
+
+    async def answer(_: str, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(wait_s)
+        await reply(writer, body, *status, **how)
+
+    return answer
+
+
+NEVER = answers(wait_s=3600)
 
 
 async def reply(

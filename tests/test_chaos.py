@@ -1,7 +1,5 @@
 """`make chaos` in small: a power failure, and a kill of each process that a run leans on."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

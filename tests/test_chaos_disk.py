@@ -1,7 +1,5 @@
 """A run folder after losses of power, by the chaos harness's disk: what was synced stays, all else may be gone."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

@@ -13,9 +13,7 @@ import yaml
 from webrl import cli
 from webrl.cli.options import COMMON
 from webrl.config import RunConfig, describe_options, load_config, plugins
-from webrl.errors import UsageError
 from webrl.phase import STAGES
-from webrl.preflight import check_output
 from webrl.runs.store import write_text
 
 ROOT = Path(__file__).parent.parent
@@ -189,21 +187,3 @@ def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
     policy, faults = json.loads(done.stdout)
     assert policy == "passive"
     assert faults < 20 * (64 << 20) / 4096 / 10  # mapped and unmapped each time, every page would fault
-
-
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_has_help(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([name, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: webrl {name}")
-
-
-def test_an_output_folder_that_is_a_file_is_refused_and_nothing_is_left(tmp_path, capsys):
-    file = tmp_path / "x"
-    file.write_text("")
-    assert cli.main(["record-demos", "demo", "--out", str(file)]) == 2
-    assert f"--out {str(file)!r} is a file; name a folder" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="x' is a file; name a folder"):
-        check_output(RunConfig().sft, "data/tiny/actor", file)
-    assert list(tmp_path.iterdir()) == [file]

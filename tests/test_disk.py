@@ -1,7 +1,5 @@
 """What a power failure leaves: seen through the order of the calls that bring data to the disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -54,9 +52,7 @@ def position(events: list[Event], what: str, path: Path) -> int:
     return max(i for i, (kind, where, _) in enumerate(events) if (kind, where) == (what, path))
 
 
-def test_a_folder_is_on_the_disk_before_its_name_and_the_name_when_the_block_ends(
-    tmp_path: Path, events: list[Event]
-) -> None:
+def test_a_folder_is_on_the_disk_before_its_name_and_the_name_when_the_block_ends(tmp_path, events):
     out = tmp_path / "phase_01" / "actor"
     with atomic_path(out) as temporary:
         (temporary / "sub").mkdir(parents=True)
@@ -92,9 +88,7 @@ def test_an_appended_line_reaches_the_disk_while_the_file_stays_open(tmp_path: P
             wait_until(lambda: ("sync", path, path.stat().st_size) in events)
 
 
-def test_a_line_that_the_disk_lost_is_an_error_that_no_later_sync_hides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_the_disk_lost_is_an_error_that_no_later_sync_hides(tmp_path, monkeypatch):
     path, calls = tmp_path / "x.jsonl", 0
     file = Appender(path)
 
@@ -130,9 +124,7 @@ def test_a_training_state_is_on_the_disk_before_it_can_be_found(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("remove", ["discard", "save"])
-def test_a_training_state_is_not_found_once_its_removal_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: str
-) -> None:
+def test_a_training_state_is_not_found_once_its_removal_began(tmp_path, monkeypatch, remove):
     """A kill in the middle left a state without its weights, which the next start could not read (seen)."""
     engine: Any = SimpleNamespace(is_main=True, num_ranks=1, plan=SimpleNamespace(name="single"), barrier=lambda: None)
     engine.save_state = lambda folder: (folder / "weights.bin").write_bytes(b"x" * 100)

@@ -1,7 +1,5 @@
 """A disk that fills up under a library that writes its files itself is the same one line as under our own writes."""
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil
@@ -44,9 +42,7 @@ def test_a_full_disk_is_the_systems_error_whoever_writes(error: BaseException, t
     assert raised.value.filename == str(tmp_path / "model")
 
 
-def test_a_file_that_may_not_grow_so_large_is_named_with_the_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_may_not_grow_so_large_is_named_with_the_limit(tmp_path, capsys):
     def save() -> int:
         with full_disk_named(tmp_path / "model"):
             save_file({"weight": torch.zeros(5000)}, tmp_path / "model")
@@ -116,9 +112,7 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_disk_without_room_is_refused_before_anything_is_played(
-    command: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_is_refused_before_anything_is_played(command, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: (10**12, 10**12, 1000))
     assert cli.main([*command, f"runs_dir={tmp_path}"]) == 1
     assert re.search(said, capsys.readouterr().err)

@@ -1,7 +1,5 @@
 """Phases are evaluated with common draws, at several temperatures; two models are compared page by page."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +35,7 @@ def answers(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.browser
-def test_two_phases_of_the_same_weights_draw_the_same_episodes_and_greedy_is_counted_beside_them(
-    tmp_path: Path,
-) -> None:
+def test_two_phases_of_the_same_weights_draw_the_same_episodes_and_greedy_is_counted_beside_them(tmp_path):
     config = config_in(tmp_path, "evaluate.temperature=[1,0]", "tasks.num_eval_tasks=3", "tasks.num_heldout_tasks=1")
     run = RunFolder(config.run_dir)
     start, later = Context(config, run, 0), Context(config, run, 1)
@@ -86,9 +82,7 @@ def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_b
 
 
 @pytest.mark.browser
-def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(tmp_path, capsys):
     config = config_in(tmp_path)
     command = ["eval", "demo", f"runs_dir={tmp_path}", "name=run", *SMALL]
     copy_model(config.models.actor, tmp_path / "same")

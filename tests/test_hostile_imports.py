@@ -1,7 +1,5 @@
 """Files of strangers: nothing in them runs, none reaches outside of its folder, none takes what the machine has."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -68,14 +66,17 @@ def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path
     doubled: tuple = ()
     for _ in range(60):
         doubled = (doubled, doubled)
-    rewards = [good | {"reward": each} for each in (doubled, 10**400, float("nan"))]
-    bad = [doubled, [doubled], [{"task": doubled}], *([row] for row in rewards), [good | {"task": "\ud800"}], 3, [[]]]
-    torch.save([[good], *bad], tmp_path / "x.pt")
+    changes = [*({"reward": each} for each in (doubled, 10**400, float("nan"), 87)), {"task": "\ud800"}]
+    changes += [{"observation": "no prompt"}]
+    bad = [doubled, [doubled], [{"task": doubled}], *([good | change] for change in changes), 3, [[]], []]
+    torch.save([*bad, [good]], tmp_path / "x.pt")
     with ProblemLog(tmp_path / "problems.txt") as problems:
         (read,) = list(read_released(tmp_path / "x.pt", problems))
-    assert read[0].steps[0].observation == "page"
+    assert (read[0].trajectory_id, read[0].steps[0].observation) == (f"x-{len(bad)}", "page")
     assert problems.counts == {"bad_trajectory": len(bad)}
-    assert max(map(len, (tmp_path / "problems.txt").read_text().splitlines())) < 400
+    listed = (tmp_path / "problems.txt").read_text()
+    assert max(map(len, listed.splitlines())) < 400
+    assert "trajectory 6: the reward must be a number of at most 1, found 87; left out" in listed
 
 
 def test_a_line_without_end_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Model folders of strangers: their code never runs, and pickled weights are refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -79,12 +77,6 @@ def test_an_adapter_that_names_no_base_is_one_clear_error(folder, text):
     for load in (load_lm, load_actor):
         with pytest.raises(ModelError, match=r"adapter_config.json: .*base_model_name_or_path"):
             load(folder)
-
-
-def test_an_adapter_whose_base_is_not_here_is_one_clear_error(folder):
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere/base"}')
-    with pytest.raises(ModelError, match="model folder '/nowhere/base' does not exist"):
-        load_lm(folder)
 
 
 def test_a_chat_template_cannot_reach_the_system(tmp_path):

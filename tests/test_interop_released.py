@@ -102,21 +102,3 @@ def test_trajectories_come_back_so_that_their_prompts_are_the_same(tmp_path):
         parts = released_parts(first.instruction, first.steps[:i], first.steps[i].observation)
         assert "".join(text for text, _ in parts) == item["observation"]
         assert first.steps[i].response == item["action"]
-
-
-def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
-    broken = make_items()
-    broken[1]["observation"] = "no prompt"
-    torch.save([[], broken, [{"task": "x"}], make_items()], tmp_path / "sft.pt")
-    problems = ProblemLog()
-    ((trajectory, _),) = read_released(tmp_path / "sft.pt", problems)
-    assert trajectory.trajectory_id == "sft-3"
-    assert problems.counts == {"bad_trajectory": 3}
-
-
-def test_a_score_above_1_is_no_success_but_refused(tmp_path):
-    torch.save([make_items(reward=87), make_items(reward=1)], tmp_path / "scores.pt")
-    with ProblemLog(tmp_path / "problems.txt") as problems:
-        (read,) = list(read_released(tmp_path / "scores.pt", problems))
-    assert read[1].reward == 1
-    assert "trajectory 0: the reward must be a number of at most 1, found 87; left out" in problems.path.read_text()

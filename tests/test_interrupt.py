@@ -1,7 +1,5 @@
 """Ctrl-C in a terminal (SIGINT to the process group): one line, exit code 130, and nothing stays behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -150,22 +150,6 @@ def test_policy_stores_what_the_model_saw_and_sampled(folder):
     assert first.logprobs == pytest.approx(score(folder, first.prompt_ids, first.action_ids), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        (["tokenizer.json", "tokenizer_config.json"], "has no tokenizer"),
-        (["model.safetensors"], "cannot load the model"),
-        (["config.json"], "has no config.json"),
-    ],
-)
-def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message):
-    save_tiny_model(tmp_path)
-    for name in missing:
-        (tmp_path / name).unlink()
-    with pytest.raises(ModelError, match=message):
-        run(tmp_path, lambda m: m.close())
-
-
 @pytest.mark.parametrize("inner", ["actor", "snapshots/2e1fd397"])
 def test_of_a_phase_or_of_the_hubs_cache_the_folder_of_the_model_is_named(tmp_path, inner):
     save_tiny_model(tmp_path / inner)

@@ -8,7 +8,7 @@ from llm_builders import PAGE, build_tokenizer, save_tiny_model
 from webrl.config import ModelsConfig, load_config
 from webrl.errors import ModelError, PolicyError, StageError, UsageError
 from webrl.llm.loading import check_sight, load_tokenizer, mark_folder, prompt_of
-from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, judge_text, policy_messages
+from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, policy_messages
 from webrl.preflight import check_settings
 from webrl.rollouts.actions import read_answer
 from webrl.types import Step
@@ -168,12 +168,6 @@ def test_an_instruction_that_does_not_fit_is_an_error_and_a_page_far_beyond_the_
     prompt = build(tokenizer, page="x" * 2_000_000, max_tokens=1000)
     assert len(prompt.ids) <= 1000
     assert set(prompt.observation.split("…")[0]) == {"x"}
-
-
-def test_judge_text_joins_lines_of_a_response():
-    assert judge_text(" Buy ", ["# Note: x\nclick('1')", "exit()\n"], "<html>") == (
-        "The User Intent:\nBuy\n\nAction History:\n# Note: x; click('1')\nexit();\n\nThe Current Screenshot:\n<html>"
-    )
 
 
 @pytest.mark.parametrize("prompt_format", ["chat", "webrl"])

@@ -317,13 +317,6 @@ def test_only_the_end_token_is_taken_off_an_action(tokenizer):
     assert decode_action(tokenizer, [], end) == ""
 
 
-def test_a_missing_chat_template_is_a_clear_error():
-    tokenizer = build_tokenizer()
-    tokenizer.chat_template = None
-    with pytest.raises(ModelError, match="has no chat template"):
-        encode_chat(tokenizer, [Message("user", "hi")])
-
-
 def test_a_tokenizer_is_loaded_once_wherever_its_files_lie_and_anew_when_they_change(tmp_path):
     folder = save_tiny_model(tmp_path / "first")
     shutil.copytree(folder, tmp_path / "second")

@@ -1,7 +1,5 @@
 """What a model is loaded from is compared before anything starts; adapters work wherever a model is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -149,6 +147,8 @@ def _index(text: str):
             r"model\.safetensors is a Git LFS pointer instead of its content; run `git lfs pull`",
         ),
         (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer from '.*': no file has its vocabulary"),
+        (lambda f: [path.unlink() for path in f.glob("tokenizer*.json")], "has no tokenizer"),
+        (lambda f: (f / "config.json").unlink(), r"has no config\.json"),
         (
             lambda f: (f / "chat_template.jinja").unlink(),
             r"has no chat template; use models\.prompt_format=webrl \(for a judge label\.prompt_format=webrl\), or add",

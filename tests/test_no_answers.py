@@ -1,9 +1,7 @@
 """A model server that answers garbage only ends the command with one line, and what was asked is asked again."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -47,17 +45,13 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
     ],
 )
 def test_generation_without_one_instruction_is_a_failure(tmp_path, answer, reason, capsys):
-    spec = importlib.util.spec_from_file_location("gen_task", ROOT / "scripts" / "gen_task.py")
-    assert spec
-    assert spec.loader
-    gen_task = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gen_task)
+    gen_task = runpy.run_path(str(ROOT / "scripts" / "gen_task.py"))["main"]
     failures, out = tmp_path / "failures.jsonl", tmp_path / "new.jsonl"
     line = {"task": "Click on ok.", "web": "miniwob.click-button", "seed": 1, "page": PAGE}
     failures.write_text(json.dumps(line) + "\n")
     settings = ["--setting", "generate.engine.max_retries=0", "--num_tasks", "2"]
     with serving(ChatServer(lambda *_: answer)) as url:
         arguments = ["--failures", str(failures), "--output_path", str(out), "--base_url", url, *settings]
-        assert gen_task.main(arguments) == 1
+        assert gen_task(arguments) == 1
     assert reason in capsys.readouterr().err.splitlines()[-1]
     assert not out.exists()

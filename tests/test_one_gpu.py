@@ -1,7 +1,5 @@
 """An evening on one GPU: its plan, and a run that is stopped, packed, moved and resumed elsewhere."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

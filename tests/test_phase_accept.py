@@ -1,7 +1,5 @@
 """A phase's update is kept or not by what both actors do on the same pages; groups that end alike are refilled."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -57,9 +55,7 @@ def after_training(config: RunConfig, actor: Path) -> Context:
 
 
 @pytest.mark.browser
-def test_a_ruined_actor_is_not_accepted_and_the_next_rate_is_half(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_ruined_actor_is_not_accepted_and_the_next_rate_is_half(tmp_path, caplog):
     config = make_config(tmp_path, *PROBED)
     context = after_training(config, Path("ruined"))
     counts = run_stage(config, "accept", 1)
@@ -120,9 +116,7 @@ def played(context: Context, attempts: list[Task], rewards: list[int | None]) ->
     write_records(context.folder.trajectories, made)
 
 
-def test_groups_that_ended_alike_are_replaced_by_attempts_at_tasks_solved_sometimes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_groups_that_ended_alike_are_replaced_by_attempts_at_tasks_solved_sometimes(tmp_path, caplog):
     config = make_config(tmp_path, "rollout.num_generations=2", "rollout.refill=1")
     context = Context(config, open_run(config), 1)
     attempts = [task(name, "miniwob.click-tab") for name in "abcd" for _ in range(2)]

@@ -1,7 +1,5 @@
 """The loop with an actor that sees: a tiny random vision-language model on real pages, from pixels to gradient."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The whole loop in miniature: real Chromium, real MiniWoB pages, the shipped tiny models; and killed on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -56,9 +54,7 @@ def contract(run: Path) -> dict[str, object]:
 
 
 @pytest.mark.browser
-def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     assert main(command(tmp_path)[3:]) == 0
     said = "".join(capfd.readouterr())

@@ -1,7 +1,5 @@
 """Parsers of what models, pages and people write, held against generated input: no surprise, nothing lost."""
 
-from __future__ import annotations
-
 import string
 
 import pytest

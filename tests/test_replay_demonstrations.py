@@ -1,7 +1,5 @@
 """A replay buffer that begins with demonstrations (`replay.demos`): which steps come of them, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A policy's claims of success: a judge does not see those in comments, and is told what the others are."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

@@ -20,7 +20,7 @@ from webrl.llm import Completion
 from webrl.preflight import check_settings
 from webrl.reward.data import JudgedExample
 from webrl.reward.labels import read_labels
-from webrl.reward.orm import answer_tokens, configured_text, judge_prompt, label_trajectories, yes_probability
+from webrl.reward.orm import answer_tokens, configured_text, label_trajectories, yes_probability
 from webrl.reward.stage import label_file
 from webrl.reward.train import prompt_ids
 from webrl.runs.store import write_records
@@ -68,6 +68,7 @@ class RuleJudge:
         return Completion((), (), text, "stop")
 
     async def _answer(self, text):
+        assert "0.123456" not in text, "the environment's reward is not shown"
         self.calls += 1
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -78,7 +79,7 @@ class RuleJudge:
         return float(re.search(r"p=([\d.]+)", text).group(1))
 
 
-def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
+def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=0.123456):
     step = Step(index=0, observation="[1] button 'ok'", response="click('1')", action="click('1')")
     return Trajectory(f"t{index}", Task(f"task{index}", "site"), "press ok", 0, (step,), page, status, "", env_reward)
 
@@ -119,25 +120,6 @@ def test_answers_that_begin_alike_are_refused():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     with pytest.raises(ModelError, match="cannot be told apart"):
         answer_tokens(tokenizer)
-
-
-def test_the_judge_sees_intent_history_and_final_page_but_never_the_environments_reward():
-    trajectory = make_trajectory(0, "FINAL PAGE", env_reward=0.123456)
-    tokenizer = make_tokenizer("YES", "NO")
-    responses = [step.response for step in trajectory.steps]
-    page = trajectory.final_observation
-    text = tokenizer.decode(judge_prompt(trajectory.instruction, responses, page, tokenizer, LabelConfig()).ids)
-    assert "The User Intent:\npress ok\n\nAction History:\nclick('1')\n\nThe Current Screenshot:\nFINAL PAGE" in text
-    assert text.endswith("<|start|>assistant\n")
-    assert "0.123456" not in text
-
-
-def test_a_long_page_is_cut_and_the_answer_header_stays():
-    tokenizer = make_tokenizer("YES", "NO")
-    prompt = judge_prompt("Go.", ["click('1')"], "x" * 100_000, tokenizer, LabelConfig(max_prompt_tokens=800))
-    assert len(prompt.ids) <= 800
-    assert len(prompt.observation) < 100_000
-    assert tokenizer.decode(prompt.ids).endswith("<|start|>assistant\n")
 
 
 def test_labels_follow_the_threshold_in_the_order_of_the_trajectories(tmp_path):
@@ -234,11 +216,11 @@ def test_the_judge_is_asked_in_the_released_format_with_this_text(tmp_path):
     (tmp_path / "text").write_text(f"{TEXT}\n", encoding="utf-8")
     config = LabelConfig(prompt_format="webrl", system_prompt=tmp_path / "text")
     tokenizer = build_tokenizer()
-    example = JudgedExample("Buy a hat", ('# Note: x\ndo(action="Wait")',), " <html>\n", 1)
+    example = JudgedExample(" Buy a hat ", ('# Note: x\ndo(action="Wait")', "exit()\n"), " <html>\n", 1)
     released = (
         f"<|start_header_id|>system<|end_header_id|>\n\n{TEXT}<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nThe User Intent:\nBuy a hat\n\nAction History:\n"
-        '# Note: x; do(action="Wait")\n\nThe Current Screenshot:\n<html>'
+        '# Note: x; do(action="Wait")\nexit();\n\nThe Current Screenshot:\n<html>'
         "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     )
     assert tokenizer.decode(prompt_ids(example, tokenizer, config)) == released
@@ -260,17 +242,12 @@ def test_the_papers_configs_speak_the_released_outcome_models_format(name):
     assert (label.prompt_format, label.system_prompt) == ("webrl", Path("data/released_orm_prompt.txt"))
 
 
-def test_an_absent_text_ends_labelling_before_it_starts_and_names_the_command(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     runs = tmp_path / "runs"
-    for command in ("label", "run", "train-orm"):
-        arguments = [command, "demo", f"runs_dir={runs}", f"label.system_prompt={tmp_path / 'none.txt'}"]
-        assert cli.main(arguments) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert said.startswith(f"webrl: label.system_prompt: {tmp_path / 'none.txt'}: No such file or directory; ")
-        assert "`system` in build_rm_data" in said
-    assert cli.main(["run", *arguments[1:], "--dry-run"]) == 0
-    assert f"# missing on this machine: label.system_prompt={tmp_path / 'none.txt'}\n" in capsys.readouterr().out
+    text = f"label.system_prompt={tmp_path / 'none.txt'}"
+    assert cli.main(["run", "demo", f"runs_dir={runs}", text, "--dry-run"]) == 0
+    assert f"# missing on this machine: {text}\n" in capsys.readouterr().out
     assert not runs.exists()
 
 

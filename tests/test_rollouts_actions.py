@@ -58,8 +58,6 @@ def test_equal_actions_have_one_spelling(text, canonical):
         ("mouse_click(1e999, 3)", "number"),
         ("fill('1', 'x', 'y', 'z')", "takes 3"),
         ("lambda: 0", "Not an action"),
-        ("click('1')" * 20_000, "characters long"),
-        ("(" * 3000, "Not an action"),
         ("click('\0')", "Not an action"),
     ],
 )
@@ -232,7 +230,6 @@ REFUSED = [
     ("The button (disabled) cannot be pressed", "Not an action"),
     ("click('18'", "Not an action"),
     ("send_msg_to_user('It's done')", "Not an action"),
-    ("a(" * 9000, "Not an action"),
     ("click('1')" * 20_000, "characters long"),
 ]
 

@@ -179,13 +179,6 @@ def test_every_task_becomes_one_line_and_a_second_run_only_adds_what_is_missing(
     assert sorted(rewards) == [f"p01-miniwob.click-button.{seed}" for seed in range(5)]
 
 
-def test_a_task_that_occurs_again_is_another_episode(tmp_path):
-    out = tmp_path / "trajectories.jsonl"
-    run(collect([miniwob("click-button")] * 3, run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
-    ids = {t.trajectory_id for t in read_records(out, Trajectory)}
-    assert ids == {f"p01-miniwob.click-button.0{end}" for end in ("", "-r1", "-r2")}
-
-
 REMOTE = {"env": "openenv", "urls": ["http://127.0.0.1:9"]}
 
 

@@ -1,12 +1,11 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
-import asyncio
 import json
 import re
 
 import pytest
 from browsers import is_older_than
-from rollouts_builders import at, bid_of, id_of, in_browser, miniwob, reply, serve
+from rollouts_builders import NEVER, answers, at, bid_of, id_of, in_browser, miniwob, reply, serve, visit
 from rollouts_builders import on_page as play_on
 
 from webrl.errors import BrowserError
@@ -329,18 +328,16 @@ srcdoc="<select aria-label=in><option>&amp;nbsp;Yes<option>&amp;nbsp;No</select>
 
 @pytest.mark.parametrize("action", ["click", pytest.param("hover", marks=pytest.mark.slow)])
 def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
-    async def play(env):
-        async with serve({"/": ROLES}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            failed = {}
-            for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
-                result = await env.step(f"{action}('{bid}')")
-                if result.error:
-                    failed[f"{bid} {role}"] = result.error
-                await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
-            return failed, text
+    async def play(env, _, text):
+        failed = {}
+        for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
+            result = await env.step(f"{action}('{bid}')")
+            if result.error:
+                failed[f"{bid} {role}"] = result.error
+            await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
+        return failed, text
 
-    failed, text = in_browser(play, viewport=(1280, 2000), step_timeout_s=30)
+    failed, text = visit(ROLES, play, viewport=(1280, 2000), step_timeout_s=30)
     assert len(re.findall(r"\[\w+\]", text)) > 60
     # What is in a list that is closed can be chosen; there is nothing to point at. (In Chromium 119 it is a menu.)
     closed = {"option", "menuitem", "group"} if action == "hover" else {"group"}
@@ -395,79 +392,56 @@ CLIPPED = GO.replace("<button", "<button style='clip-path: inset(0 0 0 80%); wid
 FIELDS = f"<form onsubmit=return(false)>{''.join(f'<input name={name}>' for name in NAMES)}{GO}</form>"
 
 
-@pytest.mark.parametrize(
-    ("page", "actions", "seen"),
-    [
-        (
-            "<div id=h></div><p id=o></p><script>const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `" + GO
-            + "`; o.textContent = `${h.shadowRoot} ${r.mode} ${h.outerHTML}`</script>",
-            ["click('{Go}')"],
-            ["button 'done'", 'null closed <div id="h"></div>'],
-        ),
-        (
-            f"{TALL}<style>section {{ content-visibility: auto }}</style><section id=s>{GO}</section><p id=o></p>"
-            "<script>s.addEventListener('click', () => { o.textContent = s.getAttribute('style') + '!' })</script>",
-            ["click('{Go}')"],
-            ["button 'done'", "null!"],
-        ),
-        (f"<style>html {{ scroll-behavior: smooth }}</style>{TALL}{GO}{TALL}", ["click('{Go}')"], ["button 'done'"]),
-        (
-            "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label><input aria-label=n>'></iframe>",
-            ["click('{checkbox}')", "fill('{'n'}', 'Ann')"],
-            ["checked='true'", "value='Ann'"],
-        ),
-        (
-            f"<input type=date {NOTED}",
-            ["focus('{Date}')", "keyboard_type('1122')", "keyboard_type('2020')"],
-            ["got 2020-11-22"],
-        ),
-        (
-            "<p id=o></p><div id=h><template shadowrootmode=closed><b>old</b></template></div><script>"
-            "const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `<button style='position: fixed; inset: 0' "
-            "onclick=\"this.textContent = 'done'\">Go</button>`; o.textContent = `${r.mode} ${h.shadowRoot}`</script>",
-            ["mouse_click(300, 200)"],
-            ["button 'done'", "closed null"],
-        ),
-        (
-            "<style>* { scroll-behavior: smooth } form { content-visibility: auto }</style><form><input type=hidden>"
-            f"<input name=children><input name=style>{GO.replace('<button', '<button type=button')}</form>",
-            ["click('{Go}')"],
-            ["button 'done'"],
-        ),
-        (FIELDS, ["fill('{'n'}', 'Ann')", "click('{Go}')"], ["value='Ann'", "button 'done'"]),
-        (LEGEND, ["click('{checkbox}')", "fill('{textbox}', 'Ann')"], ["checked='true'", "value='Ann'"]),
-        (LOCK, ["click('{Go}')", "click('{checkbox}')"], ["checked='true'"]),
-        (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
-        (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
-        (
-            "<a href=javascript:o.textContent='got' style='display: block; height: 0'><img alt=Pic width=60 height=40 "
-            "style='float: left; background: red'></a><p id=o>",
-            ["click('{link}')"],
-            ["'got'"],
-        ),
-        (CLIPPED, ["click('{Go}')"], ["button 'done'"]),
-        (
-            f"{TALL}<label>Far<input type=checkbox style='appearance: none; width: 0; height: 0'></label>",
-            ["click('{checkbox}')"],
-            ["checked='true'"],
-        ),
-        (
-            "<style>::view-transition-group(*) { animation-duration: 2.5s }</style><button onclick=\"document."
-            "startViewTransition(() => { n.hidden = false })\">Show</button><button hidden id=n "
-            "onclick=\"this.textContent='done'\">Next</button>",
-            ["click('{Show}')", "click('{Next}')"],
-            ["button 'done'"],
-        ),
-        (f"<div id=f><button onclick=f.requestFullscreen()>Full</button></div>{GO}", ["click('{Full}')"], ["'Go'"]),
-    ],
-    ids=[
-        *("closed shadow tree", "content-visibility", "smooth", "sandbox", "date"),
-        *("shadow tree that the HTML has closed", "form with fields named as what we ask of it"),
-        *("form with fields named as what scripts ask", "legend in a frame", "locked pointer", "slider", "color"),
-        *("link around a float", "clipped", "a box without a size below", "view transition"),
-        "full screen",
-    ],
-)  # fmt: skip
+USED = {
+    "closed shadow tree": (
+        "<div id=h></div><p id=o></p><script>const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `" + GO
+        + "`; o.textContent = `${h.shadowRoot} ${r.mode} ${h.outerHTML}`</script>", ["click('{Go}')"],
+        ["button 'done'", 'null closed <div id="h"></div>']),
+    "content-visibility": (
+        f"{TALL}<style>section {{ content-visibility: auto }}</style><section id=s>{GO}</section><p id=o></p>"
+        "<script>s.addEventListener('click', () => { o.textContent = s.getAttribute('style') + '!' })</script>",
+        ["click('{Go}')"], ["button 'done'", "null!"]),
+    "smooth": (
+        f"<style>html {{ scroll-behavior: smooth }}</style>{TALL}{GO}{TALL}", ["click('{Go}')"], ["button 'done'"]),
+    "sandbox": (
+        "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label><input aria-label=n>'></iframe>",
+        ["click('{checkbox}')", "fill('{'n'}', 'Ann')"], ["checked='true'", "value='Ann'"]),
+    "date": (
+        f"<input type=date {NOTED}", ["focus('{Date}')", "keyboard_type('1122')", "keyboard_type('2020')"],
+        ["got 2020-11-22"]),
+    "shadow tree that the HTML has closed": (
+        "<p id=o></p><div id=h><template shadowrootmode=closed><b>old</b></template></div><script>"
+        "const r = h.attachShadow({mode: 'closed'}); r.innerHTML = `<button style='position: fixed; inset: 0' "
+        "onclick=\"this.textContent = 'done'\">Go</button>`; o.textContent = `${r.mode} ${h.shadowRoot}`</script>",
+        ["mouse_click(300, 200)"], ["button 'done'", "closed null"]),
+    "form with fields named as what we ask of it": (
+        "<style>* { scroll-behavior: smooth } form { content-visibility: auto }</style><form><input type=hidden>"
+        f"<input name=children><input name=style>{GO.replace('<button', '<button type=button')}</form>",
+        ["click('{Go}')"], ["button 'done'"]),
+    "form with fields named as what scripts ask": (
+        FIELDS, ["fill('{'n'}', 'Ann')", "click('{Go}')"], ["value='Ann'", "button 'done'"]),
+    "legend in a frame": (
+        LEGEND, ["click('{checkbox}')", "fill('{textbox}', 'Ann')"], ["checked='true'", "value='Ann'"]),
+    "locked pointer": (LOCK, ["click('{Go}')", "click('{checkbox}')"], ["checked='true'"]),
+    "slider": (f"<input type=range step=5 {NOTED}", ["fill('{slider}', '33')"], ["got 35"]),
+    "color": (f"<input type=color {NOTED}", ["fill('{ColorWell}', '#00FF00')"], ["got #00ff00"]),
+    "link around a float": (
+        "<a href=javascript:o.textContent='got' style='display: block; height: 0'><img alt=Pic width=60 height=40 "
+        "style='float: left; background: red'></a><p id=o>", ["click('{link}')"], ["'got'"]),
+    "clipped": (CLIPPED, ["click('{Go}')"], ["button 'done'"]),
+    "a box without a size below": (
+        f"{TALL}<label>Far<input type=checkbox style='appearance: none; width: 0; height: 0'></label>",
+        ["click('{checkbox}')"], ["checked='true'"]),
+    "view transition": (
+        "<style>::view-transition-group(*) { animation-duration: 2.5s }</style><button onclick=\"document."
+        "startViewTransition(() => { n.hidden = false })\">Show</button><button hidden id=n "
+        "onclick=\"this.textContent='done'\">Next</button>", ["click('{Show}')", "click('{Next}')"], ["button 'done'"]),
+    "full screen": (
+        f"<div id=f><button onclick=f.requestFullscreen()>Full</button></div>{GO}", ["click('{Full}')"], ["'Go'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "actions", "seen"), USED.values(), ids=USED)
 def test_what_a_person_can_use_the_agent_can(page, actions, seen):
     if "startViewTransition" in page and is_older_than(138):
         pytest.xfail("without a screen its transitions begin after 4 s")
@@ -539,12 +513,12 @@ def test_what_the_browser_does_not_follow_is_told_in_its_words_and_not_waited_fo
 
 
 def test_what_the_browser_only_reports_and_a_picture_that_it_does_not_load_are_not_told():
-    async def page(_, writer):
-        frame = "<iframe srcdoc='<form action=file:///y><button>File</button></form>'></iframe>"
-        text = f"<img src=file:///x><form action=/sent><button>Send</button></form>{frame}"
-        await reply(writer, text, headers="Content-Security-Policy-Report-Only: form-action 'none'\r\n")
-
-    pages = {"/": page, "/sent": "<p>sent"}
+    frame = "<iframe srcdoc='<form action=file:///y><button>File</button></form>'></iframe>"
+    page = f"<img src=file:///x><form action=/sent><button>Send</button></form>{frame}"
+    pages = {
+        "/": answers(page, headers="Content-Security-Policy-Report-Only: form-action 'none'\r\n"),
+        "/sent": "<p>sent",
+    }
     texts, errors = on_page(pages, "click('{File}')", "click('{Send}')", settle_cap_s=60)
     assert not any(errors)
     assert ["the browser says" in text for text in texts] == [False, True, False]
@@ -556,21 +530,19 @@ def test_a_large_part_that_is_covered_is_looked_at_in_few_places():
     page = f"""<div style='position: fixed; inset: 0; background: white'></div>
     <table>{"<tr><td>a<td>b" * 400}</table>"""
 
-    async def play(env):
-        async with serve({"/": page}) as url:
-            observation = await env.reset(at(url + "/"))
-            await env.tab.evaluate("""(() => {
-                const { elementFromPoint } = Document.prototype;
-                window.hits = 0;
-                Document.prototype.elementFromPoint = function (...at) {
-                    window.hits += 1;
-                    return elementFromPoint.apply(this, at);
-                };
-            })()""")
-            result = await env.step(f"click('{id_of(observation.text, 'table')}')")
-            return result.error, await env.tab.evaluate("window.hits")
+    async def play(env, _, text):
+        await env.tab.evaluate("""(() => {
+            const { elementFromPoint } = Document.prototype;
+            window.hits = 0;
+            Document.prototype.elementFromPoint = function (...at) {
+                window.hits += 1;
+                return elementFromPoint.apply(this, at);
+            };
+        })()""")
+        result = await env.step(f"click('{id_of(text, 'table')}')")
+        return result.error, await env.tab.evaluate("window.hits")
 
-    error, hits = in_browser(play)
+    error, hits = visit(page, play)
     assert "intercepts pointer events" in error
     assert 0 < hits < 3000
 
@@ -687,17 +659,15 @@ def test_a_drop_that_crashes_the_page_is_an_error_at_once_and_the_next_reset_hea
     frame = """<iframe id=f width=400 height=300 srcdoc="<p draggable=true>Milk</p><p ondragover=event.preventDefault()
     ondrop='parent.document.getElementById(`f`).remove()'>here</p>"></iframe>"""
 
-    async def play(env):
-        async with serve({"/": frame}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            error = ""
-            try:
-                await env.step(f"drag_and_drop('{id_of(text, 'Milk')}', '{id_of(text, 'here')}')")
-            except BrowserError as problem:
-                error = str(problem)
-            return error, (await env.reset(at(url + "/"))).text == text
+    async def play(env, url, text):
+        error = ""
+        try:
+            await env.step(f"drag_and_drop('{id_of(text, 'Milk')}', '{id_of(text, 'here')}')")
+        except BrowserError as problem:
+            error = str(problem)
+        return error, (await env.reset(at(url + "/"))).text == text
 
-    error, is_healed = in_browser(play, step_timeout_s=60, every_element=True)
+    error, is_healed = visit(frame, play, step_timeout_s=60, every_element=True)
     assert not error or error.endswith(": the page has crashed"), "or a Chromium that does not crash"
     assert is_healed
 
@@ -791,12 +761,9 @@ def test_a_person_sees_what_is_inert_ticks_a_box_of_a_disabled_fieldsets_legend_
 
 
 def test_a_drop_may_take_the_page_away():
-    async def never(_, writer):
-        await asyncio.sleep(20)
-
     page = """<title>t</title><p draggable=true>Milk</p><p ondragover=event.preventDefault() ondrop="DROP">here</p>"""
     start = "<title>first</title><a href=/away target=_blank rel=opener>open</a>"
-    waits = {"/": page.replace("DROP", "location = '/never'"), "/never": never}
+    waits = {"/": page.replace("DROP", "location = '/never'"), "/never": NEVER}
     closes = {"/": start, "/away": page.replace("DROP", "window.close()")}
     drag = "drag_and_drop('{Milk}', '{here}')"
     for pages, actions, title in ((waits, [drag], "'t'"), (closes, ["click('{open}')", drag], "'first'")):
@@ -927,10 +894,7 @@ def test_a_click_reaches_what_changes_when_the_mouse_comes_and_nothing_that_is_t
     <div onclick="o.textContent += ' around'"><b onclick="o.textContent += ' hit'; event.stopPropagation()"></b>
     <i onclick="o.textContent += ' flees'">flees</i></div><p id=o>so far:"""
     svg = "<svg xmlns='http://www.w3.org/2000/svg' width='20' height='20'><rect width='20' height='20'/></svg>"
-
-    async def draw(path, writer):
-        await reply(writer, svg, kind="image/svg+xml")
-
+    draw = answers(svg, kind="image/svg+xml")
     actions = ("click('{image}')", "click('{flees}')")
     texts, errors = on_page({"/": page, "/a.svg": draw, "/b.svg": draw}, *actions)
     assert "'so far: hit'" in texts[1]
@@ -946,44 +910,30 @@ const flee = ({ currentTarget }) => { currentTarget.style.left = '300px' };
 b.addEventListener('mouseover', flee, { once: true });</script>"""
 
 
-@pytest.mark.parametrize(
-    ("before", "script", "action", "seen"),
-    [
-        ("", "", "click('{Flees}')", ["'log: hit'"]),
-        ("", "b.ondblclick = () => log(p, 2)", "dblclick('{Flees}')", ["'log: hit hit'", "'log: 2'"]),
-        (
-            "",
-            "b.ondblclick = () => log(p, 2); window.addEventListener('pointerup', () => { b.style.left = '' }, true)",
-            "dblclick('{Flees}')",
-            ["'log: hit hit'", "'log: 2'"],
-        ),
-        ("", "b.oncontextmenu = () => log(p, 'menu')", "click('{Flees}', 'right')", ["'log: menu'"]),
-        (
-            "<input aria-label=n oninput='log(p, this.value)'><a href=#x onclick=\"log(p, 'counted')\">Count</a>",
-            "",
-            "fill('{'n'}', 'Ann')\nclick('{Flees}')\nclick('{Count}')",
-            ["'log: hit'", "'log: Ann counted'"],
-        ),
-        (
-            "<p onclick=\"log(p, 'chosen')\" style='position: absolute; top: 190px; width: 150px; height: 50px'></p>",
-            "",
-            "hover('{Flees}')\nmouse_click(70, 220)",
-            ["'log:'", "'log: chosen'"],
-        ),
-        ("", "document.onclick = () => alert('now')", "click('{Flees}')", ["alert box 'now', closed", "'log: hit'"]),
-        (
-            "<input type=checkbox id=c style='position: absolute; opacity: 0; pointer-events: none' onchange='log(p, "
-            "this.checked)'><label id=l for=c style='position: relative'>Agree</label>",
-            "l.addEventListener('mouseover', flee, { once: true })",
-            "check('{checkbox}')",
-            ["'log: true'", "checked='true'"],
-        ),
-    ],
-    ids=[
-        *("click", "dblclick", "dblclick that it comes back for", "right button"),
-        *("one of several parts", "hover", "alert", "label"),
-    ],
-)
+MOVED = {
+    "click": ("", "", "click('{Flees}')", ["'log: hit'"]),
+    "dblclick": ("", "b.ondblclick = () => log(p, 2)", "dblclick('{Flees}')", ["'log: hit hit'", "'log: 2'"]),
+    "dblclick that it comes back for": (
+        "", "b.ondblclick = () => log(p, 2); window.addEventListener('pointerup', () => { b.style.left = '' }, true)",
+        "dblclick('{Flees}')", ["'log: hit hit'", "'log: 2'"]),
+    "right button": ("", "b.oncontextmenu = () => log(p, 'menu')", "click('{Flees}', 'right')", ["'log: menu'"]),
+    "one of several parts": (
+        "<input aria-label=n oninput='log(p, this.value)'><a href=#x onclick=\"log(p, 'counted')\">Count</a>", "",
+        "fill('{'n'}', 'Ann')\nclick('{Flees}')\nclick('{Count}')", ["'log: hit'", "'log: Ann counted'"]),
+    "hover": (
+        "<p onclick=\"log(p, 'chosen')\" style='position: absolute; top: 190px; width: 150px; height: 50px'></p>", "",
+        "hover('{Flees}')\nmouse_click(70, 220)", ["'log:'", "'log: chosen'"]),
+    "alert": (
+        "", "document.onclick = () => alert('now')", "click('{Flees}')", ["alert box 'now', closed", "'log: hit'"]),
+    "label": (
+        "<input type=checkbox id=c style='position: absolute; opacity: 0; pointer-events: none' onchange='log(p, "
+        "this.checked)'><label id=l for=c style='position: relative'>Agree</label>",
+        "l.addEventListener('mouseover', flee, { once: true })", "check('{checkbox}')",
+        ["'log: true'", "checked='true'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "script", "action", "seen"), MOVED.values(), ids=MOVED)
 def test_a_click_that_its_element_moves_away_from_is_made_again_and_nothing_else_is(before, script, action, seen):
     texts, errors = on_page(FLEES.replace("<button", f"{before}<button") + f"<script>{script}</script>", action)
     assert errors == [""]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, on_page, reply, serve
+from rollouts_builders import NEVER, Scripted, answers, at, bid_of, in_browser, miniwob, on_page, reply, serve, visit
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -237,16 +237,14 @@ def test_a_click_holds_no_key_that_was_let_go_of_by_another_name(released):
     page = """<title>t</title><iframe srcdoc="<button>in</button>"></iframe><script>window.keys = [];
     document.addEventListener('keydown', (e) => keys.push([e.key, e.ctrlKey, e.metaKey, e.shiftKey]));</script>"""
 
-    async def play(env):
-        async with serve({"/": page}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            click = f"click('{bid_of(text, 'button', 'in')}')"
-            results = [await env.step(action) for action in (*released, click)]
-            await env.page.evaluate("document.body.tabIndex = 0; document.body.focus(); keys.length = 0")
-            results.append(await env.step("keyboard_press('a')"))
-            return [r.error for r in results], await env.page.evaluate("keys")
+    async def play(env, _, text):
+        click = f"click('{bid_of(text, 'button', 'in')}')"
+        results = [await env.step(action) for action in (*released, click)]
+        await env.page.evaluate("document.body.tabIndex = 0; document.body.focus(); keys.length = 0")
+        results.append(await env.step("keyboard_press('a')"))
+        return [r.error for r in results], await env.page.evaluate("keys")
 
-    errors, keys = in_browser(play)
+    errors, keys = visit(page, play)
     assert not any(errors)
     assert keys == [["a", False, False, False]]
 
@@ -268,11 +266,10 @@ def test_what_a_busy_page_refuses_is_the_agent_s_error_and_voids_no_episode(name
 
 
 def test_an_element_that_never_answers_is_the_agent_s_error():
-    page = "<title>t</title><iframe src=OTHER/in style='position:fixed;left:-9999px'></iframe>"
-
     async def play(env):
         async with serve({"/in": "<button>in</button>"}) as other:
-            home = page.replace("OTHER", other.replace("127.0.0.1", "localhost"))
+            there = other.replace("127.0.0.1", "localhost")
+            home = f"<title>t</title><iframe src={there}/in style='position:fixed;left:-9999px'></iframe>"
             async with serve({"/": home}) as url:
                 text = (await env.reset(at(url + "/"))).text
                 return await env.step(f"click('{bid_of(text, 'button', 'in')}')")
@@ -301,19 +298,13 @@ HIDES = {
 @pytest.mark.parametrize("method", ["click", "dblclick", "hover"])
 @pytest.mark.parametrize("how", HIDES)
 def test_what_is_not_visible_is_waited_for_where_the_page_may_show_it(how, method):
-    async def play(env):
-        async def later(_, writer):
-            await asyncio.sleep(0.2)
-            await reply(writer, "there")
+    async def play(env, _, text):
+        bid = bid_of(text, "button", "Go")
+        env._text += f"[{bid}] "  # what the agent saw before the page hid it
+        await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
+        return await env.step(f"{method}('{bid}')")
 
-        async with serve({"/": HIDDEN % HIDES[how], "/later": later}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bid = bid_of(text, "button", "Go")
-            env._text += f"[{bid}] "  # what the agent saw before the page hid it
-            await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
-            return await env.step(f"{method}('{bid}')")
-
-    result = in_browser(play)
+    result = visit({"/": HIDDEN % HIDES[how], "/later": answers("there", wait_s=0.2)}, play)
     if how == "for good":
         assert result.error == f"TimeoutError: Locator.{method}: Timeout 500ms exceeded. (element is not visible)"
     else:
@@ -322,25 +313,22 @@ def test_what_is_not_visible_is_waited_for_where_the_page_may_show_it(how, metho
 
 
 def test_an_answer_that_is_no_longer_waited_for_may_still_show_an_element():
-    async def play(env):
-        answered = asyncio.Event()
+    answered = asyncio.Event()
 
-        async def later(_, writer):
-            await answered.wait()
-            await asyncio.sleep(0.2)
-            await reply(writer, "there")
+    async def later(_, writer):
+        await answered.wait()
+        await asyncio.sleep(0.2)
+        await reply(writer, "there")
 
-        page = HIDDEN % HIDES["until the server says so"]
-        async with serve({"/": page, "/later": later}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            bid = bid_of(text, "button", "Go")
-            await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
-            await env.step("noop(0)")  # until `settle_cap_s`
-            env._text += f"[{bid}] "
-            answered.set()
-            return await env.step(f"click('{bid}')")
+    async def play(env, _, text):
+        bid = bid_of(text, "button", "Go")
+        await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
+        await env.step("noop(0)")  # until `settle_cap_s`
+        env._text += f"[{bid}] "
+        answered.set()
+        return await env.step(f"click('{bid}')")
 
-    result = in_browser(play, settle_cap_s=0.5)
+    result = visit({"/": HIDDEN % HIDES["until the server says so"], "/later": later}, play, settle_cap_s=0.5)
     assert not result.error
     assert "'pressed'" in result.observation.text
 
@@ -349,19 +337,15 @@ def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_non
     page = """<title>t</title><input aria-label=name onfocus="location='/next'"><p>text</p><input type=checkbox
     aria-label=next onclick="location='/next'"><input aria-label=other>"""
 
-    async def play(env):
-        async with serve({"/": page, "/next": "<title>next</title>"}) as url:
-            results = []
-            for role, name, action in (("checkbox", "next", "check('{}')"), ("textbox", "name", "fill('{}', 'x')")):
-                text = (await env.reset(at(url + "/"))).text
-                results.append(await env.step(action.format(bid_of(text, role, name))))
+    async def play(env, url, text):
+        results = []
+        for role, name, action in (("checkbox", "next", "check('{}')"), ("textbox", "name", "fill('{}', 'x')")):
+            results.append(await env.step(action.format(bid_of(text, role, name))))
             text = (await env.reset(at(url + "/"))).text
-            await env.tab.evaluate(
-                "HTMLInputElement.prototype.select = () => { throw new TypeError('ours\\nsecond') }; 0"
-            )
-            return results, await env.step(f"fill('{bid_of(text, 'textbox', 'other')}', 'x')")
+        await env.tab.evaluate("HTMLInputElement.prototype.select = () => { throw new TypeError('ours\\nsecond') }; 0")
+        return results, await env.step(f"fill('{bid_of(text, 'textbox', 'other')}', 'x')")
 
-    left, broken = in_browser(play)
+    left, broken = visit({"/": page, "/next": "<title>next</title>"}, play)
     assert [(r.error, "RootWebArea 'next'" in r.observation.text) for r in left] == [("", True)] * 2
     why = "something on this page keeps webrl's script from doing it (TypeError: ours)"
     assert broken.error == f"Error: fill was not carried out: {why}"
@@ -374,20 +358,18 @@ def test_an_element_around_others_is_clicked_where_the_browser_has_the_first_box
     <a href=#>in <div>block</div></a> <a href=#><span style="float:left;width:50px;height:50px">float</span></a>
     <label>box <input type=checkbox></label> <a href=#><svg width=30 height=30><rect width=9 height=9 /></svg></a>"""
 
-    async def play(env):
-        async with serve({"/": page}) as url:
-            text = (await env.reset(at(url + "/"))).text
-            context, found = {"contextId": env.tab.worlds[env.tab.main_frame]}, []
-            for bid in sorted(set(re.findall(r"\[(\d+)\] (?:link|LabelText)", text))):
-                here = {"expression": f"__webrl.find('{bid}')"} | context
-                handle = (await env.tab.send("Runtime.evaluate", here))["result"]["objectId"]
-                quads = (await env.tab.send("DOM.getContentQuads", {"objectId": handle}))["quads"]
-                left, top, _, _, right, bottom, *_ = quads[0]
-                point = await env.tab.evaluate(f"__webrl.aim('{bid}', 500)")
-                found.append((point, [(left + right) / 2, (top + bottom) / 2]))
-            return found
+    async def play(env, _, text):
+        context, found = {"contextId": env.tab.worlds[env.tab.main_frame]}, []
+        for bid in sorted(set(re.findall(r"\[(\d+)\] (?:link|LabelText)", text))):
+            here = {"expression": f"__webrl.find('{bid}')"} | context
+            handle = (await env.tab.send("Runtime.evaluate", here))["result"]["objectId"]
+            quads = (await env.tab.send("DOM.getContentQuads", {"objectId": handle}))["quads"]
+            left, top, _, _, right, bottom, *_ = quads[0]
+            point = await env.tab.evaluate(f"__webrl.aim('{bid}', 500)")
+            found.append((point, [(left + right) / 2, (top + bottom) / 2]))
+        return found
 
-    found = in_browser(play)
+    found = visit(page, play)
     assert len(found) == 6
     for point, middle in found:
         assert point == pytest.approx(middle, abs=0.1)
@@ -474,26 +456,14 @@ def test_a_scroll_moves_what_is_in_the_middle_of_the_page_or_it_is_said_that_not
     zoom = "<script>document.body.addEventListener('wheel', (e) => e.preventDefault(), { passive: false })</script>"
     told = "scroll: there is nothing to scroll that way\n"
 
-    async def play(env):
-        async with serve({"/": page, "/map": f"<title>map</title><p>map</p>{zoom}"}) as url:
-            await env.reset(at(url + "/"))
-            actions = (
-                "scroll(0, 400)",
-                "scroll(0, 9000)",
-                "scroll(0, 400)",
-                "scroll(0, -100)",
-                "scroll_at(9, 9, 0, -9)",
-            )
-            texts = [(await env.step(action)).observation.text for action in actions]
-            end = await env.page.evaluate("document.querySelector('main').scrollTop + 100")
-            await env.reset(at(url + "/map"))
-            return texts, end, (await env.step("scroll_at(9, 9, 0, 400)")).observation.text
-
-    texts, end, on_map = in_browser(play)
+    scrolls = (*(f"scroll(0, {by})" for by in (400, 9000, 400, -100)), "scroll_at(9, 9, 0, -9)")
+    read = "document.querySelector('main').scrollTop + 100"
+    (_, *texts), _, end = on_page(page, *scrolls, evaluate=read)
     for text, place in zip(texts, (400, end, end, end - 100, end - 100), strict=True):
         assert f"StaticText 'at {place}'" in text
     assert [text.startswith(told) for text in texts] == [False, False, True, False, True]
-    assert told not in on_map
+    on_map, _, _ = on_page(f"<title>map</title><p>map</p>{zoom}", "scroll_at(9, 9, 0, 400)")
+    assert told not in on_map[1]
 
 
 def test_a_disabled_option_cannot_be_chosen_in_frames_either():
@@ -519,31 +489,21 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
         "click('{loop}')": "/loop' did not open: net::ERR_TOO_MANY_REDIRECTS",
     }
 
-    async def loop(path, writer):
-        await reply(writer, "", "302 Found", headers=f"Location: {path}\r\n")
-
-    async def none(_, writer):
-        await reply(writer, "", "204 No Content")
-
-    async def empty(_, writer):
-        await reply(writer, "", "404 Not Found")
-
     page = "<title>t</title><input type=file aria-label=file><button disabled>off</button><a href=/loop>loop</a>"
     page += "<a href=/none>none</a>"
     page += "<button onclick=f.contentWindow.print()>bill</button><iframe id=f srcdoc=x></iframe>"
-    _, results, _ = on_page({"/": page, "/loop": loop, "/none": none, "/empty": empty}, *told)
+    pages = {"/": page, "/loop": answers("", "302 Found", headers="Location: /loop\r\n")}
+    pages |= {"/none": answers("", "204 No Content"), "/empty": answers("", "404 Not Found")}
+    _, results, _ = on_page(pages, *told)
     said = [f"{result.error}\n{result.observation.text}" for result in results]
     assert [words for words, text in zip(told.values(), said, strict=True) if words not in text] == []
     assert " dialog" not in said[-1]
 
 
 def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
-    async def never(_, writer):
-        await asyncio.sleep(20)
-
     pages = {
         "/": "<title>first</title><img src=/never><a href=/again>again</a><a href=/draft target=_blank>draft</a>",
-        "/never": never,
+        "/never": NEVER,
         "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
         "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
     }
@@ -561,9 +521,6 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
         await asyncio.sleep(1)
         await reply(writer, f"<p>came from {path}</p><a href=/never>On</a>")
 
-    async def never(_, writer):
-        await asyncio.sleep(30)
-
     add = "document.body.insertAdjacentHTML('beforeend', '<iframe src={} {}></iframe>')"
     hidden = (
         "style=display:none",
@@ -575,7 +532,7 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
     Element.prototype.checkVisibility = () => true</script><iframe srcdoc="<a href=/late>Next</a>"></iframe>
     <button onclick="{add.format("/late?2", "")}">Add</button>
     <button onclick="{"; ".join(add.format("/never", how) for how in hidden)}">Hide</button>"""
-    pages = {"/": page, "/late": late, "/never": never}
+    pages = {"/": page, "/late": late, "/never": NEVER}
     actions = ("click('{Next}')", "click('{Add}')", "click('{Hide}')", "click('{On}')")
     texts, results, _ = on_page(pages, *actions, settle_cap_s=4)
     assert [result.error for result in results] == [""] * 4
@@ -585,19 +542,13 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
 
 
 def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
-    async def never(_, writer):
-        await asyncio.sleep(3600)
-
-    (text,), _, _ = on_page({"/": "<img src=/never>", "/never": never}, step_timeout_s=1200)
+    (text,), _, _ = on_page({"/": "<img src=/never>", "/never": NEVER}, step_timeout_s=1200)
     assert "busy=1" in text
 
 
 def test_a_page_that_waits_for_a_script_is_shown_as_far_as_it_has_come_and_says_so():
-    async def never(_, writer):
-        await asyncio.sleep(20)
-
     page = "<script src=/here></script><p>half</p><script src=/never></script><p>rest"
-    (text,), _, _ = on_page({"/": page, "/here": "", "/never": never}, step_timeout_s=3, settle_cap_s=0.5)
+    (text,), _, _ = on_page({"/": page, "/here": "", "/never": NEVER}, step_timeout_s=3, settle_cap_s=0.5)
     told, shown = text.split("\n", 1)
     assert re.fullmatch(r"this page is still loading; not here yet: http://[^/]+/never", told)
     assert "'half'" in shown
@@ -621,31 +572,25 @@ def test_a_tab_that_opens_while_another_gets_its_line_has_its_own(monkeypatch):
             await page.context.new_page()
         return await open_line(page, *rest)
 
-    async def play(env):
-        async with serve({"/": "<title>first</title>"}) as url:
-            await env.reset(at(url + "/"))
-            monkeypatch.setattr(Tab, "open", open_between)
-            await env.step("new_tab()")
-            return env.tab.page is env.page, [tab.page is page for page, tab in env._tabs.items()]
+    async def play(env, *_):
+        monkeypatch.setattr(Tab, "open", open_between)
+        await env.step("new_tab()")
+        return env.tab.page is env.page, [tab.page is page for page, tab in env._tabs.items()]
 
-    assert in_browser(play) == (True, [True] * 3)
+    assert visit("<title>first</title>", play) == (True, [True] * 3)
 
 
 def test_an_action_on_a_tab_that_has_closed_meanwhile_does_nothing_on_another():
-    async def play(env):
-        pages = {
-            "/": "<title>t</title><p><button onclick=window.open('/2')>Go</button>",
-            "/2": "<p><button>Stay</button>",
-        }
-        async with serve(pages) as url:
-            first = await env.reset(at(url + "/"))
-            opened = await env.step(f"click('{bid_of(first.text, 'button', 'Go')}')")
-            await env.page.close()
-            again = await env.step(f"click('{bid_of(opened.observation.text, 'button', 'Stay')}')")
-            num_tabs = len(env.context.pages)
-            return again, num_tabs, await env.step(f"click('{bid_of(first.text, 'button', 'Go')}')")
+    pages = {"/": "<title>t</title><p><button onclick=window.open('/2')>Go</button>", "/2": "<p><button>Stay</button>"}
 
-    again, num_tabs, then = in_browser(play)
+    async def play(env, _, first):
+        opened = await env.step(f"click('{bid_of(first, 'button', 'Go')}')")
+        await env.page.close()
+        again = await env.step(f"click('{bid_of(opened.observation.text, 'button', 'Stay')}')")
+        num_tabs = len(env.context.pages)
+        return again, num_tabs, await env.step(f"click('{bid_of(first, 'button', 'Go')}')")
+
+    again, num_tabs, then = visit(pages, play)
     assert again.error == OTHER_TAB
     assert "'Go'" in again.observation.text
     assert num_tabs == 1, "nothing was pressed there"
@@ -664,15 +609,14 @@ def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
 
 
 def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
-    async def play(env):
-        pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
-        async with serve(pages) as url:
-            await env.reset(at(url + "/"))
-            await env.step("new_tab()")
-            await env.step(f"goto('{url}/busy')")
-            return await env.step("tab_close()")
+    pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
 
-    closed = in_browser(play, step_timeout_s=20)
+    async def play(env, url, _):
+        await env.step("new_tab()")
+        await env.step(f"goto('{url}/busy')")
+        return await env.step("tab_close()")
+
+    closed = visit(pages, play, step_timeout_s=20)
     assert (closed.error, closed.observation.text) == ("", "RootWebArea 'first', focused")
 
 
@@ -813,44 +757,37 @@ def test_files_come_from_the_cache_and_going_back_sends_no_form_again_as_in_a_pr
         else:
             await reply(writer, body.replace("PATH", path) + form)
 
-    async def play(env):
-        async with serve(dict.fromkeys(("/", "/sent", "/next", "/script"), answer)) as url:
-            text = (await env.reset(at(url + "/"))).text
-            text = (await env.step(f"click('{bid_of(text, 'button', 'send')}')")).observation.text
-            await env.step(f"click('{bid_of(text, 'link', 'next')}')")
-            back = (await env.step("go_back()")).observation.text
-            await env.close()
-            await env.reset(at(url + "/"))  # in a profile of its own, which has nothing yet
-            return back
+    async def play(env, url, text):
+        text = (await env.step(f"click('{bid_of(text, 'button', 'send')}')")).observation.text
+        await env.step(f"click('{bid_of(text, 'link', 'next')}')")
+        back = (await env.step("go_back()")).observation.text
+        await env.close()
+        await env.reset(at(url + "/"))  # in a profile of its own, which has nothing yet
+        return back
 
-    assert "RootWebArea '/sent'" in in_browser(play)
+    assert "RootWebArea '/sent'" in visit(dict.fromkeys(("/", "/sent", "/next", "/script"), answer), play)
     assert asked == ["/", "/script", "/sent", "/next", "/", "/script"]
 
 
 def test_the_observation_waits_for_slow_navigations_timers_and_requests():
-    async def slow(path, writer):
-        await asyncio.sleep(0.7)
-        await reply(writer, "<title>arrived</title>")
-
     script = """<script>
     function later(){setTimeout(()=>{document.title='later'},300)}
     function load(){fetch('/slow').then(()=>{document.title='loaded'})}</script>"""
     pages = {
         "/": f"<title>start</title><a href=/slow>link</a><form action=/slow><button>form</button></form>"
         f"<button onclick=later()>timer</button><button onclick=load()>fetch</button>{script}",
-        "/slow": slow,
+        "/slow": answers("<title>arrived</title>", wait_s=0.7),
     }
 
-    async def play(env):
+    async def play(env, url, text):
         titles = []
-        async with serve(pages) as url:
-            for role, name in (("link", "link"), ("button", "form"), ("button", "timer"), ("button", "fetch")):
-                observation = await env.reset(at(url + "/"))
-                result = await env.step(f"click('{bid_of(observation.text, role, name)}')")
-                titles.append(result.observation.text.split("'")[1])
+        for role, name in (("link", "link"), ("button", "form"), ("button", "timer"), ("button", "fetch")):
+            result = await env.step(f"click('{bid_of(text, role, name)}')")
+            titles.append(result.observation.text.split("'")[1])
+            text = (await env.reset(at(url + "/"))).text
         return titles
 
-    assert in_browser(play) == ["arrived", "arrived", "later", "loaded"]
+    assert visit(pages, play) == ["arrived", "arrived", "later", "loaded"]
 
 
 POLICY = "<meta http-equiv=Content-Security-Policy content=\"require-trusted-types-for 'script'\">"
@@ -931,10 +868,6 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
 
         return answer
 
-    async def soon(path, writer):
-        await asyncio.sleep(0.3)
-        await reply(writer, "none", kind="image/png")
-
     body = in_two("application/json\r\nContent-Length: 2", 0.7, b"{}", 0)
     events = in_two("text/event-stream", 0.2, b"data: x\n\n", 2)
     run = f"window.shown = () => {{ document.title = 'shown'; }}; {PROGRAMS[name]}"
@@ -943,7 +876,8 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
         "/": f"{POLICY * (name == 'trusted')}<title>start</title><button id=b>run</button>"
         f"<script>b.onclick = () => {{ {run} }}</script><iframe src=/frame></iframe>",
         "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
-        "/module": late, "/booting": "<script>import('/module')</script>", "/soon": soon,
+        "/module": late, "/booting": "<script>import('/module')</script>",
+        "/soon": answers("none", wait_s=0.3, kind="image/png"),
     }  # fmt: skip
 
     assert "RootWebArea 'shown'" in on_page(pages, "click('{button 'run'}')")[0][-1]
@@ -954,15 +888,9 @@ def test_links_of_a_document_without_scripts_are_followed(place):
     body = """<title>bare</title><p style='height:3000px'>above</p><a href=/next>go</a>
         <script>document.title = 'ran'</script>"""
 
-    async def bare(path, writer):
-        await reply(writer, body, headers="Content-Security-Policy: sandbox\r\n")
-
-    async def slow(path, writer):
-        await asyncio.sleep(0.3)
-        await reply(writer, body)
-
+    bare = answers(body, headers="Content-Security-Policy: sandbox\r\n")
     first = bare if place == "page" else "<iframe sandbox src=/frame></iframe>"
-    pages = {"/": first, "/frame": slow, "/next": "<button>arrived</button>"}
+    pages = {"/": first, "/frame": answers(body, wait_s=0.3), "/next": "<button>arrived</button>"}
     texts, results, _ = on_page(pages, "scroll(0, 700)", "click('{go}')", every_element=True)
     assert "link 'go'" in texts[0]
     assert "'ran'" not in texts[0]

@@ -1,7 +1,6 @@
 """Pages, browsers and workers that fail: recorded, retried or failed clearly; nothing hangs, nothing stays behind."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import os
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import rollouts_builders
 from processes import BROWSER, descendants, kill, living, wait_until
-from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, miniwob, reply, serve
+from rollouts_builders import NEVER, ClickNamedButton, Scripted, answers, at, bid_of, miniwob, serve
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError
@@ -27,6 +26,7 @@ from webrl.types import Status, Trajectory
 pytestmark = pytest.mark.browser
 # What hangs or kills a browser is not to be met by the next test.
 in_browser = functools.partial(rollouts_builders.in_browser, own_browser=True)
+visit = functools.partial(rollouts_builders.visit, own_browser=True)
 
 
 def test_a_crashed_page_is_an_error_and_the_next_reset_heals_it():
@@ -69,12 +69,8 @@ def test_a_killed_browser_is_an_error():
 
 
 def test_a_page_that_never_loads_is_an_error_within_the_deadline():
-    async def never(path, writer):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3600)
-
     async def play(env):
-        async with serve({"/": never, "/ok": "<title>ok</title><a href='/'>go</a>"}) as url:
+        async with serve({"/": NEVER, "/ok": "<title>ok</title><a href='/'>go</a>"}) as url:
             with pytest.raises(BrowserError, match="reset"):
                 await env.reset(at(url + "/"))
             first = await env.reset(at(url + "/ok"))
@@ -85,14 +81,13 @@ def test_a_page_that_never_loads_is_an_error_within_the_deadline():
 
 
 def test_a_page_whose_script_never_ends_is_an_error_within_the_deadline():
-    async def play(env):
-        async with serve({"/": "<button onclick='for(;;);'>spin</button>"}) as url:
-            first = await env.reset(at(url + "/"))
-            with pytest.raises(BrowserError, match="deadline of 3 s"):
-                await env.step(f"click('{bid_of(first.text, 'button', 'spin')}')")
-            return await env.reset(miniwob("click-button"))
+    async def play(env, _, text):
+        with pytest.raises(BrowserError, match="deadline of 3 s"):
+            await env.step(f"click('{bid_of(text, 'button', 'spin')}')")
+        return await env.reset(miniwob("click-button"))
 
-    assert "button 'submit'" in in_browser(play, step_timeout_s=3, settle_cap_s=1).text
+    page = "<button onclick='for(;;);'>spin</button>"
+    assert "button 'submit'" in visit(page, play, step_timeout_s=3, settle_cap_s=1).text
 
 
 def test_dialog_boxes_are_dismissed_and_told():
@@ -100,14 +95,12 @@ def test_dialog_boxes_are_dismissed_and_told():
     <button onclick="alert('hi');document.title=confirm('ok?')+','+prompt('name?')">ask</button>
     <script>onbeforeunload=()=>'stay?'</script>"""
 
-    async def play(env):
-        async with serve({"/": page}) as url:
-            first = await env.reset(at(url + "/"))
-            asked = await env.step(f"click('{bid_of(first.text, 'button', 'ask')}')")
-            later, left = await env.step("noop(0)"), await env.step(f"goto('{url}/next')")
-            return asked, later, left, await env.reset(miniwob("click-button"))
+    async def play(env, url, text):
+        asked = await env.step(f"click('{bid_of(text, 'button', 'ask')}')")
+        later, left = await env.step("noop(0)"), await env.step(f"goto('{url}/next')")
+        return asked, later, left, await env.reset(miniwob("click-button"))
 
-    asked, later, left, after = in_browser(play)
+    asked, later, left, after = visit(page, play)
     told = ["alert box 'hi', closed", "confirm box 'ok?', answered Cancel", "prompt box 'name?', answered Cancel"]
     assert asked.observation.text.splitlines()[:4] == [*told, "RootWebArea 'false,null', focused"]
     assert later.observation.text.startswith("RootWebArea 'false,null'")
@@ -118,55 +111,48 @@ def test_dialog_boxes_are_dismissed_and_told():
     assert "button 'submit'" in after.text
 
 
-async def download(path, writer):
-    await reply(writer, "x" * 1000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
-
-
-async def nothing(path, writer):
-    await reply(writer, "", "204 No Content")
+DOWNLOAD = answers("x" * 1000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
 
 
 @pytest.mark.parametrize(
     ("link", "answer", "told"),
     [
-        ("<a href=/file target=_blank>get</a>", download, "download 'a.bin', refused"),
-        ("<button onclick=window.open('/file')>get</button>", download, "download 'a.bin', refused"),
-        ("<a href=/file target=_blank>get</a>", nothing, "/file' was answered with nothing to show (status 204)"),
+        ("<a href=/file target=_blank>get</a>", DOWNLOAD, "download 'a.bin', refused"),
+        ("<button onclick=window.open('/file')>get</button>", DOWNLOAD, "download 'a.bin', refused"),
+        (
+            "<a href=/file target=_blank>get</a>",
+            answers("", "204 No Content"),
+            "/file' was answered with nothing to show (status 204)",
+        ),
     ],
 )
 def test_a_tab_that_is_opened_for_a_download_or_for_nothing_is_closed(link, answer, told):
-    async def play(env):
-        async with serve({"/": f"<title>t</title>{link}", "/file": answer}) as url:
-            first = await env.reset(at(url + "/"))
-            role = "link" if link.startswith("<a") else "button"
-            clicked = await env.step(f"click('{bid_of(first.text, role, 'get')}')")
-            later = await env.step("noop(100)")
-            with pytest.raises(BrowserError, match="/file is a download or empty, not a page"):
-                await env.reset(at(url + "/file"))
-            return clicked.observation.text, later.observation.text
+    async def play(env, url, text):
+        role = "link" if link.startswith("<a") else "button"
+        clicked = await env.step(f"click('{bid_of(text, role, 'get')}')")
+        later = await env.step("noop(100)")
+        with pytest.raises(BrowserError, match="/file is a download or empty, not a page"):
+            await env.reset(at(url + "/file"))
+        return clicked.observation.text, later.observation.text
 
-    clicked, later = in_browser(play)
+    clicked, later = visit({"/": f"<title>t</title>{link}", "/file": answer}, play)
     assert told in clicked + later
     assert "RootWebArea 't'" in later
 
 
 def test_downloads_are_refused_and_a_tab_that_is_still_loading_is_not_taken_for_one():
-    async def slow(path, writer):
-        await asyncio.sleep(1)
-        await reply(writer, "<title>slow</title>")
+    links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
+    links += "<a download=a.bin href=data:,x>data</a><a download=a.bin id=b>blob</a>"
+    links += "<script>b.href = URL.createObjectURL(new Blob(['x']))</script>"
 
-    async def play(env):
-        links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
-        links += "<a download=a.bin href=data:,x>data</a><a download=a.bin id=b>blob</a>"
-        links += "<script>b.href = URL.createObjectURL(new Blob(['x']))</script>"
-        async with serve({"/": links, "/file": download, "/slow": slow}) as url:
-            first = await env.reset(at(url + "/"))
-            steps = [await env.step(f"click('{bid_of(first.text, 'link', name)}')") for name in ("get", "data", "blob")]
-            opened = await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
-            direct = await env.step(f"goto('{url}/file')")
-            return [step.observation.text for step in steps], opened, direct.error
+    async def play(env, url, text):
+        steps = [await env.step(f"click('{bid_of(text, 'link', name)}')") for name in ("get", "data", "blob")]
+        opened = await env.step(f"click('{bid_of(text, 'link', 'open')}')")
+        direct = await env.step(f"goto('{url}/file')")
+        return [step.observation.text for step in steps], opened, direct.error
 
-    texts, opened, direct = in_browser(play)
+    pages = {"/": links, "/file": DOWNLOAD, "/slow": answers("<title>slow</title>", wait_s=1)}
+    texts, opened, direct = visit(pages, play)
     assert [text.startswith("download 'a.bin', refused\nRootWebArea 't'") for text in texts] == [True] * 3
     assert "Download is starting" in direct or "ERR_ABORTED" in direct
     assert "RootWebArea 'slow'" in opened.observation.text

@@ -1,13 +1,11 @@
 """Two environments of one browser share nothing that a page can keep, and a reset leaves nothing of it behind."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
 import pytest
 from browsers import shared_browser
-from rollouts_builders import at, bid_of, in_browser, reply, serve
+from rollouts_builders import answers, at, bid_of, in_browser, reply, serve
 
 from webrl.rollouts.env import BrowserEnv
 
@@ -53,10 +51,6 @@ KEPT = {
 }
 
 
-async def script(source, writer):
-    await reply(writer, source, kind="text/javascript")
-
-
 def beside(play, **pages):
     """Run `play(env, neighbour, url)` with two environments of one browser that have been reset to the page."""
 
@@ -87,8 +81,8 @@ def test_what_a_page_keeps_is_its_environments_alone_until_the_reset(kind):
 
     own, neighbours, after = beside(
         play,
-        worker=lambda _, writer: script("onfetch = () => {};", writer),
-        shared=lambda _, writer: script(SHARED, writer),
+        worker=answers("onfetch = () => {};", kind="text/javascript"),
+        shared=answers(SHARED, kind="text/javascript"),
     )
     assert own != nothing
     assert neighbours == nothing
@@ -138,8 +132,7 @@ def test_files_are_cached_for_one_environment_and_one_episode():
 
 
 def test_the_focus_dialogs_and_downloads_are_an_environments_own():
-    async def file(_, writer):
-        await reply(writer, "data", headers="Content-Disposition: attachment; filename=data.bin\r\n", kind="text/plain")
+    attached = "Content-Disposition: attachment; filename=data.bin\r\n"
 
     async def play(env, neighbour, url):
         text = (await env.step("noop(0)")).observation.text
@@ -159,7 +152,7 @@ def test_the_focus_dialogs_and_downloads_are_an_environments_own():
         next_to_it = (await neighbour.step("noop(100)")).observation.text
         return focused, told, got, next_to_it, (await env.reset(at(url))).text
 
-    focused, told, got, next_to_it, after = beside(play, file=file)
+    focused, told, got, next_to_it, after = beside(play, file=answers("data", headers=attached, kind="text/plain"))
     assert focused == [True, True]
     assert "alert box 'told mine', closed" in told
     assert "download 'data.bin', refused" in got

@@ -1,7 +1,5 @@
 """Browsers that are killed leave nothing in the temporary directory; each has a DevTools port of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

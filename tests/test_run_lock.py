@@ -1,7 +1,5 @@
 """Two real processes and one run folder: the second is refused by name, and no death leaves the folder locked."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

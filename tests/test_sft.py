@@ -1,7 +1,6 @@
 """The supervised start: what is imitated, and what training on it leaves."""
 
 import json
-import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -225,48 +224,3 @@ def test_a_recording_says_which_experts_the_step_limit_cut_off(tmp_path, capsys)
     command = ["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.login-user]"]
     assert main([*command, "--per-type", "2", "rollout.num_workers=1", "rollout.max_steps=2"]) == 0
     assert "0/2 solved, 2 cut off by rollout.max_steps=2\n" in capsys.readouterr().out
-
-
-def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
-    assert main(["sft", "demo", f"runs_dir={tmp_path}"]) == 2
-    assert "record some with `webrl record-demos`" in capsys.readouterr().err
-    assert main(["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.bisect-angle]"]) != 0
-    assert "no scripted experts for miniwob.bisect-angle" in capsys.readouterr().err
-    assert main(["record-demos", "demo", "--per-type", "0", f"runs_dir={tmp_path}"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("command", "lines", "said"),
-    [
-        ("sft", "{}\n", "data.jsonl: no demonstration to imitate: no trajectory in it"),
-        ("train-orm", "{}\n", "data.jsonl: no finished trajectory with an outcome: {'bad_example': 1}"),
-        (
-            "train-orm",
-            '{"instruction": "x", "responses": [], "final_page": "p", "success": 0}\n',
-            "0 successes and 1 failures: the outcome model needs both",
-        ),
-    ],
-)
-def test_data_of_which_nothing_can_be_learned_are_refused_and_nothing_is_left(command, lines, said, tmp_path, capsys):
-    (tmp_path / "data.jsonl").write_text(lines)
-    for name, text in (("data.jsonl", said), ("absent", "o such file or")):
-        data = ["--data", str(tmp_path / name)]
-        assert main([command, "demo", f"runs_dir={tmp_path}", *data, "--out", str(tmp_path / "out" / "new")]) == 1
-        assert text in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
-
-
-@pytest.mark.parametrize("command", ["sft", "train-orm"])
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--out", "."], "--out '.' has no name of its own"),
-        (["--out", "base"], "--out base is the model that the training starts from"),
-        (["--data", "a.jsonl", "base/../a.jsonl"], "/a.jsonl is named 2 times, and would count each time"),
-    ],
-)
-def test_an_output_or_data_that_cannot_be_meant_are_refused(command, options, said, tmp_path, monkeypatch, capsys):
-    shutil.copytree("data/tiny/actor", tmp_path / "base")
-    monkeypatch.chdir(tmp_path)
-    assert main([command, "demo", "--data", "a.jsonl", "--init", "base", *options, "--dry-run"]) == 2
-    assert said in capsys.readouterr().err

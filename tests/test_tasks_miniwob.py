@@ -1,7 +1,5 @@
 """Task types, splits, and tasks of the embedded world."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

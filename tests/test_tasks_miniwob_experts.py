@@ -1,7 +1,5 @@
 """Experts: grammar, plans and ground truth on recorded observations; two seeds each in the real browser."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

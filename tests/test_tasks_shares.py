@@ -1,7 +1,5 @@
 """Fresh tasks of a phase, more of the types that need them (`tasks.shares`)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

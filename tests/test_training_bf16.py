@@ -1,7 +1,5 @@
 """bfloat16 weights over float32 masters: what is learnt, what is exact, what is kept small."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -152,9 +150,7 @@ def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [1, 12, 1 << 28])
 @pytest.mark.parametrize("limit", [1e-2, 1e6])
-def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(
-    most: int, limit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(most, limit, monkeypatch):
     monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", most)
     model, engine = experts(max_grad_norm=limit)
     assert len(engine.buckets) == {1: 4, 12: 3, 1 << 28: 2}[most]

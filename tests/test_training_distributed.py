@@ -1,7 +1,5 @@
 """Two processes give what one gives: DDP, DeepSpeed ZeRO and FSDP2 over gloo, on the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

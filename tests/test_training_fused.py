@@ -1,7 +1,5 @@
 """Norms, rotary embeddings and gated activations by kernels: which are replaced, and that they compute the same."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The launcher: every convention it reads, and two "nodes" on one machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -67,9 +65,7 @@ SLURM = {"SLURM_JOB_ID": "123456", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SL
         (SLURM | {"SLURM_GPUS_ON_NODE": "4"}, (2, 2, 1, "gpu03", 20000 + 123456 % 20000, 4)),
     ],
 )
-def test_every_launchers_variables_are_read_and_plain_ones_come_first(
-    environment: dict[str, str], expected: tuple[int, int, int, str, int, int]
-) -> None:
+def test_every_launchers_variables_are_read_and_plain_ones_come_first(environment, expected):
     assert shape(environment) == expected
 
 
@@ -117,9 +113,7 @@ def test_a_run_trains_by_one_process_unless_it_is_told_to_or_shards(monkeypatch:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "two..dots"])
-def test_a_name_of_node_0_that_nobody_knows_ends_the_job(
-    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_of_node_0_that_nobody_knows_ends_the_job(host, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(launcher, "NAME_SECONDS", 0)
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": host, "WEBRL_LOG_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
@@ -304,9 +298,7 @@ def test_a_dead_rank_ends_the_job_and_its_log_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_nodes", "num_workers"), [(2, 1), (1, 2)])
-def test_a_dead_rank_is_restarted_with_the_others_from_the_last_checkpoint(
-    tmp_path: Path, num_nodes: int, num_workers: int
-) -> None:
+def test_a_dead_rank_is_restarted_with_the_others_from_the_last_checkpoint(tmp_path, num_nodes, num_workers):
     run = make_run(tmp_path, epochs=10.0, save_every=5)
     sizes = {"NNODES": str(num_nodes), "NPROC_PER_NODE": str(num_workers)}
     with two_nodes(run, count=num_nodes, MAX_RESTARTS="2", **sizes) as nodes:

@@ -1,7 +1,5 @@
 """A batch's loss that is no number changes no weights, even where all gradients are finite."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers computed by hand from the paper's and the released code's equations, gradient signs, finite differences."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -41,9 +39,7 @@ def gradient(name: str, batch: LossInput, config: ActorConfig | None = None) -> 
         (0, 1, (0.3, None), 0.5, 0.7),  # without a next value: Monte Carlo
     ],
 )
-def test_webrl_advantage_mixes_one_step_and_monte_carlo(
-    index: int, outcome: int, values: tuple[float, float | None], lam: float, expected: float
-) -> None:
+def test_webrl_advantage_mixes_one_step_and_monte_carlo(index, outcome, values, lam, expected):
     record = make_record("t", index, 3, outcome, value=values[0], next_value=values[1])
     assert OBJECTIVES["webrl"].advantages([record], ActorConfig(gae_lambda=lam)) == [pytest.approx(expected)]
 

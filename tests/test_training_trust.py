@@ -1,7 +1,5 @@
 """An update stays near the policy that it starts from, or begins again more slowly; demonstrations join its batches."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -196,9 +194,7 @@ def test_the_guard_pulls_back_successes_that_have_become_less_likely(tmp_path: P
     assert drops[5.0] > drops[0.0] + 0.05
 
 
-def test_batches_of_grpo_are_made_of_steps_that_train_and_few_of_them_are_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batches_of_grpo_are_made_of_steps_that_train_and_few_of_them_are_a_warning(tmp_path, caplog):
     config, folder = make_config(objective="grpo", length_norm=8.0), make_actor(tmp_path / "actor")
     mixed = [make_record(f"m{t}", 0, 1, t % 2, group="mixed") for t in range(4)]
     alike = [make_record(f"a{t}", 0, 1, 1, group=f"alike{t % 20}") for t in range(40)]

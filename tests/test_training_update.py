@@ -1,7 +1,5 @@
 """Whole updates with a tiny real model on the CPU: what is learned, in what order, what is written, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from itertools import chain
@@ -158,9 +156,7 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, precision):
     config = make_config(epochs=2.0, save_every=2, schedule="cosine", warmup_ratio=0.2, precision=precision)
     folder = make_actor(tmp_path / "actor")
     records = make_scored(folder, config)

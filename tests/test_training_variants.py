@@ -1,7 +1,5 @@
 """LoRA and activation checkpointing: the same results by other means."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -41,9 +39,7 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "opt"])
-def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_last_token(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_last_token(tmp_path, kind):
     config = AutoConfig.for_model(
         kind, vocab_size=64, hidden_size=32, intermediate_size=64, ffn_dim=64, word_embed_proj_dim=32,
         num_hidden_layers=2, num_attention_heads=4, pad_token_id=1, architectures=["X"],

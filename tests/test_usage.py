@@ -1,7 +1,5 @@
 """What a run takes of its machine, measured on real processes."""
 
-from __future__ import annotations
-
 import platform
 
 import psutil

@@ -1,7 +1,5 @@
 """Tiny real models and records for the training tests."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

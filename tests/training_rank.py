@@ -1,7 +1,5 @@
 """Run by torchrun in the distributed tests: train critic and actor, by each of the given settings in turn."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

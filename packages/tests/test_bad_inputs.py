@@ -1,7 +1,5 @@
 """The quick rows of `benchmarks/chaos_inputs.py`: commands with something wrong in them end in one clear error."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -36,6 +34,7 @@ def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     assert len(lines) == (2 if "=[2,3]" in case.command else 1), "a line for each mistake"
     gone = [name for name in case.files if not os.path.lexists(tmp_path / "run" / name)]
     assert not gone, "what was there is kept"
+    assert not (tmp_path / "run" / "out").exists(), "no model of nothing"
     if case.code == 2:
         there = {"data", "hostile", *(name.partition("/")[0] for name in case.files)}
         assert {path.name for path in (tmp_path / "run").iterdir()} == there, "it has written something"

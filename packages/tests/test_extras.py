@@ -1,7 +1,5 @@
 """What needs an optional package says so in one line before it does anything, with the command that installs it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys
@@ -44,9 +42,7 @@ def hide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"sft --data {ROOT / 'data' / 'samples'}", "deepspeed", "sft.engine=zero2", DEEPSPEED),
     ],
 )
-def test_an_option_whose_extra_is_missing(
-    command: str, extra: str, option: str, fix: str, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_an_option_whose_extra_is_missing(command, extra, option, fix, tmp_path, monkeypatch, capsys):
     hide(extra, monkeypatch)
     name, *rest = command.split()
     assert cli.main([name, "demo", f"runs_dir={tmp_path}", option, *rest]) == 2
@@ -93,9 +89,7 @@ def install_metadata(name: str, version: str, folder: Path, monkeypatch) -> None
     ("version", "was_tested"),
     [("1.16.0", True), ("1.16.3", True), ("1.15.0", False), ("1.17.0", False), ("1.17.0.dev0", False), ("0.29", False)],
 )
-def test_a_version_of_trl_that_was_not_tested_is_refused(
-    version: str, was_tested: bool, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_version_of_trl_that_was_not_tested_is_refused(version, was_tested, tmp_path, monkeypatch):
     install_metadata("trl", version, tmp_path, monkeypatch)
     said = rf"webrl grpo needs trl>=1.16,<1.17, but {version} is installed: pip install 'webrl\[grpo\]'"
     with contextlib.nullcontext() if was_tested else pytest.raises(ExtraMissing, match=said):

@@ -110,9 +110,6 @@ def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_p
     )
     assert "image_size=0: model" in refused(capsys, *small(text, "--image-size", "0"))
     assert "observation=none: model" in refused(capsys, *small(text, "--observation", "none"))
-    build_vlm("idefics3", tmp_path / "mute")
-    (tmp_path / "mute" / "chat_template.jinja").unlink()
-    assert "has no chat template: use an instruction-tuned model" in refused(capsys, *small(tmp_path / "mute"))
     with pytest.raises(UsageError, match="has vision: image_size 512 with use_vllm: screenshots go"):
         load_settings(None, {"use_vllm": True}).with_image_size(512)
 

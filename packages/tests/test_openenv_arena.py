@@ -1,7 +1,5 @@
 """The arena behind `webrl serve-env`: tasks by name and id, a session for each episode, rewards in steps."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Planted secrets: nowhere in a run folder, on the screen, in errors or in logs; and a run goes on without them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

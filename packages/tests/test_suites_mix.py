@@ -1,7 +1,5 @@
 """Tasks of several suites side by side: what is written, compared and played of each."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

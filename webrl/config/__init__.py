@@ -55,6 +55,9 @@ Host = Annotated[
     ),
 ]
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
+"""The model's chat template, the same with the history after the page, and the released checkpoints' rounds."""
+Dialect = Literal["browsergym", "webrl"]
+"""Action languages: BrowserGym's calls, and the `do(...)` and `exit(...)` of the released checkpoints."""
 
 
 def _is_address(url: SecretUrl) -> SecretUrl:
@@ -273,7 +276,7 @@ class RolloutConfig(SamplingConfig):
         description="number the elements of a training episode's pages from a random start, so that an actor reads "
         "the numbers instead of memorizing them; evaluations keep BrowserGym's, from 0",
     )
-    dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    dialect: Dialect = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
         None,

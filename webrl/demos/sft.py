@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from webrl.config import RunConfig, plugins
+from webrl.config import Dialect, RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations, why_left_out
 from webrl.reward.data import Groups, hold_out
-from webrl.rollouts.actions import Dialect, read_any
+from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths, read_metrics

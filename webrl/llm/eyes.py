@@ -16,7 +16,7 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import as_model_error, base_of, config_of, first_line
+from webrl.llm.loading import as_model_error, base_of, config_of, library_message
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
 
@@ -82,7 +82,7 @@ class Eyes:
                 index = " --extra-index-url https://download.pytorch.org/whl/cpu" if "+cpu" in torch.__version__ else ""
                 fix = f"pip install {lacking} torch=={torch.__version__}{index}"
                 raise ModelError(f"the processor of model {name!r} needs {lacking}: {fix}") from None
-            raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
+            raise ModelError(f"cannot load a processor from {name!r}: {library_message(error)}") from error
         sees = isinstance(made, ProcessorMixin) and hasattr(made, "image_processor")
         if not sees:
             raise ModelError(

@@ -92,7 +92,7 @@ def load_tokenizer(name: str) -> Any:
                 if not isinstance(template := tokenizer.chat_template, str | dict | None):
                     raise ValueError(f"chat_template in tokenizer_config.json must be text, found {template!r:.80}")
         except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
-            why = first_line(error)
+            why = library_message(error)
             if "backend tokenizer" in why:
                 why = "no file has its vocabulary (such as tokenizer.json); copy it again"
             raise ModelError(f"cannot load a tokenizer from {name!r}: {why}") from error
@@ -290,7 +290,7 @@ def as_model_error(what: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{what}: {first_line(error)}") from error
+        raise ModelError(f"{what}: {library_message(error)}") from error
 
 
 @contextlib.contextmanager
@@ -411,7 +411,7 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
     try:
         config = AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
     except Exception as error:  # absurd values raise nearly anything in transformers
-        why = f"cannot read the config of {name!r}: {first_line(error)}"
+        why = f"cannot read the config of {name!r}: {library_message(error)}"
         with contextlib.suppress(OSError):  # the Hub does not know the name at all
             why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
         raise ModelError(why) from error
@@ -573,8 +573,8 @@ def pick_dtype(dtype: str, device: str) -> str:
     return "float32" if device.startswith("cpu") else "bfloat16"
 
 
-def first_line(error: BaseException) -> str:
-    """Return a library's error message in one line."""
+def library_message(error: BaseException) -> str:
+    """Return a library's error message in one line of at most 300 characters."""
     text = str(error).strip()
     if "trust_remote_code" in text:
         return CODE_REFUSED

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+SMALL_MODEL_PARAMETERS = 50_000_000
+"""Below this, each thread of a CPU computes a batch or a row of its own: the products are too short for threads to
+share."""
 _MIN_ROWS = 16
 """With fewer, oneDNN's own preparations take longer than the product."""
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from webrl.config import ModelsConfig, PromptFormat
+from webrl.config import Dialect, ModelsConfig, PromptFormat
 from webrl.errors import PromptTooLong, StageError
 from webrl.llm.interface import Message
 from webrl.llm.loading import PromptName, prompt_of
@@ -160,8 +160,6 @@ def cut_lines(page: Page, room: int) -> str:
 
 if TYPE_CHECKING:
     from webrl.llm.eyes import Eyes
-
-Dialect = Literal["browsergym", "webrl"]
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
 _ASSISTANT = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"

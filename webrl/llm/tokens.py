@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import adapter_base, config_of, first_line, model_folder
+from webrl.llm.loading import adapter_base, config_of, library_message, model_folder
 
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
@@ -288,7 +288,7 @@ def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
             generation: Any = GenerationConfig.from_pretrained(source)
         except Exception as error:  # what is no JSON object raises nearly anything in transformers
             if (file := Path(source) / "generation_config.json").exists():
-                raise ModelError(f"{file}: {first_line(error)}; correct or remove it") from None
+                raise ModelError(f"{file}: {library_message(error)}; correct or remove it") from None
             generation = None if source != (base or name) else config
         ends = getattr(generation, "eos_token_id", None)
         configured += ends if isinstance(ends, list) else [] if ends is None else [ends]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from webrl.config import RunConfig
+from webrl.config import Dialect, RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
@@ -20,7 +20,7 @@ from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_thinking
 from webrl.reward.labels import read_outcomes
-from webrl.rollouts.actions import ActionError, Dialect, read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl.runs.store import read_lines
 from webrl.types import Outcome, Record, Status, Step, Task, Trajectory
 

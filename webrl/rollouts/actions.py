@@ -23,8 +23,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from webrl.config import Dialect
 from webrl.llm.tokens import without_thinking
 from webrl.runs.text import valid_text
 
@@ -331,8 +332,6 @@ def _tab_number(argument: str) -> int:
         raise ActionError(f"'Switch Tab' needs a number as its argument, got {argument!r:.100}.")
     return int(argument)
 
-
-Dialect = Literal["browsergym", "webrl"]
 
 _TAGGED = re.compile(r"<action>(.*?)(?:</action>|\Z)", re.DOTALL | re.IGNORECASE)
 _TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from webrl.llm.products import SMALL_MODEL_PARAMETERS
 from webrl.runs.machine import free_heap
 
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 Gradients = list[Tensor | None]
 """Of each trained parameter."""
 
-SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this a CPU's threads compute their own rows instead of shares of one product."""
 ROW_TOKENS = 1024
 """Rows side by side are this long at most: twice as long takes as much time, and twice the memory in every thread."""
 _MAX_THREADS = 4

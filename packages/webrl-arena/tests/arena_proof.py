@@ -3,8 +3,6 @@
 API: `await prove(templates, browser, config) -> {key: Proof}`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -23,9 +23,7 @@ from webrl_arena.world.client import Arena, ArenaError
 pytestmark = pytest.mark.arena
 
 
-def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_way(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_way(tmp_path, tmp_path_factory):
     with serving(tmp_path / "arena", tmp_path_factory) as arena:
         server = psutil.Process(arena.state.pid)
         first = server.children()
@@ -53,9 +51,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
     assert not again.state.alive
 
 
-def test_the_command_starts_shows_resets_and_ends_it(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_starts_shows_resets_and_ends_it(tmp_path, tmp_path_factory, capsys):
     folder = tmp_path / "arena"
     share_templates(folder, tmp_path_factory)
     there = ["--folder", str(folder)]

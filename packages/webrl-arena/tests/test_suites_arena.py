@@ -1,7 +1,5 @@
 """The arena's tasks: what is asked, how it is measured, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """The arena's templates in a real browser: experts solve them; who does nothing, half or another does not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -26,13 +26,13 @@ ADAPTER = ("--use-peft", "learning_rate=1e-2")
 VLLM_PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "report_to=none", "envs_per_worker=4"]
 AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
+pytestmark = pytest.mark.grpo
 
 
 def settings(**values) -> GrpoSettings:
     return load_settings(None, values)
 
 
-@pytest.mark.grpo
 def test_ratios_are_truncated_only_where_episodes_are_played_ahead(tmp_path):
     from webrl_grpo.train import _trl_config
 
@@ -41,7 +41,6 @@ def test_ratios_are_truncated_only_where_episodes_are_played_ahead(tmp_path):
     assert _trl_config(settings(max_staleness=1, **small), tmp_path, on_gpu=False).delta == 3.0
 
 
-@pytest.mark.grpo
 def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_it_as_it_was(tmp_path):
     from safetensors.torch import save
 
@@ -63,7 +62,6 @@ def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_i
     assert not any(weight.any() for weight in copy.module.parameters())
 
 
-@pytest.mark.grpo
 def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_no_more(tmp_path):
     num_batches, max_staleness = 4, 2
     from webrl_grpo.collector import Collector
@@ -84,7 +82,6 @@ def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_
     assert not psutil.pid_exists(collector.pid)
 
 
-@pytest.mark.grpo
 def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path):
     from webrl_grpo.collector import Collector
 
@@ -94,7 +91,6 @@ def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path
             collector.check([])
 
 
-@pytest.mark.grpo
 @pytest.mark.slow
 def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(tmp_path, capsys):
     arguments = ["grpo", DEMO, "--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir"]
@@ -107,7 +103,6 @@ def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(t
     assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in said[0]
 
 
-@pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_nothing_is_left_of_a_training_that_is_interrupted_or_killed_while_episodes_are_awaited(tmp_path, number, code):
@@ -158,7 +153,6 @@ def in_eights(episodes: list[Trajectory]) -> list[list[Trajectory]]:
     return [episodes[i : i + 8] for i in range(0, len(episodes), 8)]
 
 
-@pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
 def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_their_probabilities(tmp_path, monkeypatch):
@@ -201,7 +195,6 @@ def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_thei
     assert len(episodes) == 24 + 16
 
 
-@pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
 def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
@@ -211,7 +204,6 @@ def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
     assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
 
 
-@pytest.mark.grpo
 def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
     options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_python=/no/such/python"]
     for given, is_told in (([], False), (["vllm_server_url=http://h:1"], True), (["--vllm-mode", "server"], True)):
@@ -222,7 +214,6 @@ def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.grpo
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.browser

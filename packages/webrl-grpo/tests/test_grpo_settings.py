@@ -162,11 +162,6 @@ def test_the_script_has_the_commands_options(monkeypatch, capsys):
     assert "model_name: data/tiny/actor\n" in shown
 
 
-def test_a_dry_run_refuses_an_unknown_task(capsys):
-    assert cli.main(["grpo", "--dry-run", "--task-name", "click-test,click-tst"]) == 2
-    assert "'miniwob.click-tst'; the nearest is 'miniwob.click-test'" in capsys.readouterr().err
-
-
 def test_a_servers_token_is_shown_nowhere(capsys):
     assert cli.main(["grpo", "--dry-run", "--space-url", "http://any:PLANTED@127.0.0.1:9"]) == 0
     shown = capsys.readouterr()

@@ -3,8 +3,6 @@
 Repositories are made, files come by commit (small ones) and by git-lfs's batch protocol (weights). It has two owners.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """`webrl push`: huggingface_hub's own client against a Hub on loopback; card and model are read by their libraries."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,9 +63,7 @@ def push(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
     return call
 
 
-def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
-    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder, tmp_path: Path
-):
+def test_a_push_brings_model_card_settings_and_report_and_nothing_else(hub, push, finished, tmp_path):
     done = push(str(finished.path), "ann/agent", "--private", "--license", "apache-2.0")
     assert done.code == 0, done.err
     assert done.out == f"{hub.url}/ann/agent\n"
@@ -154,9 +150,7 @@ def test_a_dry_run_lists_the_files_and_asks_nobody(hub: Hub, push: Callable[...,
     assert hub.asked == []
 
 
-def test_a_push_that_broke_off_sends_no_weights_twice(
-    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder
-):
+def test_a_push_that_broke_off_sends_no_weights_twice(hub, push, finished):
     hub.fails_commits = 1
     failed = push(str(finished.path), "ann/agent")
     assert failed.code == 1
@@ -168,9 +162,7 @@ def test_a_push_that_broke_off_sends_no_weights_twice(
     assert "model.safetensors" in hub.repos["ann/agent"]
 
 
-def test_what_the_hub_refuses_is_one_line_with_the_fix(
-    hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_the_hub_refuses_is_one_line_with_the_fix(hub, push, finished, monkeypatch):
     run = str(finished.path)
     for arguments, variables, code, says in (
         (("ann/agent",), {"HF_TOKEN": ""}, 2, "no token for the Hugging Face Hub: export HF_TOKEN, or log in"),
@@ -193,17 +185,13 @@ def test_what_the_hub_refuses_is_one_line_with_the_fix(
     assert hub.commits == []
 
 
-def test_nothing_is_sent_offline(
-    finished: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_nothing_is_sent_offline(finished, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", TOKEN)  # HF_HUB_OFFLINE is set in all tests
     assert cli.main(["push", str(finished.path), "ann/agent"]) == 2
     assert "HF_HUB_OFFLINE is set: nothing is sent" in capsys.readouterr().err
 
 
-def test_a_phase_of_an_unfinished_run_is_pushed_if_it_is_named_and_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_phase_of_an_unfinished_run_is_pushed_if_it_is_named_and_trained(tmp_path, capsys):
     run = build_run(tmp_path / "run", num_phases=1)
     shutil.copytree(ACTOR, run.phase(1).actor)
     (run.phase(1).path / "stages" / "eval.json").unlink()

@@ -1,7 +1,5 @@
 """Numbers in hosted trackers, read back from what the trackers' own packages wrote."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Our declarations of OpenEnv's message types are those of the package that is installed, under either of its names."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -59,27 +59,6 @@ def test_prompts_that_the_model_has_no_room_for_are_refused_before_it_is_loaded(
         check_context(find_checkpoint(str(folder)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{run}", "--phase", "1"], "has no actor of phase 1"),
-        (["{actor}", "--phase", "1"], "is not a run folder"),
-        (["{run}", "rollout.engine.kind=openai"], "those servers have weights of their own"),
-        (["{run}", "demo", "miniwob"], "one CONFIG at most"),
-        (["{run}", "--port", "70000"], "--port 70000"),
-        (["{tmp}"], "is not a run folder"),
-        (["{tmp}/nothing"], "does not exist"),
-    ],
-)
-def test_what_cannot_be_served_is_said_in_one_line(run, arguments, message, capsys):
-    places = {"run": run.path, "actor": run.phase(0).actor, "tmp": run.path.parent}
-    code = cli.main(["serve-model", *(argument.format(**places) for argument in arguments)])
-    said = capsys.readouterr()
-    assert code in (1, 2)
-    assert message in said.err
-    assert len(said.err.splitlines()) == 1
-
-
 @pytest.mark.parametrize("key", ["engine.kind", "rollout.engine.kind"])
 def test_an_engine_that_is_named_is_taken(run, key, tmp_path, monkeypatch):
     (tmp_path / "packages" / "vllm").mkdir(parents=True)

@@ -1,7 +1,5 @@
 """Demonstrations by hand: a second person's mouse and keys, as the browser gets them, become actions that replay."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence

@@ -2,15 +2,15 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import re
+import runpy
 import sqlite3
 import sys
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import Scripted, at, bid_of, reply, serve
+from rollouts_builders import Scripted, answers, at, bid_of, serve
 from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
 from webrl.config.redaction import redact
@@ -479,9 +479,7 @@ def test_a_stage_ends_at_once_where_the_log_in_fails(fresh, tmp_path):
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solves_none(site, tmp_path):
-    spec = importlib.util.spec_from_file_location("demonstrate", ROOT / "examples" / "notes_app" / "demonstrate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    script = runpy.run_path(str(ROOT / "examples" / "notes_app" / "demonstrate.py"))["Script"]
     config = site.config()
     tasks = [*seed_tasks(config), *find_suite("web").heldout_tasks(config)]
     assert len(tasks) >= 20
@@ -494,7 +492,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
 
     idle = asyncio.run(rewards(Visitor(), tmp_path / "idle.jsonl"))
     assert idle == dict.fromkeys(idle, 0.0)
-    solved = asyncio.run(rewards(module.Script(), tmp_path / "solved.jsonl"))
+    solved = asyncio.run(rewards(script(), tmp_path / "solved.jsonl"))
     assert solved == dict.fromkeys(idle, 1.0)
 
 
@@ -518,8 +516,7 @@ def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
 
 
 def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
-    async def away(path, writer):
-        await reply(writer, "", status="302 Found", headers="Location: http://localhost:9999/home\r\n")
+    away = answers("", "302 Found", headers="Location: http://localhost:9999/home\r\n")
 
     async def play():
         async with serve({"/": away}) as url, web_env(web_rollout(url + "/")) as env:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import at, reply, serve
+from rollouts_builders import answers, at, reply, serve
 from web_builders import ROOT, web_env, web_rollout
 
 from webrl.cli import main
@@ -336,8 +336,7 @@ def test_a_log_in_s_field_or_button_that_cannot_be_used_is_named(body, words, mo
 
 
 def test_a_log_in_whose_secure_cookies_the_browser_does_not_keep_says_so():
-    async def enter(_, writer):
-        await reply(writer, ALONE, headers="Set-Cookie: session=x; Secure; HttpOnly\r\n")
+    enter = answers(ALONE, headers="Set-Cookie: session=x; Secure; HttpOnly\r\n")
 
     async def work():
         async with serve({"/": enter}) as url, shared_browser() as browser:

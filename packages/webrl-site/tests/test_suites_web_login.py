@@ -5,7 +5,7 @@ import json
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import reply, serve
+from rollouts_builders import answers, serve
 
 from webrl.config import load_config
 from webrl_site.login import Logins, login_path
@@ -33,11 +33,6 @@ AFTER = {
 }
 
 
-async def slow(path, writer):
-    await asyncio.sleep(0.7)
-    await reply(writer, "good")
-
-
 async def forever(path, writer):
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
     await writer.drain()
@@ -47,16 +42,11 @@ async def forever(path, writer):
 def logged_in(tmp_path, then, *, keep="localStorage", after="", password="open-sesame", **login):
     """What `then(logins, browser, config)` returns for a site whose form, its program's, is slow."""
 
-    async def form(path, writer):
-        await asyncio.sleep(0.7)
-        await reply(writer, FORM.replace("AFTER", after).replace("KEEP", keep), kind="text/javascript")
-
-    async def late(path, writer):
-        await asyncio.sleep(0.7)
-        await reply(writer, HOME)
+    form = answers(FORM.replace("AFTER", after).replace("KEEP", keep), wait_s=0.7, kind="text/javascript")
+    pages = {"/": START, "/form.js": form, "/token": answers("good", wait_s=0.7)}
+    pages |= {"/home": answers(HOME, wait_s=0.7), "/forever": forever}
 
     async def work():
-        pages = {"/": START, "/form.js": form, "/token": slow, "/home": late, "/forever": forever}
         async with serve(pages) as url, shared_browser() as browser:
             settings = {"fields": {"Name": "ann"}, "secrets": {"Password": password}, "submit": "Enter", "url": "/"}
             login = {"form": settings, "proof_url": "/home", "check_s": 0} | login_more

@@ -1,7 +1,5 @@
 """Studies of constructed run folders: plan, statistics by hand, missing, failed and refused cells; and a real one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -122,15 +120,10 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "start_sft": {}}}, r"methods\.start_sft: .* choose another"),
         ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),
         ({"seeds": 3}, r"seeds = 3: expected a list: \[first, second\]"),
-        ({"seeds": [1, 1]}, r"seeds \[1, 1\]: name each once"),
         ({"seeds": []}, r"seeds = \[\]"),
-        ({"num_phases": 0}, r"num_phases = 0"),
-        ({"config": "nosuch"}, r"no config 'nosuch': there is no such file; shipped ones: .*demo"),
     ],
 )  # fmt: skip
-def test_a_study_that_cannot_be_understood_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_study_that_cannot_be_understood_is_refused_by_name(tmp_path, changes, message):
     with pytest.raises(UsageError, match=message):
         study_of(tmp_path, **changes)
 
@@ -302,9 +295,7 @@ def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
         read_results(study, {})
 
 
-def test_numbers_of_other_settings_are_not_taken_for_the_studys(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_of_other_settings_are_not_taken_for_the_studys(tmp_path, capsys):
     study = study_of(tmp_path, seeds=[0])
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     for cell in (*study.starts, *study.cells):
@@ -377,9 +368,7 @@ def test_differences_are_drawn_once_cells_have_run(tmp_path: Path) -> None:
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
 
 
-def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(tmp_path, capsys):
     demos = str(ROOT / "data" / "tiny" / "demos.jsonl")
     study = study_of(tmp_path, demos=[demos], overrides={"sft": {"steps": 1}})
     assert [job.name for job in study.jobs[:4]] == ["start_sft-seed0", "start_sft-seed1", "start-seed0", "start-seed1"]

@@ -1,7 +1,5 @@
 """Whole episodes on the stand-ins: from reset to BrowserGym's score, and what faults make of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 - markup
 """Simplified HTML and prompts against the released tools' values (fixtures/README.md)."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

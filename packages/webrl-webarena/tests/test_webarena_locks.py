@@ -1,7 +1,5 @@
 """Leases and locks across tasks, processes and crashes."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The whole loop on the stand-ins: training tasks, generation by an API, filters with the critic's band, evaluation."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Episodes in the released checkpoints' form: simplified HTML in, `do(...)` and `exit(...)` out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import browsers

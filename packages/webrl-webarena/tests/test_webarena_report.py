@@ -1,7 +1,5 @@
 """The evaluation report: counts by hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

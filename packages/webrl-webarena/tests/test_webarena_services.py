@@ -1,7 +1,5 @@
 """Checks, log-ins, resets and the judge against sites that are up, down, half-up or slow."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

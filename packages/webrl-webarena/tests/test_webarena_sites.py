@@ -1,7 +1,5 @@
 """Addresses, placeholders and task files: what is accepted, and what is said about the rest."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -29,7 +29,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.local.runner import SlotCache, WholeRunner, draw_tokens, padded_pass, similar
-from webrl.llm.products import use_products
+from webrl.llm.products import SMALL_MODEL_PARAMETERS, use_products
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 
@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_PREFILL_TOKENS = 16384
 """Tokens, padding included, in one prefill pass (at least one prompt)."""
-_SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this, each CPU thread runs its own batch instead of a share of one matrix product."""
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
@@ -83,7 +81,7 @@ class LocalModel:
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
-        is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        is_small = self._model.device.type == "cpu" and self._model.num_parameters() < SMALL_MODEL_PARAMETERS
         whole = None
         if (other_layers := _other_layers(self._model)) or eyes:
             whole, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False

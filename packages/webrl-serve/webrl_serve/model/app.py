@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from webrl.config import RunConfig
+from webrl.config import Dialect, RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel, Message, Turn
@@ -29,7 +29,7 @@ from webrl.llm.loading import prompt_of
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy, with_tokenizer
 from webrl.llm.tokens import encode_chat, render_chat
-from webrl.rollouts.actions import ActionError, Dialect, read_answer
+from webrl.rollouts.actions import ActionError, read_answer
 from webrl_serve.model.checkpoint import Checkpoint
 from webrl_serve.model.requests import (
     ActionRequest,

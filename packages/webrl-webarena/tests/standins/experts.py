@@ -1,7 +1,5 @@
 """Scripted experts: what a user would do, as steps that find their elements in the observation by role and name."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The code host (GitLab's addresses and markup)."""
 
-from __future__ import annotations
-
 from .server import Request, Response, Site, links, redirect, route
 
 _NEW = {"due": "", "assignee": ""}

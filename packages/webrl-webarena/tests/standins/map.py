@@ -1,8 +1,6 @@
 # ruff: noqa: E501, RUF012 - addresses read better on one line
 """The map (OpenStreetMap's addresses and markup) and the encyclopedia (Kiwix)."""
 
-from __future__ import annotations
-
 from .server import Site
 
 

@@ -1,7 +1,5 @@
 """Plays tasks on the stand-ins, from reset to validated score."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The forum (Postmill's addresses and markup)."""
 
-from __future__ import annotations
-
 import re
 
 from .server import Request, Response, Site, redirect, route

@@ -1,8 +1,6 @@
 # ruff: noqa: E501, RUF012 - markup and scripts read better on one line
 """A very small web framework: one site a server thread, cookie sessions, form posts, faults on demand."""
 
-from __future__ import annotations
-
 import html
 import json
 import logging

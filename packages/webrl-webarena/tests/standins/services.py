@@ -1,7 +1,5 @@
 """Beside the sites: the reset service, and a judge that speaks OpenAI's protocol."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

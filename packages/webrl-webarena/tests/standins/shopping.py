@@ -1,8 +1,6 @@
 # ruff: noqa: RUF012 - names and addresses read better on one line
 """One Stop Market: the customer's shop (Magento's addresses and markup)."""
 
-from __future__ import annotations
-
 import json
 
 from .server import Request, Response, Site, as_json, redirect, route

@@ -1,7 +1,5 @@
 """The shop's administration (Magento Admin's addresses and markup), below /admin as in the published image."""
 
-from __future__ import annotations
-
 from .server import Request, Response, Site, redirect, route
 
 

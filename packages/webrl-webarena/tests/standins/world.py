@@ -1,7 +1,5 @@
 """All stand-ins together, as a config that points at them."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self

@@ -474,9 +474,6 @@ class ActorConfig(OptimConfig):
     max_success_drop: float | None = Field(
         0.1, gt=0, description="the same when successful actions lose more nats than this on average; null: no limit"
     )
-    success_guard: float = Field(
-        0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
-    )
     curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
     percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")

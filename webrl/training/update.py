@@ -248,13 +248,10 @@ def policy_loss_function(
     Args:
         demonstrations: samples after the others, which have the SFT loss instead.
 
-    With `actor.success_guard` λ, each step that trains and has A ≥ 0 adds λ max(0, log π_{k-1}(a|s) − log π(a|s))
-    (arXiv 2512.04220).
-
     Raises:
         TrainingError: reference log-probs are needed and missing.
     """
-    if objective.needs_reference or config.success_guard:
+    if objective.needs_reference:
         missing = next((r for r in samples if r.ref_logprobs is None), None)
         if missing:
             raise TrainingError(f"step {missing.step_id!r} has no reference log-probs; run score_actions first")
@@ -292,12 +289,8 @@ def policy_loss_function(
 
 
 def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) -> LossOutput:
-    """Compute the objective's loss and success guard, and the [B] metrics that every objective logs."""
+    """Compute the objective's loss, and the [B] metrics that every objective logs."""
     result = objective.loss(batch, config)
-    losses = result.loss
-    if config.success_guard:
-        lost = batch.sum_tokens(batch.ref_logprobs - batch.logprobs).clamp(min=0)
-        losses = losses + config.success_guard * lost * (batch.advantage >= 0)
     with torch.no_grad():
         ratio = batch.ref_logprobs - batch.logprobs  # [N] log(π_ref/π)
         mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
@@ -309,7 +302,7 @@ def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) ->
             "perplexity": (-mean).exp(),
             "advantage": batch.advantage,
         }
-    return LossOutput(losses, {**common, **result.metrics})
+    return LossOutput(result.loss, {**common, **result.metrics})
 
 
 def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:

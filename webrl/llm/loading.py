@@ -225,7 +225,7 @@ def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
             if not scaled and key.endswith("weight") and weight.get_dtype() not in ("F64", "F32", "F16", "BF16"):
                 raise ModelError(
                     f"model {name!r}: {key} in {file.name} is {weight.get_dtype()}, and config.json has no "
-                    "quantization_config, which would say how to read that; use the model that it was made from"
+                    "quantization_config, which would say how to read it; use the model that it was made from"
                 )
         return {key: torch.empty(weight.get_shape(), device="meta") for key, weight in found.items()}
 

@@ -317,7 +317,7 @@ def group_advantages(records: Sequence[StepRecord], config: ActorConfig) -> list
         groups.setdefault(group, {})[record.trajectory_id] = outcome_of(record)
     if not any(len(outcomes) >= _MIN_ATTEMPTS for outcomes in groups.values()):
         raise TrainingError(
-            f"none of {len(groups)} tasks has two judged attempts, and grpo learns from their differences: play each "
+            f"none of {len(groups)} tasks has two judged attempts, but grpo learns from their differences: play each "
             "several times, rollout.num_generations=4"
         )
     every = [value for outcomes in groups.values() for value in outcomes.values()]

@@ -100,8 +100,8 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
         (image("https://example.org/a.png"), "found 'https://example.org/a.png'"),
         (image("data:image/png;base64,aGk="), "not a readable image"),
         (("actions", page | {"screenshot": "aGk="}), "a picture is 'data:image/png;base64,…' (or jpeg), found 'aGk='"),
-        (image(data_url(LARGE + b" " * (4 << 20))), "bytes; 4194304 are read at most"),
-        (image(data_url(blank(4097, 4096))), "the picture has 4097x4096 pixels; 16777216 are read at most"),
+        (image(data_url(LARGE + b" " * (4 << 20))), "bytes; at most 4194304 are accepted"),
+        (image(data_url(blank(4097, 4096))), "the picture has 4097x4096 pixels; at most 16777216 are accepted"),
     ]
     for (_, expected), answer in zip(cases, ask_all(folder, *(request for request, _ in cases)), strict=True):
         assert answer.status_code == 400, answer.text

@@ -39,7 +39,7 @@ def _is_page(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("a start page has the form http://host:port/path")
     if "@" in parts.netloc:
-        raise ValueError("no user and password in a start page; log-ins go to rollout.web.login")
+        raise ValueError("no user and password in a start page; put log-ins in rollout.web.login")
     return url
 
 
@@ -54,7 +54,7 @@ def _is_pattern(text: str) -> str:
 def _has_no_colon(user: str) -> str:
     if ":" in user:
         raise ValueError(
-            "what follows the colon would be read as the password (RFC 7617); write user and password apart"
+            "what follows the colon would be read as the password (RFC 7617); give user and password separately"
         )
     return user
 
@@ -164,7 +164,7 @@ class WebServe(Deadline):
     @classmethod
     def _has_a_port(cls, command: tuple[str, ...]) -> tuple[str, ...]:
         if command and not any("{port}" in part for part in command):
-            raise ValueError("no argument has {port}: every episode's server needs a port of its own")
+            raise ValueError("no argument has {port}: every episode's server needs its own port")
         return command
 
     @property
@@ -226,7 +226,7 @@ class WebConfig(SuiteConfig):
             return self
         beside = {"login": self.login.is_set, "reset": self.reset.is_set, "database": self.database}
         if wrong := [name for name, value in beside.items() if value]:
-            raise ValueError(f"{wrong[0]} cannot be combined with serve: every episode has a fresh server of its own")
+            raise ValueError(f"{wrong[0]} cannot be combined with serve: every episode has its own fresh server")
         if len(self.hosts) > 1 or any(urlsplit(url).scheme != "http" for url in self.start_urls):
             raise ValueError("serve needs all start_urls on one http:// host and port")
         return self

@@ -55,7 +55,7 @@ class OwnSite(Suite):
         if not self.proposes(config):
             return
         if config.rollout.web.serve.is_set:
-            raise UsageError("rollout.web.serve: nothing is served outside of episodes; name rollout.web.train_files")
+            raise UsageError("rollout.web.serve: nothing is served outside episodes; name rollout.web.train_files")
         if config.num_phases and config.tasks.source != "curriculum":
             raise UsageError(
                 f"tasks.source={config.tasks.source} plays instructions of rollout.web.train_files, and there are "
@@ -157,7 +157,7 @@ def check_limits(config: RolloutConfig) -> None:
         raise UsageError(f"rollout.web.forbidden_actions: unknown action {unknown[0]!r}; known: {', '.join(ACTIONS)}")
     if web.reset.every == "episode" and num_envs > 1:
         raise UsageError(
-            f"rollout.web.reset.every=episode resets the site under the {num_envs - 1} other environments: set "
+            f"rollout.web.reset.every=episode would reset the site under the {num_envs - 1} other environments: set "
             "rollout.num_workers=1 rollout.envs_per_worker=1, or reset.every=stage"
         )
     rate = web.max_actions_per_s

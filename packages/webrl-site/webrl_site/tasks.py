@@ -160,7 +160,7 @@ def _require_unique(instructions: Iterable[Instruction]) -> None:
     seen: dict[str, str] = {}
     for instruction in instructions:
         if instruction.id in seen:
-            raise DataError(f"{instruction.where}: id {instruction.id!r} is that of {seen[instruction.id]} too")
+            raise DataError(f"{instruction.where}: id {instruction.id!r} is also that of {seen[instruction.id]}")
         seen[instruction.id] = instruction.where
 
 

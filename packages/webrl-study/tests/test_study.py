@@ -284,7 +284,7 @@ def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
     study = study_of(tmp_path, seeds=[0])
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     write_phase(study.cells[1], 0, "0110", "10", policy="another")
-    with pytest.raises(StageError, match=r"awr-seed0 had another starting point.*remove .*awr-seed0"):
+    with pytest.raises(StageError, match=r"awr-seed0 had a different starting point.*remove .*awr-seed0"):
         read_results(study, {})
     write_phase(study.cells[1], 0, "01101", "10")
     with pytest.raises(StageError, match=r"awr-seed0.phase_00.eval\.jsonl is not .*start-seed0"):

@@ -118,8 +118,8 @@ def check_config(cell: Cell) -> None:
         del changed["models.actor"]
     if changed:
         raise StageError(
-            f"{run.path} was made with other settings ({name_changes(changed)}), and its numbers would be taken for "
-            "those of this study; restore them, give the study another --name or the method another name, or remove "
+            f"{run.path} was made with other settings ({name_changes(changed)}), so its numbers would be mistaken for "
+            "this study's; restore them, give the study another --name or the method another name, or remove "
             "the folder"
         )
 
@@ -140,7 +140,7 @@ def check_start(start: Cell, cell: Cell) -> None:
         there = path.is_file(), other.is_file()
         if any(there) and not (all(there) and filecmp.cmp(path, other, shallow=False)):
             raise StageError(
-                f"{path} is not {other}: {cell.name} had another starting point and cannot be compared; remove "
+                f"{path} is not {other}: {cell.name} had a different starting point and cannot be compared; remove "
                 f"{cell.config.run_dir}, and the same command runs it again"
             )
 

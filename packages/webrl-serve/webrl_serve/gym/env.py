@@ -350,7 +350,7 @@ class WebEnv(gymnasium.Env[dict[str, Any], str]):
             BrowserError: page or browser failed.
         """
         if options:
-            raise UsageError(f"reset(options={options!r:.200}): there are none; leave them out")
+            raise UsageError(f"reset(options={options!r:.200}): there are no options; leave them out")
         super().reset(seed=seed)
         seed = int(self.np_random.integers(_SEEDS)) if seed is None else int(seed)
         if seed >= _SEEDS:

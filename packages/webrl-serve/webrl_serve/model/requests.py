@@ -164,7 +164,7 @@ def read_picture(text: str) -> bytes:
     except ValueError:
         raise ValueError(f"the picture is not base64: {text[:60]!r}") from None
     if len(picture) > MAX_PICTURE_BYTES:
-        raise ValueError(f"the picture's file has {len(picture)} bytes; {MAX_PICTURE_BYTES} are read at most")
+        raise ValueError(f"the picture's file has {len(picture)} bytes; at most {MAX_PICTURE_BYTES} are accepted")
     # The size is in the file's header: nothing is unpacked.
     for kind in (PngImageFile, JpegImageFile):
         with contextlib.suppress(SyntaxError, OSError), kind(io.BytesIO(picture)) as image:
@@ -173,7 +173,7 @@ def read_picture(text: str) -> bytes:
     else:
         raise ValueError("the screenshot is not a readable image: neither PNG nor JPEG")
     if width * height > MAX_PICTURE_PIXELS:
-        raise ValueError(f"the picture has {width}x{height} pixels; {MAX_PICTURE_PIXELS} are read at most")
+        raise ValueError(f"the picture has {width}x{height} pixels; at most {MAX_PICTURE_PIXELS} are accepted")
     return picture
 
 
@@ -220,7 +220,7 @@ class CompletionRequest(_Generation):
     def _check_prompt(cls, value: Any) -> Any:
         if isinstance(value, str) or (isinstance(value, list) and all(type(i) is int for i in value)):
             return value
-        raise ValueError("expected a text or a list of token ids; several prompts are several requests")
+        raise ValueError("expected text or a list of token ids; send several prompts as several requests")
 
     @property
     def limit(self) -> int:

@@ -186,13 +186,11 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
 def _check_same_models(context: Context) -> None:
     """Raise StageError if a model folder that the config names holds other weights than when the run began."""
     config, path = context.config, context.run.path / "models.json"
-    used = {
-        f"models.orm={config.models.orm}": config.label.judge != "environment",
-        f"models.generator={config.models.generator}": config.tasks.source == "curriculum",
-        f"models.actor={config.models.actor}": context.phase == 0,
+    used = {"orm": config.label.judge != "environment", "generator": config.tasks.source == "curriculum"}
+    named = {
+        key: getattr(config.models, key) for key, is_used in (used | {"actor": context.phase == 0}).items() if is_used
     }
-    folders = {name: name.partition("=")[2] for name, is_used in used.items() if is_used}
-    found = {name: weights_fingerprint(folder) for name, folder in folders.items() if Path(folder).is_dir()}
+    found = {f"models.{key}={name}": weights_fingerprint(name) for key, name in named.items() if Path(name).is_dir()}
     known = read_json(path) if path.exists() else {}
     changed = [name for name in found.keys() & known.keys() if found[name] != known[name]]
     if changed:

@@ -96,9 +96,7 @@ def _describe(
     if uses is not None:
         use, title, hint, shape, state = uses.get(bid or "", ("", "", "", "", ""))
         value = _exact(value)
-        properties = [
-            (key, _exact(each)) for key, each in properties if key != "valuetext"
-        ]  # `state` has the page's own
+        properties = [(key, _exact(each)) for key, each in properties if key != "valuetext"]  # the page's: in `state`
     shown = [(key, each) for key, each in properties if key not in _SKIPPED_PROPERTIES and (each or key not in _FLAGS)]
     attributes = [key if key in _FLAGS else f"{key}={each!r}" for key, each in shown]
     if uses is not None:

@@ -73,8 +73,7 @@ class TrustRegion:
 
     def is_far_inside(self, metrics: Mapping[str, float]) -> bool:
         """Return whether half of a limit is not reached; False if a metric is NaN."""
-        kl, drop = metrics["trust_kl"], metrics["trust_success_drop"]
-        return kl <= self.max_kl / 2 and drop <= self.max_success_drop / 2
+        return metrics["trust_kl"] <= self.max_kl / 2 and metrics["trust_success_drop"] <= self.max_success_drop / 2
 
     def check(self, metrics: Mapping[str, float], step: int) -> None:
         """End the update if a limit is passed."""

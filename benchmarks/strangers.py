@@ -279,6 +279,9 @@ def cases() -> Iterator[Case]:
         ("small text above another", "<ruby>漢<rt>kan</rt></ruby>", "kan"),
         ("a title", "<button title='Cannot be undone'>Delete</button>", "Cannot be undone"),
         ("an icon's class", "<button><i class=icon-trash>\ue900</i></button>", "icon-trash"),
+        ("a price that is struck out", "<p>was <span style='text-decoration:line-through'>12</span> 9</p>", "struck"),
+        ("words for readers", "<button aria-describedby=d>Go</button><p id=d hidden>For ever", "For ever"),
+        ("a hint by ARIA", "<p contenteditable role=textbox aria-label=a aria-placeholder=Write>", "Write"),
         (
             "a box that its label draws",
             "<label>Dark<input type=checkbox checked style=display:none></label>",
@@ -286,6 +289,12 @@ def cases() -> Iterator[Case]:
         ),
     ):
         yield Case(what, "", page, (), right)
+    toast = "<button onclick='o.value = `Saved`; setTimeout(() => { o.value = `` }, 200)'>Go</button><output id=o>"
+    yield Case("a toast that is gone at once", "", toast, click, "Saved")
+    moves = "<input aria-label=a onfocus='queueMicrotask(() => b.focus())'><input id=b>"
+    yield Case(
+        "a field that passes the focus on", "", moves, ("fill('{id:textbox a}', 'x')",), "went to another element"
+    )
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")

@@ -218,6 +218,8 @@ def headers(name: str, file: Path, *, scaled: bool = False) -> dict[str, Any]:
     import torch
     from safetensors import safe_open
 
+    if not file.is_file():
+        raise ModelError(f"model {name!r}: there is no {file.name} in {str(file.parent)!r}; copy it again")
     what = f"cannot load the model {name!r}: {file.name}"
     with as_model_error(what), open_input(file, _SAFETENSORS), safe_open(file, "pt") as opened:
         found = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118

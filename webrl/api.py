@@ -81,9 +81,7 @@ class TaskEnv(BlockingEnv):
             chosen = dataclasses.replace(chosen, seed=seed, task_id=f"{name}.{seed}")
         suite = suite_of(chosen)
         if suite is not suite_of(self.task):
-            raise UsageError(
-                f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; use make_env(it)"
-            )
+            raise UsageError(f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; use make_env")
         suite.check(chosen, self.settings)
         self.task = chosen
         return super().reset(chosen)

@@ -117,9 +117,7 @@ def rollout(context: Context) -> Counts:
     """
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
-        raise DataError(
-            f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})"
-        )
+        raise DataError(f"{context.folder.tasks}: no tasks to roll out; loosen the filters ({context.folder.dropped})")
     config, out, phase, prefix = context.config, context.folder.trajectories, context.phase, f"p{context.phase:02d}"
     if phase:
         tasks = [task for task in tasks for _ in range(config.rollout.num_generations)]

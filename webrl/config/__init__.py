@@ -144,9 +144,7 @@ class ModelsConfig(PromptLimit):
         "with an example of each; rounds: with rounds of other tasks too (about 900 tokens, browsergym's actions), for "
         "one trained on no prompt of ours; auto: what its folder says it was trained on, else examples",
     )
-    enable_thinking: bool = Field(
-        False, description="let the actor reason in <think>…</think> first, if its chat template supports it"
-    )
+    enable_thinking: bool = Field(False, description="let the actor reason in <think>…</think>, if its template can")
 
     @model_validator(mode="after")
     def _prompts_are_of_the_chat_formats(self) -> Self:
@@ -178,9 +176,7 @@ class EngineConfig(ServerConfig):
     """How language models are served; `rollout.engine`, `generate.engine` and `label.engine` override it there."""
 
     kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
-    max_batch: int = Field(
-        16, ge=1, description="requests at once: in a forward batch (transformers), in flight (generate, label)"
-    )
+    max_batch: int = Field(16, ge=1, description="requests at once: per forward batch, or in flight (generate, label)")
     num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
@@ -243,9 +239,7 @@ class FilterConfig(Section):
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
-    max_tasks: int | None = Field(
-        None, ge=1, description="keep at most this many, evenly over those that pass; none: all"
-    )
+    max_tasks: int | None = Field(None, ge=1, description="keep at most this many, evenly over what passes; none: all")
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
@@ -368,9 +362,7 @@ class LabelConfig(PromptLimit):
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
-    system_prompt: Path | None = Field(
-        None, description="file with the ORM's system text (the released one's is in its code); none: ours"
-    )
+    system_prompt: Path | None = Field(None, description="file with the ORM's system text; none: ours")
     min_agreement: Fraction = Field(
         0.0, description="stop if a significantly smaller share of labels agrees with the environment's own reward"
     )
@@ -418,9 +410,7 @@ class TrainingConfig(Section):
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
-    engine: str = Field(
-        "ddp", description="on several processes: ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML"
-    )
+    engine: str = Field("ddp", description="ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML")
     compile: bool = Field(False, description="compile the decoder layers (GPU)")
     export_dtype: Literal["fp32", "bf16"] = Field(
         "fp32", description="precision of the saved weights; bf16 rounds away the changes of a phase at lr 1e-6"
@@ -449,9 +439,7 @@ class OptimConfig(TrainingConfig):
 class CriticConfig(OptimConfig):
     """Value model (paper: binary cross-entropy against the outcome)."""
 
-    on_replay: bool = Field(
-        False, description="also train on replayed steps (released code), all of them successes: V rises everywhere"
-    )
+    on_replay: bool = Field(False, description="also train on replayed steps, as the released code does: V rises")
 
 
 class ActorConfig(OptimConfig):
@@ -460,9 +448,7 @@ class ActorConfig(OptimConfig):
     objective: Literal[
         "webrl", "webrl_scaled", "webrl_released", "sft", "imitation", "filtered_bc", "awr", "digirl", "grpo"
     ] = Field("webrl_scaled", description="loss, with its equation in webrl/training/objectives.py; webrl: the paper's")
-    beta: float | None = Field(
-        None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
-    )
+    beta: float | None = Field(None, gt=0, description="weight of the KL constraint; null: 1 (webrl, awr) or 0.3")
     imitation: float = Field(
         1.0,
         ge=0,
@@ -584,9 +570,7 @@ class RunConfig(Section):
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
-    keep_models: int = Field(
-        0, ge=0, description="keep the models of this many latest phases and of the best by evaluation; 0: all"
-    )
+    keep_models: int = Field(0, ge=0, description="keep the models of this many latest phases and of the best; 0: all")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
     )

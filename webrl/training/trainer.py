@@ -49,9 +49,7 @@ Results = list[tuple[list[int], dict[str, Tensor]]]
 class NotFiniteError(TrainingError):
     """A loss or a gradient that is not a finite number."""
 
-    def __init__(self, text: str, reason: str) -> None:
-        super().__init__(text)
-        self.reason = reason
+    reason = ""
 
 
 @dataclass(frozen=True)
@@ -392,11 +390,12 @@ class _Loop:
         bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.samples
         rows = [{"id": self.job.ids[i], "loss": str(losses.get(i)), "ids": self.job.items[i].ids} for i in bad]
         write_json(path, {"step": step + 1, "reason": reason, "samples": rows})
-        raise NotFiniteError(
+        error = NotFiniteError(
             f"{self.job.name}, step {step + 1}: {reason}; the samples concerned are in {path}; "
-            "lower the learning rate, or look at their log-probabilities",
-            f"{reason} ({path.name})",
+            "lower the learning rate, or look at their log-probabilities"
         )
+        error.reason = f"{reason} ({path.name})"
+        raise error
 
 
 @contextlib.contextmanager

@@ -132,7 +132,8 @@ def approved(pk: str, decision: str = " AND approved", kept: str = "1") -> Eval:
     """Require one post to wait no more, and to be shown; with no decision and "0" kept, to be gone."""
     shown = f"SELECT count(*) FROM {_POST} WHERE id = {pk}{decision}"
     query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
-    return finds(query, f"{forum().num_waiting - 1} {kept}")
+    waiting = forum().num_posts - sum(len(topic.shown) for topic in forum().topics)
+    return finds(query, f"{waiting - 1} {kept}")
 
 
 def subscribed(login: str, subject: str) -> Eval:

@@ -161,19 +161,18 @@ def run_cells(study: Study, parallel: int) -> dict[str, str]:
         logger.error("%s: failed: %s", cell.name, reason)
         write_json(study.folder / FAILURES, failures)
 
-    def can_start(cell: Cell) -> bool:
-        at_work = {other.name for other, _ in running.values()}  # a finished cell may still hold its folder
-        return all(is_finished(job) and job.name not in at_work for job in study.needs(cell))
-
     write_json(study.folder / FAILURES, failures)
     done = {job.name: num_finished(job) for job in study.jobs}
     total = sum(job.config.num_phases + 1 for job in study.jobs)
     try:
         with progress(total, "study", "phases", initial=sum(done.values())) as bar:
             while waiting or running:
-                for cell in filter(can_start, list(waiting)):
+                for cell in list(waiting):
                     if len(running) == parallel:
                         break
+                    at_work = {other.name for other, _ in running.values()}  # a finished cell may still hold its folder
+                    if not all(is_finished(job) and job.name not in at_work for job in study.needs(cell)):
+                        continue
                     waiting.remove(cell)
                     try:
                         if cell in study.cells:

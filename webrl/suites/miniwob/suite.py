@@ -66,9 +66,7 @@ def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: int | str, 
             if is_split_seed(candidate, seeds):
                 by_page.setdefault(page_seed(candidate), candidate)
         else:
-            raise UsageError(
-                f"{count} tasks of {site!r} requested; there are not that many different ones; request fewer"
-            )
+            raise UsageError(f"{count} tasks of {site!r} requested, more than there are; request fewer")
     rows = zip(*(drawn[site].values() for site in sites), strict=True)  # a site may be named twice
     chosen = [pair for row in rows for pair in zip(sites, row, strict=True)][:num_tasks]
     return [Task(f"{site}.{seed}", site, seed, split=split) for site, seed in chosen]

@@ -112,11 +112,6 @@ class Forum:
         """Of all topics, also those that wait; they are numbered from 1."""
         return sum(len(topic.posts) for topic in self.topics)
 
-    @cached_property
-    def num_waiting(self) -> int:
-        """Count the posts that have not been approved yet."""
-        return self.num_posts - sum(len(topic.shown) for topic in self.topics)
-
 
 @cache
 def forum(seed: int = 0) -> Forum:

@@ -81,7 +81,8 @@ class RunFacts:
     @property
     def missing(self) -> list[str]:
         """What a reader would look for in vain, a line each."""
-        return [f"{phase_names(phases)}: {text}" if phases else text for text, phases in self.notes.items()]
+        named = {text: ", ".join(map(str, sorted(set(phases)))) for text, phases in self.notes.items()}
+        return [f"phase{'s' * (',' in phases)} {phases}: {text}" if phases else text for text, phases in named.items()]
 
     def note(self, text: str, phase: int | None = None) -> None:
         """Add what is missing, of a phase or of the run."""
@@ -173,12 +174,6 @@ def _reduce(trajectory: Trajectory) -> Attempt:
         prompt_tokens=sum(len(step.prompt_ids) for step in trajectory.steps),
         answer_tokens=sum(len(step.action_ids) for step in trajectory.steps),
     )
-
-
-def phase_names(numbers: list[int]) -> str:
-    """Return `phase 3`, `phases 0, 1, 4`."""
-    found = sorted(set(numbers))
-    return f"phase{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
 
 
 def _try(run: RunFacts, read: Callable[[], T], otherwise: T) -> T:

@@ -320,13 +320,13 @@ def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) ->
         run_stage(config_in(tmp_path), "lable")
 
 
-def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path) -> None:
+def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copytree("data/tiny/orm", judge := tmp_path / "judge")
-    config = config_in(tmp_path, models={"orm": str(judge)})
+    config = config_in(tmp_path, models={"orm": "~/judge", "generator": str(tmp_path)})  # a server has its weights
     run_stage(config, "gen-tasks", 0)
-    own = (judge / "model.safetensors").read_bytes()
-    (judge / "model.safetensors").write_bytes(own[:-4] + b"\0\0\0\1")
-    with pytest.raises(StageError, match=f"models.orm={judge}: holds other weights than when this run began"):
+    (judge / "model.safetensors").write_bytes((judge / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(StageError, match=r"models\.orm=~/judge: holds other weights than when this run began"):
         run_stage(config, "filter-tasks", 0)
 
 

@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from webrl import stages
 from webrl.config import RunConfig
-from webrl.errors import StageError, TrainingError, UsageError
+from webrl.errors import ModelError, StageError, TrainingError, UsageError
 from webrl.llm.loading import weights_fingerprint
 from webrl.llm.servers import guard
 from webrl.llm.servers.vllm_fleet import keep_servers
@@ -185,12 +185,12 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
 
 def _check_same_models(context: Context) -> None:
     """Raise StageError if a model folder that the config names holds other weights than when the run began."""
-    config, path = context.config, context.run.path / "models.json"
+    config, path, found = context.config, context.run.path / "models.json", dict[str, str]()
     used = {"orm": config.label.judge != "environment", "generator": config.tasks.source == "curriculum"}
-    named = {
-        key: getattr(config.models, key) for key, is_used in (used | {"actor": context.phase == 0}).items() if is_used
-    }
-    found = {f"models.{key}={name}": weights_fingerprint(name) for key, name in named.items() if Path(name).is_dir()}
+    for key in [key for key, is_used in (used | {"actor": context.phase == 0}).items() if is_used]:
+        name = getattr(config.models, key)
+        with suppress(ModelError, RuntimeError):  # the Hub's, or a server's: no weights are here; no such home
+            found[f"models.{key}={name}"] = weights_fingerprint(Path(name).expanduser())
     known = read_json(path) if path.exists() else {}
     changed = [name for name in found.keys() & known.keys() if found[name] != known[name]]
     if changed:

@@ -312,7 +312,7 @@ class RolloutConfig(SamplingConfig):
     max_failed: Fraction = Field(
         0.5,
         description="a phase, or `webrl record-demos`, stops when more than this share of its training episodes failed "
-        "for reasons other than the agent (env_error, policy_error, timeout); the same command then replays them; 1: "
+        "for reasons other than the agent (env_error, policy_error, timeout); the same command then plays them again; "
         "never",
     )
     allowed_hosts: tuple[Host, ...] = Field(

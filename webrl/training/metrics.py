@@ -61,7 +61,7 @@ def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:
 
 
 def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Mean of every scalar over the logged steps, as `<name>_<key>`; for counters, the last value."""
+    """Mean of every scalar over the logged steps, as `<name>_<key>`; the last value of those in `_LAST`."""
     keys = {key for line in lines for key, value in line.items() if isinstance(value, int | float) and key != "step"}
     summary: dict[str, Any] = {}
     for key in sorted(keys):

@@ -203,7 +203,7 @@ def test_the_command_writes_into_the_run_folder_what_fetches_and_runs_nothing(tm
 
 def test_settings_that_sections_share_have_the_defaults_and_differences_that_they_come_to(tmp_path: Path):
     shared = {"engine": {"kind": "vllm"}, "training": {"precision": "bf16"}, "actor": {"precision": "fp32"}}
-    own = {"rollout": {"engine": {"kind": "vllm"}}, "critic": {"engine": "fsdp2"}}
+    own = {"rollout": {"engine": {"kind": "vllm"}}, "critic": {"engine": "fsdp2"}, "seed": 7}
     runs = []
     for name, config in (("one", shared), ("two", own)):
         settings = validate_config(config, name).model_dump(mode="json", exclude={"name", "num_phases"})
@@ -215,11 +215,12 @@ def test_settings_that_sections_share_have_the_defaults_and_differences_that_the
     }
     assert ("rollout.engine.kind", "vllm", "transformers") in settings_table(runs[1]).rows
     assert ("critic.engine", "fsdp2", "ddp") in settings_table(runs[1]).rows
-    assert '>engine.kind</th><td class="whole">vllm</td>' in render(runs).partition("Settings that differ")[2]
+    assert '>critic.engine</th><td class="whole">ddp</td><td class="whole">fsdp2</td>' in render(runs)
     assert {row[0]: row[1:] for row in differences(runs).rows} == {
         "engine.kind": ("vllm", "transformers"),
         "training.precision": ("bf16", "fp32"),
         "critic.engine": ("ddp", "fsdp2"),
+        "seed": ("0", "7"),
     }
 
 
@@ -235,8 +236,7 @@ def test_newcombes_interval_is_that_of_his_paper():
 def test_the_funnel_goes_from_proposals_to_solved_tasks(tmp_path: Path):
     facts = read_run(build_run(tmp_path / "run", num_phases=1).path)
     phase = facts.phases[1]
-    idle = {"name": "leakage", "num_in": 12, "num_kept": 12}
-    phase.filters["stages"].insert(0, idle)  # dropped nothing: no row
+    phase.filters["stages"].insert(0, {"name": "leakage", "num_in": 12, "num_kept": 12})  # dropped nothing: no row
     found = [(row.name, row.num, row.reasons) for row in funnel(phase)]
     assert found == [
         ("generated", 12, ""),

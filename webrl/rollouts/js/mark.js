@@ -141,7 +141,7 @@
   const placeholderOf = (element) => {
     const own = element.getAttribute('aria-placeholder') ?? '';
     const isField = /^(input|textarea)$/.test(element.localName);
-    const hint = isField ? (element.value ? '' : element.placeholder || own) : (element.textContent.trim() ? '' : own);
+    const hint = isField ? (element.value ? '' : element.placeholder || own) : (own && !element.textContent.trim() ? own : '');
     if (!hint || !(element.labels?.length || element.matches(NAMED))) return '';
     return `placeholder=${quoted(hint.slice(0, MAX_HINT))}`;
   };

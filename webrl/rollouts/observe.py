@@ -151,27 +151,27 @@ def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
     owners: dict[str, dict[str, Any] | None] = {}  # by node: the field of a date or time, or grid, that it is in
     for node in nodes:  # parents come before their children
         role, given = node["role"], node.get("properties", ())
-        owner = owners[node["nodeId"]] = node if role["value"] in _OWNERS else owners.get(node.get("parentId", ""))
-        was = role["value"], node.get("chromeRole", {}).get("value")
-        if was == ("menuitem", _LIST_OPTION):
+        if (kind := role["value"]) == "InlineTextBox":
+            continue
+        owner = owners[node["nodeId"]] = node if kind in _OWNERS else owners.get(node.get("parentId", ""))
+        if kind == "menuitem" and node.get("chromeRole", {}).get("value") == _LIST_OPTION:
             role["value"] = "option"
-        elif was == ("gridcell", _CELL) and owner is None:
+        elif kind == "gridcell" and owner is None and node.get("chromeRole", {}).get("value") == _CELL:
             role["value"] = "cell"
-        elif role["value"] == "MenuListPopup":
+        elif kind == "MenuListPopup":
             node.setdefault("name", {"value": ""})
-        # Before 138 a tab says what it controls though that is hidden.
-        node["properties"] = [each for each in given if each["name"] != "controls" or each["value"].get("relatedNodes")]
-        # A part of a field: no text of a value, its name once, and the field's bid for the button, which has it in 153
-        # alone.
+        for each in [each for each in given if each["name"] == "controls" and not each["value"].get("relatedNodes")]:
+            given.remove(each)  # before 138 a tab says what it controls though that is hidden
+        # A part of a field: no text of a value, its name once; and the button has the field's bid, as in 153.
         if owner is not None and owner["role"]["value"] in _FIELDS:
-            for each in node["properties"]:
+            for each in given:
                 if each["name"] == "valuetext":
                     each["value"]["value"] = ""
             name = node.get("name", {"value": ""})
             name["value"] = _TWICE.sub(r"\1", name["value"])
-            if role["value"] in ("button", "generic") and name["value"]:
+            if kind in ("button", "generic") and name["value"]:
                 role["value"] = "button"
-                own = (each for each in node["properties"] if each["name"] != "hasPopup")
+                own = (each for each in given if each["name"] != "hasPopup")
                 node["properties"] = [*own, {"name": "hasPopup", "value": {"value": "menu"}}]
                 node |= {key: owner[key] for key in ("description", "browsergym_id") if key in owner}
 

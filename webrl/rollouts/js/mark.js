@@ -92,10 +92,10 @@
   const MIN_SIDE_PX = 4;
   const isDrawn = (element) => {
     const { width, height } = element.getBoundingClientRect();
+    if (2 * width * height > innerWidth * innerHeight) return false;
     const style = getComputedStyle(element);
     const isPicture = style.content.startsWith('url'); // no page waits for it, nor is its size known before it has come
     if (!isPicture && Math.min(width, height) < MIN_SIDE_PX) return false;
-    if (2 * width * height > innerWidth * innerHeight) return false;
     if (!element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) return false;
     if (isShape(element)) return style.fill !== 'none' || style.stroke !== 'none';
     if (element.localName === 'img' || isPicture) return true;

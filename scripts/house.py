@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_679,
+    "core: lines": 25_678,
     "core: files": 140,
-    "lines": 43_668,
+    "lines": 43_667,
     "files": 260,
     "names per 1000 lines": 61.6,
     "options": 172,

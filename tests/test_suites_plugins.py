@@ -132,7 +132,7 @@ def test_suites_that_cannot_be_used_are_named_and_the_others_work(toy):
 def test_a_package_that_offers_a_suite_of_webrl_s_own_is_named_and_the_others_work(toy):
     install(toy, "other", {"miniwob": "other:Toy"}, "Toy = None\n")
     for command in (("run", "demo"), ("rollout", "tasks.suite=miniwob")):
-        refused = webrl(*command, "--dry-run", folder=toy)  # where no run is the newest
+        refused = webrl(*command, "--dry-run", folder=toy)  # without runs, or the newest is named too
         assert refused.returncode == 2
         (line,) = refused.stderr.splitlines()
         assert "'miniwob' is provided by other and webrl (webrl.suites); uninstall all but one of them" in line

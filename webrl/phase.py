@@ -17,13 +17,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import ModelError, StageError, TrainingError, UsageError
-from webrl.llm.loading import weights_fingerprint
+from webrl.llm.loading import model_fingerprint
 from webrl.llm.servers import guard
 from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.rollouts.pool import keep_browsers
@@ -189,8 +188,8 @@ def _check_same_models(context: Context) -> None:
     used = {"orm": config.label.judge != "environment", "generator": config.tasks.source == "curriculum"}
     for key in [key for key, is_used in (used | {"actor": context.phase == 0}).items() if is_used]:
         name = getattr(config.models, key)
-        with suppress(ModelError, RuntimeError):  # the Hub's, or a server's: no weights are here; no such home
-            found[f"models.{key}={name}"] = weights_fingerprint(Path(name).expanduser())
+        with suppress(ModelError, RuntimeError):  # a server has the weights; no such home
+            found[f"models.{key}={name}"] = model_fingerprint(name)
     known = read_json(path) if path.exists() else {}
     changed = [name for name in found.keys() & known.keys() if found[name] != known[name]]
     if changed:

@@ -82,7 +82,7 @@ class RunFacts:
     def missing(self) -> list[str]:
         """What a reader would look for in vain, a line each."""
         named = {text: ", ".join(map(str, sorted(set(phases)))) for text, phases in self.notes.items()}
-        return [f"phase{'s' * (',' in phases)} {phases}: {text}" if phases else text for text, phases in named.items()]
+        return [f"{'phases' if ',' in at else 'phase'} {at}: {text}" if at else text for text, at in named.items()]
 
     def note(self, text: str, phase: int | None = None) -> None:
         """Add what is missing, of a phase or of the run."""

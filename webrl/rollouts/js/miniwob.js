@@ -51,23 +51,25 @@
     removeDisplay();
   };
 
+  const start = async (page, seed, maxTimeMs, source) => {
+    if (used) {
+      if (!(await api.rewrite(source, 3000)) || typeof core === 'undefined') return null;
+    }
+    used = true;
+    patch(page);
+    Math.seedrandom(seed);
+    core.EPISODE_MAX_TIME = maxTimeMs;
+    core.startEpisodeReal();
+    while (!WOB_TASK_READY) await new Promise((resolve) => api.native.setTimeout(resolve, 5));
+    const utterance = core.getUtterance();
+    return typeof utterance === 'object' ? utterance.utterance : utterance;
+  };
   api.miniwob = {
     // Starts an episode; gives the goal, or null if the page has to be loaded by a navigation. `page` is the file's
     // name without `.html`, `source` its content: a page that was used before is written anew from it first, because
-    // many pages keep listeners, widgets or variables from one episode to the next.
-    start: async (page, seed, maxTimeMs, source) => {
-      if (used) {
-        if (!(await api.rewrite(source, 3000)) || typeof core === 'undefined') return null;
-      }
-      used = true;
-      patch(page);
-      Math.seedrandom(seed);
-      core.EPISODE_MAX_TIME = maxTimeMs;
-      core.startEpisodeReal();
-      while (!WOB_TASK_READY) await new Promise((resolve) => api.native.setTimeout(resolve, 5));
-      const utterance = core.getUtterance();
-      return typeof utterance === 'object' ? utterance.utterance : utterance;
-    },
+    // many pages keep listeners, widgets or variables from one episode to the next. The promise is held here: Chromium
+    // lost one in a hundred ("Promise was collected") while the document was written anew.
+    start: (...how) => (api.starting = start(...how)),
   };
   api.state = () => (typeof WOB_DONE_GLOBAL === 'undefined' ? null
     : { raw_reward: WOB_RAW_REWARD_GLOBAL, done: WOB_DONE_GLOBAL });

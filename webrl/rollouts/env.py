@@ -25,7 +25,7 @@ from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
-from webrl.rollouts.html import take
+from webrl.rollouts.html import describe
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
 from webrl.rollouts.sites import Site, Verdict, open_site
@@ -444,7 +444,10 @@ class BrowserEnv:
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._config.page_details and not seen.get("tooLarge"):
-            details = await take(tab, self._site.hidden_ids, self.scale, self._config.viewport or self._site.viewport)
+            options = {"computedStyles": [], "includeDOMRects": True}
+            snapshot = await tab.send("DOMSnapshot.captureSnapshot", options)
+            viewport = self._config.viewport or self._site.viewport
+            details = describe(snapshot, self._site.hidden_ids, self.scale, viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
 
     def _address(self, page: Page, url: str) -> str:

@@ -135,17 +135,15 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner:
             return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast and not _is_own(ip)
-
-
-def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether packets to `ip` would come from `ip`. Sends none."""
+    if not ip.is_global or ip.is_multicast:
+        return False
+    # This machine's own is where packets to it would come from; none is sent.
     with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(ip), 9))
         except OSError:
-            return False  # no route: nothing will be reached either
-        return bool(probe.getsockname()[0] == str(ip))
+            return True  # no route: nothing will be reached either
+        return bool(probe.getsockname()[0] != str(ip))
 
 
 async def _forward(

@@ -117,30 +117,15 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     attributes = {name: value for name, value in shown.items() if value}
     speaks = bool(content) or any(name != _BOX for name in attributes)
 
-    parts = []
-    num_speaking = 0
-    for child in node:
-        text, child_speaks = _render(child, width, height, can_keep and node.tag == "select")
-        num_speaking += child_speaks
-        if text:
-            parts.append(text)
-    text = " ".join(parts)
+    children = [_render(child, width, height, can_keep and node.tag == "select") for child in node]
+    num_speaking = sum(child_speaks for _, child_speaks in children)
+    text = " ".join(child for child, _ in children if child)
     if can_keep and (num_speaking > 1 or speaks or (label and seen)):
-        text = _element(node.tag, label, attributes, content, text)
+        opening = [node.tag, f'id="{label}"'] if label else [node.tag]
+        first_of_value = {value: name for name, value in reversed(attributes.items())}
+        opening += [f'{name}="{value}"' for name, value in attributes.items() if first_of_value[value] == name]
+        text = " ".join(filter(None, (f"<{' '.join(opening)}>", content, text, f"</{node.tag}>")))
     return text, num_speaking > 0 or speaks
-
-
-def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:
-    opening = [tag]
-    if label:
-        opening.append(f'id="{label}"')
-    values: set[str] = set()
-    for name, value in attributes.items():
-        if value not in values:
-            values.add(value)
-            opening.append(f'{name}="{value}"')
-    inner = "".join(f" {text}" for text in (content, children) if text)
-    return f"<{' '.join(opening)}>{inner} </{tag}>"
 
 
 MAX_HTML_CHARS = 2_000_000
@@ -165,16 +150,10 @@ class PageDetails:
     """
 
 
-async def take(tab: Tab, hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]) -> PageDetails:
-    """Look at the page as it is. Raises ChannelError, ChannelClosed."""
-    options = {"computedStyles": [], "includeDOMRects": True}
-    return describe(await tab.send("DOMSnapshot.captureSnapshot", options), hidden_ids, scale, viewport)
-
-
 def describe(
-    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float = 1.0, viewport: tuple[int, int] = (1280, 720)
+    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]
 ) -> PageDetails:
-    """The pure part of `take`.
+    """A page's pruned HTML and elements.
 
     Args:
         snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
@@ -211,7 +190,11 @@ def describe(
                 x, y, wide, high = document.boxes[node]
                 box = [x - document.scrolled[0] + left, y - document.scrolled[1] + up, wide, high]
             if bid := attributes.get("bid"):
-                visible, clickable = _share_inside(box, viewport) if box else 0.0, node in document.clickable
+                visible, clickable = 0.0, node in document.clickable
+                if box and wide > 0 and high > 0:  # the share of its area within the viewport
+                    seen_wide = min(box[0] + wide, viewport[0]) - max(box[0], 0.0)
+                    seen_high = min(box[1] + high, viewport[1]) - max(box[1], 0.0)
+                    visible = max(0.0, seen_wide) * max(0.0, seen_high) / (wide * high)
                 elements[bid] = {
                     "bbox": [scale * number for number in box] or None,
                     "visibility": visible,
@@ -254,12 +237,3 @@ class _Document:
             if shown:  # empty: not rendered
                 self.boxes[number] = bounds
         self.scrolled = (float(data.get("scrollOffsetX") or 0), float(data.get("scrollOffsetY") or 0))
-
-
-def _share_inside(box: Sequence[float], viewport: tuple[int, int]) -> float:
-    """Share of a box's area within the viewport, both in CSS pixels."""
-    x, y, wide, high = box
-    if wide <= 0 or high <= 0:
-        return 0.0
-    seen_wide, seen_high = min(x + wide, viewport[0]) - max(x, 0.0), min(y + high, viewport[1]) - max(y, 0.0)
-    return max(0.0, seen_wide) * max(0.0, seen_high) / (wide * high)

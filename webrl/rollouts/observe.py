@@ -218,7 +218,21 @@ async def read_page(
         if form == "html":
             text, ids = await observe_html(tab, hidden_ids)
         else:
-            text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
+            # The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page
+            # has been rebuilt; only an explicit `enable` makes `disable` drop it.
+            uses = None if seen["uses"] is None else dict(seen["uses"])
+            tab.frames, tab.unseen_in_frames = {}, 0
+            if seen["frames"]:
+                await mark_child_frames(tab, uses)
+                nodes = await framed_axtree(tab)
+            else:
+                unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.worlds.get(tab.main_frame, 0)}
+                answers = await tab.send_all(
+                    _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
+                )
+                nodes = answers[1]["nodes"]
+            as_newest(nodes)
+            text = flatten_axtree(nodes, frozenset(seen["hidden"]), uses)
             if unseen := seen["unseen"] + tab.unseen_in_frames:
                 what = f"{unseen} elements that the page hides from readers (aria-hidden, inert, behind a dialog)"
                 text += f"\n\tStaticText 'Not shown: {what}.'"
@@ -287,29 +301,6 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
                 raise
             _require_gone(error)
     return found
-
-
-async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
-    """Return the page as BrowserGym's flattened AXTree; its main frame has just been marked (`__webrl.look`).
-
-    `uses`: the result of `mark` for it; those of its frames are added.
-
-    The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page has
-    been rebuilt; only an explicit `enable` makes `disable` drop it.
-    """
-    known = None if uses is None else dict(uses)
-    tab.frames, tab.unseen_in_frames = {}, 0
-    if num_frames:
-        await mark_child_frames(tab, uses=known)
-        nodes = await framed_axtree(tab)
-    else:
-        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.worlds.get(tab.main_frame, 0)}
-        answers = await tab.send_all(
-            _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
-        )
-        nodes = answers[1]["nodes"]
-    as_newest(nodes)
-    return flatten_axtree(nodes, hidden, known)
 
 
 async def unmark(tab: Tab) -> None:

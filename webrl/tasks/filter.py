@@ -236,30 +236,22 @@ async def filter_tasks(
     if not config.critic_band or values is None:
         run.apply("critic", [None] * len(run.kept), "off by config" if not config.critic_band else "no critic")
     else:
-        numbers = values(run.kept)
-        drops = [outside_band(n, config.value_low, config.value_high) for n in numbers]
+        drops, numbers = [], values(run.kept)
+        for value in numbers:
+            if value is not None and not 0.0 <= value <= 1.0:
+                why = "is the critic trained, and its output a probability?"
+                raise ValueError(f"value {value!r} is not in [0, 1]: {why}")
+            if value is not None and value < config.value_low:
+                drops.append(("value_low", f"value {value:.4g} < {config.value_low:g}"))
+            elif value is not None and value > config.value_high:
+                drops.append(("value_high", f"value {value:.4g} > {config.value_high:g}"))
+            else:
+                drops.append(None)
         unknown = numbers.count(None)
         run.apply("critic", drops, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
     if config.max_tasks is not None:
         run.apply("budget", _over_budget([task.site for task in run.kept], config.max_tasks))
     return run
-
-
-def outside_band(value: float | None, low: float, high: float) -> Drop:
-    """Drop a critic's value outside [low, high]; both edges are kept, and so is None (not known).
-
-    Raises:
-        ValueError: not a number in [0, 1].
-    """
-    if value is None:
-        return None
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"value {value!r} is not in [0, 1]: is the critic trained, and its output a probability?")
-    if value < low:
-        return "value_low", f"value {value:.4g} < {low:g}"
-    if value > high:
-        return "value_high", f"value {value:.4g} > {high:g}"
-    return None
 
 
 def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:

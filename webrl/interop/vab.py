@@ -122,8 +122,16 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
                 place, kind = f"{path}:{number}", "broken_line"
                 if not line.strip():
                     continue
-                row, is_valid = _parse_row(line)
-                if not is_valid:
+                text = line.decode("utf-8-sig", "replace")
+                try:
+                    read = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
+                for name, wanted in {"html": str, "response": str, "target": str, "index": int}.items():
+                    if type(found := read.get(name, read) if isinstance(read, dict) else read) is not wanted:
+                        raise ValueError(f"field {name!r} must be {wanted.__name__}, found {found!r:.60}")
+                row = read | {name: valid_text(read[name]) for name in ("html", "response", "target")}
+                if row != read or text != line.decode("utf-8-sig", "ignore"):
                     problems.add("non_utf8", place, "text is not valid UTF-8; bad characters replaced")
                 if rows and row["index"] == 0:
                     problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
@@ -141,20 +149,6 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     if not rows:
         problems.add("empty", str(path), "no steps; left out")
     return rows or None
-
-
-def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
-    """Return a step, and whether its text is valid: without U+FFFD for bad bytes. Raises ValueError."""
-    text = line.decode("utf-8-sig", "replace")
-    try:
-        row = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
-    for name, kind in {"html": str, "response": str, "target": str, "index": int}.items():
-        if type(found := row.get(name, row) if isinstance(row, dict) else row) is not kind:
-            raise ValueError(f"field {name!r} must be {kind.__name__}, found {found!r:.60}")
-    fixed = row | {name: valid_text(row[name]) for name in ("html", "response", "target")}
-    return fixed, fixed == row and text == line.decode("utf-8-sig", "ignore")
 
 
 _Score = tuple[float | None, tuple[str, str, str] | None]

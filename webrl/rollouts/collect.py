@@ -30,8 +30,8 @@ from webrl.rollouts.interface import Observation, Pool
 from webrl.rollouts.pool import EnvPool, RayWorker, borrow, ray_cluster
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
+from webrl.runs.clock import progress
 from webrl.runs.disk import file_name, full_disk_named, sync_tree
-from webrl.runs.progress import progress
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -73,8 +73,16 @@ def simplify(document: str, width: float, height: float) -> str:
     import lxml.etree  # type: ignore[import-untyped]
     import lxml.html
 
-    for marks in _CUT_OUT:
-        document = _without(document, *marks)
+    for start, tag_end, end in _CUT_OUT:
+        kept, position = [], 0
+        while (first := document.find(start, position)) >= 0:
+            inside = document.find(tag_end, first + len(start))
+            last = document.find(end, inside + len(tag_end)) if inside >= 0 else -1
+            if last < 0:  # one that does not end stays
+                break
+            kept.append(document[position:first])
+            position = last + len(end)
+        document = "".join((*kept, document[position:]))
     document = re.sub(r"\s+", " ", document).strip()
     if not document:
         return ""
@@ -85,19 +93,6 @@ def simplify(document: str, width: float, height: float) -> str:
         return ""
     text, _ = _render(root.getroottree().getroot(), width, height, parent_is_kept_select=False)
     return text
-
-
-def _without(text: str, start: str, tag_end: str, end: str) -> str:
-    """The text without every stretch from `start` over `tag_end` to `end`; one that does not end stays."""
-    kept, position = [], 0
-    while (first := text.find(start, position)) >= 0:
-        inside = text.find(tag_end, first + len(start))
-        last = text.find(end, inside + len(tag_end)) if inside >= 0 else -1
-        if last < 0:
-            break
-        kept.append(text[position:first])
-        position = last + len(end)
-    return "".join((*kept, text[position:]))
 
 
 def _render(node: Any, width: float, height: float, parent_is_kept_select: bool) -> tuple[str, bool]:

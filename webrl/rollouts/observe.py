@@ -65,7 +65,17 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         if node["nodeId"] in visited:
             continue
         visited.add(node["nodeId"])
-        bid, properties = _take_bid(node)
+        bid = None  # in its role description, or else in its description
+        properties = []
+        for entry in node.get("properties", ()):
+            given = entry.get("value", {}).get("value", _ABSENT)
+            if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(given))):
+                bid, given = match.groups()
+                given = given or _ABSENT
+            if given is not _ABSENT:
+                properties.append((entry["name"], given))
+        if bid is None and (match := _BID.fullmatch(str(node.get("description", {}).get("value", "")))):
+            bid = match.group(1)
         # `aria-hidden`: Chromium 119 has what can have the focus all the same.
         if bid in hidden or (uses is not None and ("hidden", True) in properties):
             continue
@@ -127,23 +137,6 @@ def _describe(
     if value is not _ABSENT:
         line += f" value={value!r}"
     return name, ", ".join([line, *attributes])
-
-
-def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
-    """The bid in a node's role description, or else description; and its (property, value) pairs without the bid."""
-    bid = None
-    properties = []
-    for entry in node.get("properties", ()):
-        value = entry.get("value", {}).get("value", _ABSENT)
-        if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(value))):
-            bid, value = match.groups()
-            value = value or _ABSENT
-        if value is not _ABSENT:
-            properties.append((entry["name"], value))
-    if bid is None and "description" in node:
-        match = _BID.fullmatch(str(node["description"].get("value", "")))
-        bid = match.group(1) if match else None
-    return bid, properties
 
 
 def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
@@ -318,11 +311,10 @@ async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
     inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them
     try:
         await tab.send_all(_ENABLE)
-        waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
-        while waiting:
-            entry = waiting.pop()
-            waiting.extend(entry.get("childFrames", []))
-            frame = entry["frame"]["id"]
+        trees = [(await tab.send("Page.getFrameTree"))["frameTree"]]
+        for tree in trees:
+            trees += tree.get("childFrames", ())
+            frame = tree["frame"]["id"]
             try:
                 calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
                 if frame != tab.main_frame:

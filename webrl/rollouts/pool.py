@@ -307,6 +307,8 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
     ) -> None:
         self.config = config
         """What its environments were made for."""
+        self.size = config.num_workers * config.envs_per_worker
+        """Number of environments."""
         self._make_worker = make_worker
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
@@ -315,11 +317,6 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
         self._closing: set[asyncio.Task[None]] = set()
         for slot in range(self.size):
             self._slots.put_nowait(slot)
-
-    @property
-    def size(self) -> int:
-        """Number of environments."""
-        return self.config.num_workers * self.config.envs_per_worker
 
     @property
     def worker_pids(self) -> list[int]:

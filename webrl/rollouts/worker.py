@@ -129,13 +129,28 @@ async def read_message(reader: asyncio.StreamReader) -> Any:
     return pickle.loads(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
 
 
-async def serve(reader: asyncio.StreamReader, write: Any) -> None:
-    """Answer requests until the reader ends."""
+def _watch_parent(parent: int) -> None:
+    """End the whole process group soon after the parent has gone, even if the event loop hangs."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(10)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+async def main() -> None:
+    """Answer requests on stdin until it ends; everything else that prints goes to stderr."""
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(RolloutConfig.model_validate(await read_message(reader)))
     running: set[asyncio.Task[None]] = {asyncio.create_task(worker.start())}
 
     async def answer(number: int, *request: Any) -> None:
-        write(encode((number, await worker.answer(*request))))
+        transport.write(encode((number, await worker.answer(*request))))
 
     try:
         while True:
@@ -149,26 +164,6 @@ async def serve(reader: asyncio.StreamReader, write: Any) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await worker.close()
-
-
-def _watch_parent(parent: int) -> None:
-    """End the whole process group soon after the parent has gone, even if the event loop hangs."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    time.sleep(10)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-async def main() -> None:
-    """Serve stdin/stdout; everything else that prints goes to stderr."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 24)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
-    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
-    await serve(reader, transport.write)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from webrl.config import GenerateConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.rollouts.suite import suite_of
-from webrl.runs.progress import progress
+from webrl.runs.clock import progress
 from webrl.tasks.answers import ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet

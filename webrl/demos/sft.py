@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 def check_data(config: RunConfig, paths: TrainingPaths) -> None:
-    """Check that there is a demonstration to imitate, before a lock and a folder are made.
-
-    Raises:
-        DataError: there is none; bad lines are logged, even if there are no others.
+    """Check, before a lock and a folder are made, that there is a demonstration to imitate. Raises DataError: there is
+    none; bad lines are logged, even if there are no others.
     """
     for num_shown in (0, 20):
         counts, problems = Counter[str](), ProblemLog(num_shown=num_shown)

@@ -34,10 +34,7 @@ def load_restricted(path: Path) -> Any:
     """Content of a `torch.save` file, read by torch's loader of weights alone: containers, strings, numbers, tensors.
 
     It takes no more than a small multiple of the file's size: archives must be uncompressed, as torch writes them.
-
-    Raises:
-        DataError: missing or damaged file, a compressed archive, or a pickle that asks for any other global (which is
-            named).
+    Raises DataError: missing or damaged file, a compressed archive, or a pickle that asks for any other global.
     """
     import numpy as np
     import torch
@@ -79,10 +76,8 @@ def load_restricted(path: Path) -> Any:
 
 
 def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
-    """Trajectories of an experience file with their recorded outcome; what cannot be used is reported.
-
-    Raises:
-        DataError: see `load_restricted`; or a flat list of steps (a `*_filter.pt`, whose trajectories are mixed up).
+    """Trajectories of an experience file with their recorded outcome; what cannot be used is reported. Raises DataError
+    as `load_restricted`, or for a flat list of steps (a `*_filter.pt`, whose trajectories are mixed up).
     """
     data = load_restricted(path)
     if not isinstance(data, list):
@@ -118,11 +113,7 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
 
 
 def page_of_prompt(prompt: str, index: int) -> str:
-    """The page of round `index` in a released policy prompt (`webrl.llm.prompts`).
-
-    Raises:
-        ValueError: the prompt has no such round.
-    """
+    """The page of round `index` in a released policy prompt (`webrl.llm.prompts`). Raises ValueError: no such round."""
     start = prompt.rfind(f"Round {index}\n\n{_USER}")
     if start < 0 or not prompt.endswith(_ASSISTANT):
         raise ValueError(f"step {index}: the observation is not a policy prompt whose last round is {index}")

@@ -180,10 +180,8 @@ def _checked_score(score: Any, kind: str, place: str) -> _Score:
 
 
 def _open_inside(path: Path) -> IO[bytes]:
-    """Open a file of a trace folder. A folder from elsewhere must not read files outside of it.
-
-    Raises:
-        DataError: see `webrl.runs.store.open_input`; or a link that leads out of the result folder.
+    """Open a file of a trace folder. Raises DataError as `open_input`, or for a link that leads out of the result
+    folder: one from elsewhere must not read files outside of it.
     """
     try:
         target = path.resolve(strict=True)

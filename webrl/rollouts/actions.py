@@ -152,11 +152,7 @@ class Bare(str):
 
 
 def parse_action(text: str) -> Action:
-    """Read one BrowserGym call, e.g. `click('12')` or `fill(bid='13', value='x')`; comments are ignored.
-
-    Raises:
-        ActionError: not exactly one call of a known action with literal arguments of the right types.
-    """
+    """Read one BrowserGym call such as `click('12')`; comments are ignored. Raises ActionError for anything else."""
     name, positional, keywords = parse_call(text)
     if name not in ACTIONS:
         raise ActionError(f"No action {name!r}.")
@@ -164,10 +160,7 @@ def parse_action(text: str) -> Action:
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """(name, positional, keyword arguments) of the one call that `text` is; arguments are literals.
-
-    Raises ActionError.
-    """
+    """(name, positional, keyword arguments) of the call that `text` is; arguments are literals. Raises ActionError."""
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
     text = valid_text(text)
@@ -299,10 +292,7 @@ _DO: dict[str, tuple[bool, bool, Callable[[str, str], list[Action]]]] = {
 
 
 def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -> Action:
-    """The action of `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
-
-    Raises ActionError.
-    """
+    """The action of `do(action=…, …)`, `exit(message=…)`, `go_backward()` or `go_forward()`. Raises ActionError."""
     values = bind(name, SIGNATURES[name], positional, keywords)
     written = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items() if value is not None)})"
     if name == "exit":
@@ -355,11 +345,7 @@ _LABELLED = re.compile(r"^[ \t]*\[(\w+)\] [\w ]+? ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"
 
 
 def read_answer(text: str, dialect: Dialect) -> Action:
-    """The action that an answer takes, as it was sampled; its reasoning is left out.
-
-    Raises:
-        ActionError: no call, or one that is not certain.
-    """
+    """The action that an answer takes, without its reasoning. Raises ActionError: no call, or none that is certain."""
     for answer in (text, without_thinking(text).strip()):
         try:
             call = parse_call(answer)
@@ -501,12 +487,14 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
         values = [*positional, *keywords.values()]
         text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
         meant = _ALIASES.get((lower, len(values)), "")
-        arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
         if lower in ("send_keys", "press_key", "press") and _KEY_PRESS.fullmatch(text):
             meant = "keyboard_press"
         elif lower == "scroll" and text.lower() in _DIRECTIONS:
-            meant, positional, keywords = "scroll", _DIRECTIONS[text.lower()], {}
+            meant = "scroll"
         if meant:
+            arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
+            if meant == "scroll":
+                positional, keywords = _DIRECTIONS[text.lower()], {}
             bound = bind(meant, ACTIONS[meant], positional, keywords)
             return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
         if lower in ACTIONS:

@@ -68,13 +68,8 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def find_chromium(*, visible: bool = False) -> Path:
-    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications.
-
-    Args:
-        visible: none but those that can open a window.
-
-    Raises:
-        BrowserMissing: there is none; the message tells how to get one.
+    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications;
+    `visible`: one that can open a window. Raises BrowserMissing, which tells how to get one.
     """
     candidates: list[Path] = []
     if chosen := os.environ.get("WEBRL_CHROMIUM"):

@@ -103,11 +103,7 @@ class Tabs(Protocol):
 
 
 async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
-    """Do it, by BrowserGym's rules or by other `handlers`.
-
-    Raises:
-        ActionFailed: element not found, not clickable in time, bad key, blocked address, …
-    """
+    """Do it, by BrowserGym's rules or by other `handlers`. Raises ActionFailed: no such element, a bad key."""
     from playwright.async_api import Error
 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
@@ -224,9 +220,7 @@ async def attempt(
 
 async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str) -> None:
     """Go to another page by a method of Playwright's, and wait for what it loads: a picture or script may never come,
-    nor the end of a page that leaves before it is there.
-
-    Raises Playwright's Error: there is no page after `timeout_ms`.
+    nor the end of a page that leaves before it is there. Raises Playwright's Error: no page after `timeout_ms`.
     """
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
@@ -461,10 +455,8 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
-    """Find the files that an upload names, relative to `folder` or absolute.
-
-    Raises:
-        ActionFailed: there is no such folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
+    """Find the files that an upload names, relative to `folder` or absolute. Raises ActionFailed: there is no such
+    folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
     """
     if folder is None:
         raise ActionFailed("Blocked: files cannot be uploaded here (rollout.upload_dir is not set).")

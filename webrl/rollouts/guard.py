@@ -53,13 +53,8 @@ _COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method"
 
 
 def changes(url: str, words: str = "") -> str:
-    """Return the part of an address, or of its link text, that suggests that opening it changes something.
-
-    Args:
-        words: the link's text, or the button's of a form that goes there.
-
-    Returns:
-        "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`; else what says otherwise.
+    """Return the part of an address, or of the text of its link or button, that suggests that opening it changes
+    something; "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`.
     """
     parts = urlsplit(url)
     found = _SAID.match(words)
@@ -269,10 +264,6 @@ class NavigationGuard:
             return False
         return bool("*" in self.public_hosts or _entries(parts.hostname or "", port) & (self.hosts | self.public_hosts))
 
-    def _count(self, reason: str) -> None:
-        self.blocked += 1
-        self.reason = reason
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -305,7 +296,7 @@ class NavigationGuard:
             status, text = "502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"
             if isinstance(error, HostBlocked):
                 # Not for a host: browsers contact their maker by themselves, without the agent.
-                self._count(reason or "")
+                self.blocked, self.reason = self.blocked + 1, reason or ""
                 status, text = "403 Forbidden", f"{BLOCKED}{error}"
             body = text.encode()
             fields = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close"
@@ -334,7 +325,7 @@ class NavigationGuard:
             if first.startswith(_TLS_HANDSHAKE):
                 first += await reader.readexactly(int.from_bytes(first[3:], "big"))
         if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
-            self._count("WebSockets are not to be opened here")
+            self.blocked, self.reason = self.blocked + 1, "WebSockets are not to be opened here"
             return False
         to_server.write(first)
         return True
@@ -372,7 +363,7 @@ class NavigationGuard:
             if reason is None:
                 await route.fallback()
                 return
-            self._count(reason)
+            self.blocked, self.reason = self.blocked + 1, reason
             await route.abort("aborted")  # a page that would have been left stays
 
 

@@ -148,11 +148,10 @@ class PageDetails:
 def describe(
     snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]
 ) -> PageDetails:
-    """A page's pruned HTML and elements.
+    """A page's pruned HTML and elements, without those of `hidden_ids` and what is in them.
 
     Args:
         snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
-        hidden_ids: DOM ids of the elements that are left out with everything below them.
         scale: screenshot pixels per CSS pixel.
         viewport: width and height in CSS pixels.
     """

@@ -196,11 +196,8 @@ _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 async def read_page(
     tab: Tab, seen: dict[str, Any], form: str, hidden_ids: Sequence[str]
 ) -> tuple[str, dict[str, str] | None]:
-    """A page's text, and the bid of each element id in it where it has ids of its own.
-
-    Args:
-        seen: what `__webrl.look` has just returned for it.
-        hidden_ids: DOM ids of the elements left out.
+    """A page's text without the elements of `hidden_ids`, and the bid of each element id in it where it has ids of its
+    own; `seen` is what `__webrl.look` has just returned for it.
     """
     from playwright.async_api import Error
 

@@ -247,9 +247,7 @@ class _RayActor(Worker):
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[None]:
     """The cluster this process is connected to; else that of RAY_ADDRESS, a running local one, or one of our own.
-
-    Raises:
-        UsageError: Ray is not installed, or the cluster cannot be reached.
+    Raises UsageError: Ray is not installed, or the cluster cannot be reached.
     """
     require("ray", "rollout.backend=ray")
     import ray

@@ -51,10 +51,8 @@ class Worker:
             await self._running_browser()
 
     async def answer(self, env_id: int, op: str, arg: Any) -> Any:
-        """Carry out one request; return its result, or the error that it ended with.
-
-        A request that is still running for the same environment has been abandoned by the controller (a deadline): it
-        is cancelled.
+        """Carry out one request; return its result, or the error that it ended with. One that still runs for the same
+        environment has been abandoned by the controller (a deadline): it is cancelled.
         """
         given_up = self._busy.get(env_id)
         task = self._busy[env_id] = asyncio.ensure_future(self.handle(env_id, op, arg, given_up))

@@ -124,13 +124,14 @@ def sync_folder(path: Path) -> None:
 
 def sync_tree(path: Path) -> None:
     """Bring a file, or everything in a folder, to the disk."""
-    if not path.is_dir():
-        _sync_file(path)
-        return
-    for folder, _, names in os.walk(path):
-        for name in names:
-            _sync_file(Path(folder, name))
-        sync_folder(Path(folder))
+    is_folder = path.is_dir()
+    for folder, _, names in os.walk(path) if is_folder else [(str(path.parent), [], [path.name])]:
+        for file in (Path(folder, name) for name in names):
+            if not file.is_symlink():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        if is_folder:
+            sync_folder(Path(folder))
 
 
 def replace(temporary: Path, path: Path) -> None:
@@ -148,12 +149,6 @@ def replace(temporary: Path, path: Path) -> None:
 
 def _name(path: Path, kind: str) -> str:
     return f".{path.name}.{kind}{os.getpid()}@{socket.gethostname()}"
-
-
-def _sync_file(path: Path) -> None:
-    if not path.is_symlink():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _remove_stale(path: Path, kind: str) -> None:

@@ -58,10 +58,7 @@ def free_port() -> int:
 
 def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
     """Return the memory of a process and its descendants in MiB (shared pages count once where the OS tells), and the
-    CPU seconds of each, by process id.
-
-    Raises:
-        psutil.NoSuchProcess: the process has ended.
+    CPU seconds of each, by process id. Raises psutil.NoSuchProcess: the process has ended.
     """
     root = psutil.Process(pid)
     mib, seconds = 0.0, {}
@@ -107,10 +104,7 @@ class PeakMemory:
 
 
 def free_heap() -> None:
-    """Hand back to the system what the C library keeps of freed memory: 1.1 GB after a training of the tiny actor.
-
-    (glibc does it; elsewhere there is no `malloc_trim`.)
-    """
+    """Hand back to the system what glibc keeps of freed memory: 1.1 GB after a training of the tiny actor."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -60,13 +60,8 @@ class Page(Record):
 def propose(
     config: RunConfig, failures: FailureSet, *, known: Sequence[Task], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
-    """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`).
-
-    Args:
-        known: everything attempted so far; new pages get seeds that none of these has.
-
-    Returns:
-        Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
+    """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`), and return
+    the counts. `known` is everything attempted so far: new pages get seeds that none of it has.
     """
     requests = plan_requests(failures, config.generate, rng, per_page=lambda site: suite_at(site).has_page_seeds)
     # A page for every request that has none yet: a seed of its site that was never used.
@@ -95,10 +90,7 @@ def propose(
 def write_answers(
     config: RunConfig, requests: Sequence[GenerationRequest], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
-    """Have all requests answered, write the tasks and their pages, and give the counts.
-
-    Answers of an interrupted call are taken from its cache in the folder.
-    """
+    """Have all requests answered (an interrupted call's from its cache), write tasks and pages, return the counts."""
 
     async def ask() -> tuple[list[Task], dict[str, Any]]:
         cache = folder.path / "generate_cache.jsonl"
@@ -159,13 +151,10 @@ def select_seeds(
     config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Write the suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
-    evaluation asks.
+    evaluation asks. Returns counts: `num_kept`, `dropped` by reason.
 
     Args:
         shares: of a phase of fresh tasks: each task type's weight; None: all alike.
-
-    Returns:
-        Counts: `num_kept`, `dropped` by reason.
 
     Raises:
         DataError: nothing is left, or there is nothing to start from.
@@ -234,10 +223,7 @@ def attempted(folder: RunFolder, before: int) -> list[Task]:
 
 
 def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:
-    """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given.
-
-    None if that page is not known (an imported failure without one).
-    """
+    """V(s_0, I) of each task at its real initial page, with the policy's prompt; None if that page is not known."""
     from webrl.training.scoring import state_values
 
     tokenizer = load_tokenizer(str(critic))

@@ -84,13 +84,8 @@ class FailureSet:
 
 
 def load_failures(source: Path, before: int | None = None) -> FailureSet:
-    """Read failures from a run folder, a phase folder, or a JSONL file; unusable lines are listed, not fatal.
-
-    Args:
-        before: of a run folder only the phases before this one.
-
-    Raises:
-        DataError: nothing usable there.
+    """Read failures from a run folder (of the phases before `before`), a phase folder, or a JSONL file; unusable lines
+    are listed, not fatal. Raises DataError: nothing usable there.
     """
     problems: list[str] = []
     failed: list[Failure] = []
@@ -146,10 +141,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 
 def task_of_line(data: Any, default_id: str) -> Task:
-    """The task of a line with `task` and `web`, as in the released code, and what else of a task it has.
-
-    Raises ValueError.
-    """
+    """The task of a line with `task` and `web`, as in the released code, and maybe other fields. Raises ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"expected an instruction (an object with `task` and `web`), found {data!r:.80}")
     for key in ("task", "web"):
@@ -174,9 +166,7 @@ def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
 
 def read_instructions(path: Path) -> list[Task]:
     """Tasks of an instruction file (`task`, `web`), or of a file of our tasks (`generated.jsonl`, `tasks.jsonl`).
-
-    Raises:
-        DataError: missing file, or a line that is neither (path and line are quoted).
+    Raises DataError, which quotes the line that is neither.
     """
     tasks = []
     for number, data in read_lines(path):

@@ -46,10 +46,8 @@ Rule = str | re.Pattern[str]
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules by site pattern: the shipped ones, followed by those of the user's own file.
-
-    Raises:
-        UsageError: a missing file, or one that is not a mapping of patterns to lists of rules.
+    """Return the rules by site pattern: the shipped ones, followed by those of the user's own file. Raises UsageError:
+    it is missing, or not a mapping of patterns to lists of rules.
     """
     merged: dict[str, tuple[Rule, ...]] = {}
     for path in (configs_dir() / "feasibility.yaml", extension):
@@ -68,9 +66,8 @@ def rules_for(rules: Mapping[str, Sequence[Rule]], site: str) -> list[str]:
 
 
 def missing_from_page(task: Task, page: str, rules: Mapping[str, Sequence[Rule]]) -> str | None:
-    """What the instruction names although it is not on the page, by the site's `on_page` rules; None if all is there.
-
-    Nothing is missing where the page is not known.
+    """What the instruction names although it is not on the page, by the site's `on_page` rules; None if all is there,
+    or the page is not known.
     """
     if not page:
         return None

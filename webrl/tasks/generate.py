@@ -61,11 +61,9 @@ class GenerationRequest:
 def plan_requests(
     failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: Callable[[str], bool]
 ) -> list[GenerationRequest]:
-    """Share `config.num_tasks` among the sites by `config.shares`, and draw seeds.
-
-    Args:
-        per_page: of a site: one request per task, its target left open; else up to `tasks_per_prompt` tasks a
-            request, at the first seed's own initial state.
+    """Share `config.num_tasks` among the sites by `config.shares`, and draw seeds. Sites that are `per_page` get one
+    request per task, its target left open; others up to `tasks_per_prompt` tasks a request, at the first seed's own
+    state.
     """
     by_site = failures.by_site()
     shares = split_evenly(config.num_tasks, failures.shares(config.shares))

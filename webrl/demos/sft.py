@@ -45,16 +45,11 @@ def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
 
 
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
-    """Train π_0; like every training, it resumes and runs on many processes.
+    """Train π_0; like every training, it resumes and runs on many processes. Raises DataError: no usable demonstration;
+    ModelError: unusable base model; TrainingError: as `webrl.training`.
 
-    Returns:
-        The contents of `report.json`: `demonstrations` (trajectories by how they were used), `examples`, `heldout`,
-        `losses`; {} off the main process.
-
-    Raises:
-        DataError: no usable demonstration.
-        ModelError: unusable base model.
-        TrainingError: raised by `webrl.training`.
+    Returns the contents of `report.json`: `demonstrations` (trajectories by how they were used), `examples`, `heldout`,
+    `losses`; {} off the main process.
     """
     from webrl.training.update import train_sft
 

@@ -101,12 +101,7 @@ def find_chromium(*, visible: bool = False) -> Path:
 
 
 class Browser:
-    """One running Chromium with its Playwright driver.
-
-    Raises (on entering):
-        BrowserMissing: no Chromium on this machine.
-        BrowserError: it does not start.
-    """
+    """One running Chromium with its Playwright driver. Raises BrowserMissing, or BrowserError if it does not start."""
 
     def __init__(self, *, own_session: bool = True, max_page_mb: int | None = None, visible: bool = False) -> None:
         """Prepare; see `start`.

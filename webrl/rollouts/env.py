@@ -281,22 +281,19 @@ class BrowserEnv:
 
     def _resolve(self, action: Action) -> Action:
         """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
-        for name in action.arguments.keys() & _ID_PARAMETERS:
-            bid = action.arguments[name]
+        arguments = dict(action.arguments)
+        for name in arguments.keys() & _ID_PARAMETERS:
+            bid = arguments[name]
             if not ID.fullmatch(bid) and f"[{bid}] " not in self._text:  # a frame has letters alone
                 number = next(iter(labelled(self._text, bid)), "18")
                 example = dataclasses.replace(action, arguments=action.arguments | {name: number}, written="")
                 raise ActionFailed(
                     f"ids are the numbers in square brackets, e.g. {example.canonical:.200}; {bid!r:.100} is none"
                 )
-        if self._ids is None:
-            return action
-        arguments = dict(action.arguments)
-        for name in arguments.keys() & _ID_PARAMETERS:
-            number = arguments[name]
-            if number not in self._ids:
-                raise ActionFailed(f'ValueError: Could not find element with id "{number}"')
-            arguments[name] = self._ids[number]
+            if self._ids is not None:
+                if bid not in self._ids:
+                    raise ActionFailed(f'ValueError: Could not find element with id "{bid}"')
+                arguments[name] = self._ids[bid]
         return dataclasses.replace(action, arguments=arguments)
 
     @contextlib.asynccontextmanager

@@ -173,7 +173,7 @@ async def attempt(
     element: Locator,
     method: str,
     *arguments: Any,
-    is_done: Callable[[], Awaitable[bool]] | None = None,
+    is_done: Callable[[], Awaitable[object]] | None = None,
     **options: Any,
 ) -> Any:
     """Have Playwright act on an element, for as long as the page's answers take: the caller has the deadline.
@@ -356,11 +356,7 @@ async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **option
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
     await _call(tabs, bid, "watchInput", *arguments)
-
-    async def is_done() -> bool:
-        return bool(await _call(tabs, bid, "hadInput"))
-
-    await attempt(element, method, *arguments, is_done=is_done, **options)
+    await attempt(element, method, *arguments, is_done=partial(_call, tabs, bid, "hadInput"), **options)
 
 
 async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:

@@ -306,8 +306,15 @@ class NavigationGuard:
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                if self._limits.read_only and not await self._starts_tls(reader, to_server):
-                    return
+                if self._limits.read_only:  # inside a tunnel only pages are let through: a WebSocket would go round it
+                    async with asyncio.timeout(_HEAD_TIMEOUT_S):
+                        first = await reader.readexactly(5)
+                        if first.startswith(_TLS_HANDSHAKE):
+                            first += await reader.readexactly(int.from_bytes(first[3:], "big"))
+                    if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
+                        self.blocked, self.reason = self.blocked + 1, "WebSockets are not to be opened here"
+                        return
+                    to_server.write(first)
             else:
                 await _forward(head, method, target, reader, to_server)
                 while re.match(rb"HTTP/1\.\d 1\d\d", answer := await there.readuntil(b"\r\n\r\n")):
@@ -317,18 +324,6 @@ class NavigationGuard:
             await _splice((reader, to_server), (there, writer))
         finally:
             to_server.close()
-
-    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
-        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
-        async with asyncio.timeout(_HEAD_TIMEOUT_S):
-            first = await reader.readexactly(5)
-            if first.startswith(_TLS_HANDSHAKE):
-                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
-        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
-            self.blocked, self.reason = self.blocked + 1, "WebSockets are not to be opened here"
-            return False
-        to_server.write(first)
-        return True
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises HostBlocked, OSError, TimeoutError."""

@@ -367,13 +367,9 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
 
     def _end(self, worker: WorkerHandle) -> None:
         """Begin to close a worker that was replaced, unless an episode still runs in it, which does so at its end."""
-
-        async def close() -> None:
-            await worker.close()
-            self._all.discard(worker)
-
         if not worker.users:
-            task = asyncio.create_task(close())
+            self._all.discard(worker)
+            task = asyncio.create_task(worker.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -96,13 +96,8 @@ class Suite(ABC):
 
     @abstractmethod
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """At most `tasks.num_seed_tasks` tasks to train on, drawn by `config.seed`.
-
-        Args:
-            draw: where `draws_fresh`: which of many draws; phases count from 0.
-
-        Raises:
-            UsageError, DataError: settings or files that cannot be used.
+        """At most `tasks.num_seed_tasks` tasks to train on, drawn by `config.seed`; where `draws_fresh`, `draw` is
+        which of many, and phases count from 0. Raises UsageError, DataError: settings or files that cannot be used.
         """
 
     @abstractmethod

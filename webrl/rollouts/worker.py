@@ -45,11 +45,6 @@ class Worker:
         self._made_for: dict[int, tuple[Suite, dict[str, Any]]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
 
-    async def start(self) -> None:
-        """Launch the browser ahead of the first reset, which tries again and reports it where this fails."""
-        with contextlib.suppress(Exception):
-            await self._running_browser()
-
     async def answer(self, env_id: int, op: str, arg: Any) -> Any:
         """Carry out one request; return its result, or the error that it ended with. One that still runs for the same
         environment has been abandoned by the controller (a deadline): it is cancelled.
@@ -78,7 +73,7 @@ class Worker:
                 await self._envs[env_id].close()
         if op == "reset":
             task, settings = arg
-            browser, made_for = await self._running_browser(), (suite_of(task), settings)
+            browser, made_for = await self.browser(), (suite_of(task), settings)
             env = self._envs.get(env_id)
             if env is None or self._made_for[env_id] != made_for:
                 if env is not None:
@@ -98,7 +93,8 @@ class Worker:
             raise BrowserError(f"{op}() before reset()")
         return await (self._envs[env_id].finish() if op == "finish" else self._envs[env_id].step(arg))
 
-    async def _running_browser(self) -> Browser:
+    async def browser(self) -> Browser:
+        """The running browser, launched if need be. Raises BrowserError, BrowserMissing."""
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
@@ -145,7 +141,8 @@ async def main() -> None:
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(RolloutConfig.model_validate(await read_message(reader)))
-    running: set[asyncio.Task[None]] = {asyncio.create_task(worker.start())}
+    # Chromium starts ahead of the first reset, which tries again and reports it where this fails.
+    running: set[asyncio.Task[Any]] = {asyncio.create_task(worker.browser())}
 
     async def answer(number: int, *request: Any) -> None:
         transport.write(encode((number, await worker.answer(*request))))

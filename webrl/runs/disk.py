@@ -73,13 +73,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Name the file that could not be written: the system's error for a full disk does not, or names a temporary one.
+    """Name the file that found no room: the system's error for a full disk does not, or names a temporary one.
 
-    Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the
-    system's; torch's does not tell the cause, so a test write checks the disk.
-
-    Raises:
-        OSError: the disk is full.
+    Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the system's
+    OSError; torch's does not tell the cause, so a test write checks the disk.
     """
     try:
         yield

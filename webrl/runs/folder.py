@@ -300,18 +300,12 @@ def package_versions() -> tuple[tuple[str, str], ...]:
 @cache
 def git_commit() -> str | None:
     """Return the commit of the clone that this package runs from, plus `-dirty` if files differ; None outside one."""
-    root = Path(webrl.__file__).parent
+    git = ["git", "-C", str(Path(webrl.__file__).parent)]
     # A virtual environment may lie inside an unrelated repository: ours is one that tracks this file.
-    if _git(root, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return _git(root, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
+    tracked = [*git, "ls-files", "--error-unmatch", "__init__.py"]
+    named = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        subprocess.run(tracked, capture_output=True, timeout=30, check=True)
+        return subprocess.run(named, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -113,14 +113,11 @@ def read_records(
     on_error: Callable[[str], None] | None = None,
     on_bytes: Callable[[int], Any] | None = None,
 ) -> Iterator[R]:
-    """Stream records from JSONL.
+    """Stream records from JSONL. Raises DataError: missing file, or a malformed line (path and line number are quoted).
 
     Args:
         on_error: called with "path:line: reason" for a bad line, which is then skipped; None raises.
         on_bytes: called with the size of each line, for progress.
-
-    Raises:
-        DataError: missing file, or a malformed line (path and line number are quoted).
     """
     for number, data in read_lines(path, on_error, on_bytes):
         try:

@@ -105,17 +105,11 @@ def write_answers(
 
 
 def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None) -> dict[str, Any]:
-    """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason.
+    """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason, and
+    examples to `filter_report.json`. Without a critic, the band is skipped. Raises DataError: every task was dropped.
 
-    Args:
-        critic: model of the band; None skips the band.
-
-    Returns:
-        Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
-        did not apply to some. Examples go to `filter_report.json` next to them.
-
-    Raises:
-        DataError: every task was dropped.
+    Returns counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out
+    or did not apply to some.
     """
     tasks = list(read_records(folder.generated, Task))
     texts = {page.task_id: page.text for page in read_records(folder.pages, Page)}
@@ -151,13 +145,9 @@ def select_seeds(
     config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Write the suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
-    evaluation asks. Returns counts: `num_kept`, `dropped` by reason.
+    evaluation asks. In a phase of fresh tasks each type has its weight in `shares`; None: all alike.
 
-    Args:
-        shares: of a phase of fresh tasks: each task type's weight; None: all alike.
-
-    Raises:
-        DataError: nothing is left, or there is nothing to start from.
+    Returns counts: `num_kept`, `dropped` by reason. Raises DataError: nothing is left, or there is none to start from.
     """
     tasks = shared_out(config, folder.phase, shares) if shares else seed_tasks(config, folder.phase)
     heldout = find_suite(config.tasks.suite).heldout_tasks(config)

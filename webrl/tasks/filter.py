@@ -93,16 +93,10 @@ def _applying(rules: Mapping[str, Sequence[Rule]], site: str) -> list[Rule]:
 async def check_feasibility(
     tasks: Sequence[Task], pages: Sequence[str], model: LanguageModel, config: RunConfig, cache: Path
 ) -> tuple[list[Drop], str]:
-    """Apply the `on_page` rules, and ask the model about the tasks that pass; only a clear NO drops one.
+    """Apply the `on_page` rules (`pages`: each task's initial page, or ""), and ask the model about those that pass;
+    only a clear NO drops one. Raises ModelError: the model is unusable or its endpoint is down.
 
-    Args:
-        pages: each task's initial page, or "".
-
-    Returns:
-        The drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
-
-    Raises:
-        ModelError: the model is unusable or its endpoint is down.
+    Returns the drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
     """
     rules = load_rules(config.filter.rules)
     missing = [missing_from_page(task, page, rules) for task, page in zip(tasks, pages, strict=True)]
@@ -247,24 +241,19 @@ async def filter_tasks(
         unknown = numbers.count(None)
         run.apply("critic", drops, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
     if config.max_tasks is not None:
-        run.apply("budget", _over_budget([task.site for task in run.kept], config.max_tasks))
+        # Evenly spaced over the order, which goes by site; a site that this leaves out gets one from the site that
+        # keeps most, as long as that one keeps another.
+        sites, most = [task.site for task in run.kept], config.max_tasks
+        kept = {i for i in range(len(sites)) if (i + 1) * most // len(sites) > i * most // len(sites)}
+        for first in {site: i for i, site in reversed(list(enumerate(sites)))}.values():
+            counts = Counter(sites[i] for i in kept)
+            largest, number = counts.most_common(1)[0]
+            if sites[first] not in counts and number > 1:
+                kept.remove(min(i for i in kept if sites[i] == largest))
+                kept.add(first)
+        over = ("budget", f"{len(sites)} passed, {most} are wanted")
+        run.apply("budget", [None if i in kept else over for i in range(len(sites))])
     return run
-
-
-def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
-    """Keep `max_tasks`, evenly spaced over the order, which goes by site; a site that this leaves out gets one from
-    the site that keeps most, as long as that one keeps another.
-    """
-    num = len(sites)
-    kept = {i for i in range(num) if (i + 1) * max_tasks // num > i * max_tasks // num}
-    for first in {site: i for i, site in reversed(list(enumerate(sites)))}.values():
-        counts = Counter(sites[i] for i in kept)
-        most, number = counts.most_common(1)[0]
-        if sites[first] not in counts and number > 1:
-            kept.remove(min(i for i in kept if sites[i] == most))
-            kept.add(first)
-    drop = ("budget", f"{num} passed, {max_tasks} are wanted")
-    return [None if i in kept else drop for i in range(num)]
 
 
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:

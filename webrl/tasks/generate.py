@@ -70,25 +70,23 @@ def plan_requests(
     requests: list[GenerationRequest] = []
     for site, group in by_site.items():
         open_target = per_page(site)
-        for size in _prompt_sizes(shares[site], 1 if open_target else config.tasks_per_prompt):
+        most = 1 if open_target else config.tasks_per_prompt
+        for start in range(0, shares[site], most):
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
-            requests.append(GenerationRequest(site, seeds, target, "", size))
+            requests.append(GenerationRequest(site, seeds, target, "", min(most, shares[site] - start)))
     return requests
-
-
-def _prompt_sizes(num_tasks: int, most: int) -> list[int]:
-    return [min(most, num_tasks - start) for start in range(0, num_tasks, most)]
 
 
 def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
     """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
+    most = config.generate.tasks_per_prompt
     return [
-        GenerationRequest(target.site, (), target, text, size)
+        GenerationRequest(target.site, (), target, text, min(most, shares[target.task_id] - start))
         for target, text in seen
-        for size in _prompt_sizes(shares[target.task_id], config.generate.tasks_per_prompt)
+        for start in range(0, shares[target.task_id], most)
     ]
 
 
@@ -113,8 +111,7 @@ async def generate_tasks(
 
     Raises:
         ValueError: a request without a target.
-        ModelError: the model is unusable, its endpoint is down (the answers so far are kept in `cache`), or it answered
-            nothing at all.
+        ModelError: the model is unusable, its endpoint is down (the answers so far are kept), or it answered nothing.
     """
     for request in requests:
         if request.target is None:

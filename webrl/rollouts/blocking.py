@@ -63,9 +63,8 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 class BlockingEnv:
-    """An environment whose methods return when they are done; a context manager.
-
-    Raises what `BrowserEnv` raises; BrowserMissing and BrowserError from the first reset where Chromium does not start.
+    """An environment whose methods return when they are done; a context manager. Raises what `BrowserEnv` raises, from
+    the first reset BrowserMissing and BrowserError too, where Chromium does not start.
     """
 
     def __init__(self, make: Callable[[Task, Browser, RolloutConfig], BrowserEnv], config: RolloutConfig) -> None:

@@ -473,10 +473,8 @@ def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, A
 
 
 def _frame(opcode: int, body: bytes) -> bytes:
-    """A final WebSocket frame, masked with the key zero.
-
-    (RFC 6455 asks for a random key against caching proxies; there is none on loopback, and zero leaves the bytes as
-    they are.)
+    """A final WebSocket frame, masked with the key zero, which leaves the bytes as they are: RFC 6455 asks for a random
+    key against caching proxies, of which loopback has none.
     """
     size = len(body)
     if size < 126:

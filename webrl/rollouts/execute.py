@@ -264,9 +264,8 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
 
 
 async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> Any:
-    """Click an element that needs no waiting: True; else what `aim` says of it, None to leave it to Playwright.
-
-    An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
+    """Click an element that needs no waiting, again if it moves away as the mouse comes (a picture that has to be
+    loaded): True; else what `aim` says of it, None to leave it to Playwright.
     """
     for pause_s in (0, 0.1, 0.2, 0.3):
         await asyncio.sleep(pause_s)

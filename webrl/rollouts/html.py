@@ -112,14 +112,23 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
     attributes = {name: value for name, value in shown.items() if value}
     speaks = bool(content) or any(name != _BOX for name in attributes)
 
-    children = [_render(child, width, height, can_keep and node.tag == "select") for child in node]
-    num_speaking = sum(child_speaks for _, child_speaks in children)
-    text = " ".join(child for child, _ in children if child)
+    parts = []
+    num_speaking = 0
+    for child in node:
+        text, child_speaks = _render(child, width, height, can_keep and node.tag == "select")
+        num_speaking += child_speaks
+        if text:
+            parts.append(text)
+    text = " ".join(parts)
     if can_keep and (num_speaking > 1 or speaks or (label and seen)):
         opening = [node.tag, f'id="{label}"'] if label else [node.tag]
-        first_of_value = {value: name for name, value in reversed(attributes.items())}
-        opening += [f'{name}="{value}"' for name, value in attributes.items() if first_of_value[value] == name]
-        text = " ".join(filter(None, (f"<{' '.join(opening)}>", content, text, f"</{node.tag}>")))
+        written: set[str] = set()
+        for name, value in attributes.items():
+            if value not in written:
+                written.add(value)
+                opening.append(f'{name}="{value}"')
+        inner = "".join(f" {part}" for part in (content, text) if part)
+        text = f"<{' '.join(opening)}>{inner} </{node.tag}>"
     return text, num_speaking > 0 or speaks
 
 

@@ -237,10 +237,9 @@ async def read_page(
 
 
 async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
-    """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
-
-    Returns DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may
-    not run scripts are skipped, as in BrowserGym.
+    """Give the elements of all frames but the main one, which is marked, their bids (BrowserGym's order), and return
+    DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may not run
+    scripts are skipped, as in BrowserGym.
     """
     found: dict[str, str] = {}
     waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
@@ -300,9 +299,8 @@ async def unmark(tab: Tab) -> None:
 
 
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """The trees of all frames, which have been marked, as one; the marks are taken out again.
-
-    The node of each frame's element (an `object` or `embed` too) gets its root as a child.
+    """The trees of all frames, which have been marked, as one; the marks are taken out again. The node of each frame's
+    element (an `object` or `embed` too) gets its root as a child.
     """
     nodes: list[dict[str, Any]] = []
     inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them

@@ -187,9 +187,8 @@ class WorkerProcess(WorkerHandle):
 
 
 class RayWorker(WorkerHandle):
-    """A worker in a Ray actor (`rollout.backend: ray`), on whichever host of the cluster has room; in `ray_cluster`.
-
-    Every host needs webrl and a Chromium.
+    """A worker in a Ray actor (`rollout.backend: ray`), in `ray_cluster`, on whichever host of it has room: each needs
+    webrl and a Chromium.
     """
 
     def __init__(self, config: RolloutConfig) -> None:

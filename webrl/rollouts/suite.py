@@ -103,9 +103,8 @@ class Suite(ABC):
     @abstractmethod
     def eval_tasks(self, config: RunConfig) -> list[Task]:
         """What a run is evaluated on, the same in every phase: at most `tasks.num_eval_tasks` with the split `eval`,
-        then at most `tasks.num_heldout_tasks` of types that are never trained on, with `eval_heldout`.
-
-        Raises as `training_tasks`.
+        then at most `tasks.num_heldout_tasks` of types that are never trained on, with `eval_heldout`. Raises as
+        `training_tasks`.
         """
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:

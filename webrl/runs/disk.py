@@ -33,7 +33,6 @@ _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 
 def file_name(text: str) -> str:
     """A file name for any text: what a name cannot hold is percent-encoded, a long one ends in its digest instead.
-
     Never a path, `.` or `..`, and with an ending at most 255 bytes with the marks of `atomic_path` around it.
     """
     name = quote(text, safe=" ", errors="replace")

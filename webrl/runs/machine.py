@@ -75,9 +75,8 @@ _LONGEST_PAUSE_S = 8.0
 
 
 class PeakMemory:
-    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known).
-
-    The pauses between readings double from `interval_s` on, up to eight seconds.
+    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known). The
+    pauses between readings double from `interval_s` on, up to eight seconds.
     """
 
     def __init__(self, interval_s: float = 2.0) -> None:

@@ -136,9 +136,8 @@ def _unquote(text: str) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """Bids of one page: the fields' wanted state, then the clicks that follow.
-
-    A click is a set of bids, any of which is right (two buttons of the same name).
+    """Bids of one page: the fields' wanted state, then the clicks that follow. A click is a set of bids, any of which
+    is right (two buttons of the same name).
     """
 
     fills: dict[str, str] = field(default_factory=dict)
@@ -349,9 +348,8 @@ TEXTS: dict[str, Callable[[Slots, Page], str | None]] = {
 def _enter(
     slots: Slots, page: Page, *, text: str, role: str = "textbox", submit: bool = True, count: int = 1
 ) -> Goal | None:
-    """Write the same text into the page's fields of a role (exactly `count`), then press Submit if requested.
-
-    The picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
+    """Write the same text into the page's fields of a role (exactly `count`), then press Submit if requested. The
+    picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
     """
     found, boxes = TEXTS[text](slots, page), page.all(role)
     if found is None or len(boxes) != count or not submit_button(page):

@@ -148,10 +148,8 @@ class EpisodeObserver(Protocol):
 
 
 class BrowserEnv:
-    """An environment on a shared browser; see the module docstring.
-
-    Suites configure its profile (`_profile_options`, `_limits`, `_routes`, `_notices`), or pass one that is already
-    open.
+    """An environment on a shared browser; see the module docstring. Suites configure its profile (`_profile_options`,
+    `_limits`, `_routes`, `_notices`), or pass one that is already open.
     """
 
     imports = True

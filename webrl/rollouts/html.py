@@ -157,12 +157,8 @@ class PageDetails:
 def describe(
     snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]
 ) -> PageDetails:
-    """A page's pruned HTML and elements, without those of `hidden_ids` and what is in them.
-
-    Args:
-        snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
-        scale: screenshot pixels per CSS pixel.
-        viewport: width and height in CSS pixels.
+    """A page's pruned HTML and elements, without those of `hidden_ids` and what is in them, from the answer of CDP's
+    `DOMSnapshot.captureSnapshot` with DOM rectangles. `scale`: screenshot pixels per CSS pixel, in which `viewport` is.
     """
     strings: Sequence[str] = snapshot["strings"]
     documents = [_Document(data, strings) for data in snapshot["documents"]]

@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
         from webrl.cli.run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
-    from webrl.tasks.from_file import generate_from_file
+    from webrl.tasks.curriculum import generate_from_file
 
     counts, filtered = asyncio.run(generate_from_file(config, source, out))
     print(json.dumps(counts, indent=2, ensure_ascii=False))

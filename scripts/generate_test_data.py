@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from webrl.tasks.from_file import read_instructions
+    from webrl.tasks.failures import read_instructions
     from webrl_webarena.task_files import is_exportable, write_task_file
 
     source = args.input or _newest_tasks(args.runs_dir) or SAMPLE

@@ -22,9 +22,9 @@ from webrl.evaluate import rate_of, wilson_interval
 from webrl.phase import STAGES
 from webrl.reports.run import overview_table, phase_metrics, phase_rows, phase_table, rate_text, standing_text
 from webrl.reports.trackers import Trackers, open_trackers
+from webrl.runs.clock import PlainProgress, pace, progress, time_left
 from webrl.runs.folder import RunFolder, seconds_left
 from webrl.runs.lock import hold_run, who_works_in
-from webrl.runs.progress import PlainProgress, pace, progress, time_left
 from webrl.runs.store import read_records, write_records
 from webrl.types import Trajectory
 
@@ -355,7 +355,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_of_the_log_elsewhere(caplog, 
         with progress(3, "quick", "steps") as bar:
             bar.update(3)
         assert caplog.messages == []
-        monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+        monkeypatch.setattr("webrl.runs.clock.LINE_S", 0)
         with progress(3, "slow", "steps") as bar:
             bar.update()
             bar.update(2)

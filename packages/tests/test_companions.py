@@ -7,7 +7,7 @@ from toy_suite import COLORS, ToyExpert
 
 from webrl.config import RunConfig, plugins
 from webrl.rollouts.suite import PAGES, Suite, find_suite, suite_at
-from webrl.tasks.from_file import held_out_of
+from webrl.tasks.curriculum import held_out_of
 from webrl.types import Task
 
 

@@ -28,7 +28,7 @@ from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_p
 from webrl.rollouts.devtools import Tab
 from webrl.runs.store import _OTHER, Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
-from webrl.tasks.from_file import read_instructions
+from webrl.tasks.failures import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
 from webrl_serve.openenv.client import RemoteEnv
 

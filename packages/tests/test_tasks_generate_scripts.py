@@ -11,7 +11,7 @@ import pytest
 from curriculum_builders import PAGE, ChatServer, build_task, serving
 
 from webrl.errors import DataError
-from webrl.tasks.from_file import read_instructions, write_instructions
+from webrl.tasks.failures import read_instructions, write_instructions
 from webrl_webarena.task_files import webarena_entry, write_task_file
 from webrl_webarena.tasks import instruction_of, is_scored, load_suite, read_task_file
 

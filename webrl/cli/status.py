@@ -16,7 +16,7 @@ from webrl.errors import DataError, StageError
 from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
-from webrl.runs.clock import duration
+from webrl.runs.clock import duration, pace, time_left
 from webrl.runs.folder import (
     PhaseFolder,
     RunFolder,
@@ -27,7 +27,6 @@ from webrl.runs.folder import (
     usual_seconds,
 )
 from webrl.runs.lock import who_works_in
-from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Trajectory
 

@@ -35,11 +35,8 @@ class ExpertPolicy:
 
 
 def expert_tasks(config: RunConfig, per_type: int) -> list[Task]:
-    """What the experts of the config's suite are to play: training tasks that no run with a small seed draws.
-
-    Raises:
-        UsageError: a suite without experts, a type that is not known, or held out.
-        DataError: a task type without expert; a training file that is not understood.
+    """What the experts of the config's suite are to play: training tasks that no run with a small seed draws. Raises
+    UsageError: no experts, or a type that is not known or held out; DataError: a type without expert, a bad file.
     """
     suite = find_suite(config.tasks.suite)
     types = suite.demonstration_types(config)
@@ -57,9 +54,7 @@ async def record(
     tasks: Sequence[Task], config: RunConfig, out: Path, *, phase: int = 0, prefix: str | None = None
 ) -> None:
     """Let each task's expert play it; trajectories go to `out` (resumed if it exists), named after it by default.
-
-    Raises:
-        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/collect.py`).
+    Raises StageError as `collect`: more episodes failed than `rollout.max_failed` allows.
     """
     experts = {site: ExpertPolicy(site) for site in sorted({task.site for task in tasks})}
     allowed = config.rollout.max_failed

@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 def check_data(config: RunConfig, paths: TrainingPaths) -> None:
-    """Check that there is a demonstration to imitate, before a lock and a folder are made.
-
-    Raises:
-        DataError: there is none; bad lines are logged, even if there are no others.
+    """Check, before a lock and a folder are made, that there is a demonstration to imitate. Raises DataError: there is
+    none; bad lines are logged, even if there are no others.
     """
     for num_shown in (0, 20):
         counts, problems = Counter[str](), ProblemLog(num_shown=num_shown)
@@ -47,16 +45,11 @@ def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
 
 
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
-    """Train π_0; like every training, it resumes and runs on many processes.
+    """Train π_0; like every training, it resumes and runs on many processes. Raises DataError: no usable demonstration;
+    ModelError: unusable base model; TrainingError: as `webrl.training`.
 
-    Returns:
-        The contents of `report.json`: `demonstrations` (trajectories by how they were used), `examples`, `heldout`,
-        `losses`; {} off the main process.
-
-    Raises:
-        DataError: no usable demonstration.
-        ModelError: unusable base model.
-        TrainingError: raised by `webrl.training`.
+    Returns the contents of `report.json`: `demonstrations` (trajectories by how they were used), `examples`, `heldout`,
+    `losses`; {} off the main process.
     """
     from webrl.training.update import train_sft
 

@@ -27,13 +27,7 @@ class ProblemLog(AbstractContextManager["ProblemLog"]):
             path.unlink(missing_ok=True)
 
     def add(self, kind: str, place: str, reason: str) -> None:
-        """Note a problem.
-
-        Args:
-            kind: short name under which it is counted (`broken_line`).
-            place: `path` or `path:line`.
-            reason: what is wrong and what became of it.
-        """
+        """Note a problem at a place (`path` or `path:line`): what is wrong and what became of it, by kind."""
         self.counts[kind] += 1
         message = f"{place}: {reason}"
         if self.counts.total() <= self._num_shown:

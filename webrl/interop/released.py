@@ -34,10 +34,7 @@ def load_restricted(path: Path) -> Any:
     """Content of a `torch.save` file, read by torch's loader of weights alone: containers, strings, numbers, tensors.
 
     It takes no more than a small multiple of the file's size: archives must be uncompressed, as torch writes them.
-
-    Raises:
-        DataError: missing or damaged file, a compressed archive, or a pickle that asks for any other global (which is
-            named).
+    Raises DataError: missing or damaged file, a compressed archive, or a pickle that asks for any other global.
     """
     import numpy as np
     import torch
@@ -79,10 +76,8 @@ def load_restricted(path: Path) -> Any:
 
 
 def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
-    """Trajectories of an experience file with their recorded outcome; what cannot be used is reported.
-
-    Raises:
-        DataError: see `load_restricted`; or a flat list of steps (a `*_filter.pt`, whose trajectories are mixed up).
+    """Trajectories of an experience file with their recorded outcome; what cannot be used is reported. Raises DataError
+    as `load_restricted`, or for a flat list of steps (a `*_filter.pt`, whose trajectories are mixed up).
     """
     data = load_restricted(path)
     if not isinstance(data, list):
@@ -90,43 +85,35 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
     if data and all(isinstance(item, dict) for item in data):
         raise DataError(f"{path}: a flat list of shuffled steps (a *_filter file); name the unfiltered file instead")
     for number, items in enumerate(data):
+        name, steps = f"{path.stem}-{number}", []
         try:
-            found = _trajectory(f"{path.stem}-{number}", items)
+            if not isinstance(items, list) or not items:
+                raise ValueError(f"expected a list of steps, found {_shown(items)}")
+            task = _text(items[0], "task")
+            for index, item in enumerate(items):
+                response = without_end(_text(item, "action"))
+                page = page_of_prompt(_text(item, "observation"), index)
+                steps.append(Step(index, page, response, response.strip()))
+            score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]
+            if not isinstance(score, int | float) or not -sys.float_info.max <= score <= 1:
+                raise ValueError(f"the reward must be a number of at most 1, found {_shown(score)}")
         except (ValueError, KeyError, TypeError) as error:
             problems.add("bad_trajectory", f"{path}:{number}", f"trajectory {number}: {error}; left out")
-        else:
-            yield found
-
-
-def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
-    if not isinstance(items, list) or not items:
-        raise ValueError(f"expected a list of steps, found {_shown(items)}")
-    task = _text(items[0], "task")
-    steps = []
-    for index, item in enumerate(items):
-        response = without_end(_text(item, "action"))
-        steps.append(Step(index, page_of_prompt(_text(item, "observation"), index), response, response.strip()))
-    score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]
-    if not isinstance(score, int | float) or not -sys.float_info.max <= score <= 1:
-        raise ValueError(f"the reward must be a number of at most 1, found {_shown(score)}")
-    trajectory = Trajectory(
-        trajectory_id=trajectory_id,
-        task=Task(task_id=trajectory_id, site=SITE, instruction=task),
-        instruction=task,
-        phase=0,
-        steps=tuple(steps),
-        final_observation=steps[-1].observation,
-        status=Status.AGENT_DONE if "exit(" in steps[-1].response else Status.STEP_LIMIT,
-    )
-    return trajectory, Label(trajectory_id, float(score), int(score >= 0.5), "released experience file")
+            continue
+        trajectory = Trajectory(
+            trajectory_id=name,
+            task=Task(task_id=name, site=SITE, instruction=task),
+            instruction=task,
+            phase=0,
+            steps=tuple(steps),
+            final_observation=steps[-1].observation,
+            status=Status.AGENT_DONE if "exit(" in steps[-1].response else Status.STEP_LIMIT,
+        )
+        yield trajectory, Label(name, float(score), int(score >= 0.5), "released experience file")
 
 
 def page_of_prompt(prompt: str, index: int) -> str:
-    """The page of round `index` in a released policy prompt (`webrl.llm.prompts`).
-
-    Raises:
-        ValueError: the prompt has no such round.
-    """
+    """The page of round `index` in a released policy prompt (`webrl.llm.prompts`). Raises ValueError: no such round."""
     start = prompt.rfind(f"Round {index}\n\n{_USER}")
     if start < 0 or not prompt.endswith(_ASSISTANT):
         raise ValueError(f"step {index}: the observation is not a policy prompt whose last round is {index}")

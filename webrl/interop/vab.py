@@ -53,13 +53,10 @@ def trace_paths(folder: Path) -> list[Path]:
 
 def read_vab(folder: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
     """Trajectories of a trace folder, each judged by the folder's own score: at least 0.5 is a success, as in the
-    released code. What cannot be used is reported and left out.
+    released code. What cannot be used is reported and left out. Raises DataError: no trace folder.
 
     A trace without an action file, or with a negative score, was cut short by an error: it comes back as
     `Status.ENV_ERROR`, so that it is neither judged nor trained on.
-
-    Raises:
-        DataError: no trace folder.
     """
     if not is_vab_folder(folder):
         raise DataError(f"{folder}: no traces folder; expected RESULT/traces/<task_id>.jsonl")
@@ -78,7 +75,19 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
     rows = _read_rows(path, problems)
     if rows is None:
         return None
-    score, problem = _read_score(path)
+    actions = path.parent.parent / "actions" / f"{path.stem}.json"
+    score: float | None = None
+    problem: tuple[str, str, str] | None
+    if not actions.exists() and not actions.is_symlink():
+        problem = ("no_action_file", str(path), f"no action file {actions.name}; not scored")
+    else:
+        try:
+            _open_inside(actions).close()
+            data = read_json(actions)
+            found = data.get("score") if isinstance(data, dict) else None
+            score, problem = _checked_score(found, "bad_action_file", str(actions))
+        except DataError as error:
+            problem = ("bad_action_file", str(actions), f"{str(error).removeprefix(f'{actions}: ')}; not scored")
     fixed = path.parent.parent / _FIXED / path.name
     if fixed.exists() or fixed.is_symlink():  # its score counts, as in the released code
         recorded, place = score, str(fixed)
@@ -122,8 +131,16 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
                 place, kind = f"{path}:{number}", "broken_line"
                 if not line.strip():
                     continue
-                row, is_valid = _parse_row(line)
-                if not is_valid:
+                text = line.decode("utf-8-sig", "replace")
+                try:
+                    read = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
+                for name, wanted in {"html": str, "response": str, "target": str, "index": int}.items():
+                    if type(found := read.get(name, read) if isinstance(read, dict) else read) is not wanted:
+                        raise ValueError(f"field {name!r} must be {wanted.__name__}, found {found!r:.60}")
+                row = read | {name: valid_text(read[name]) for name in ("html", "response", "target")}
+                if row != read or text != line.decode("utf-8-sig", "ignore"):
                     problems.add("non_utf8", place, "text is not valid UTF-8; bad characters replaced")
                 if rows and row["index"] == 0:
                     problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
@@ -143,39 +160,8 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     return rows or None
 
 
-def _parse_row(line: bytes) -> tuple[dict[str, Any], bool]:
-    """Return a step, and whether its text is valid: without U+FFFD for bad bytes. Raises ValueError."""
-    text = line.decode("utf-8-sig", "replace")
-    try:
-        row = json.loads(text, strict=False, object_pairs_hook=refuse_twice)  # control characters are text
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
-    for name, kind in {"html": str, "response": str, "target": str, "index": int}.items():
-        if type(found := row.get(name, row) if isinstance(row, dict) else row) is not kind:
-            raise ValueError(f"field {name!r} must be {kind.__name__}, found {found!r:.60}")
-    fixed = row | {name: valid_text(row[name]) for name in ("html", "response", "target")}
-    return fixed, fixed == row and text == line.decode("utf-8-sig", "ignore")
-
-
-_Score = tuple[float | None, tuple[str, str, str] | None]
-"""Score in [0, 1], or None and the problem (kind, place, reason)."""
-
-
-def _read_score(path: Path) -> _Score:
-    """The action file's score."""
-    actions = path.parent.parent / "actions" / f"{path.stem}.json"
-    if not actions.exists() and not actions.is_symlink():
-        return None, ("no_action_file", str(path), f"no action file {actions.name}; not scored")
-    try:
-        _open_inside(actions).close()
-        data = read_json(actions)
-    except DataError as error:
-        return None, ("bad_action_file", str(actions), f"{str(error).removeprefix(f'{actions}: ')}; not scored")
-    score = data.get("score") if isinstance(data, dict) else None
-    return _checked_score(score, "bad_action_file", str(actions))
-
-
-def _checked_score(score: Any, kind: str, place: str) -> _Score:
+def _checked_score(score: Any, kind: str, place: str) -> tuple[float | None, tuple[str, str, str] | None]:
+    """Score in [0, 1], or None and the problem (kind, place, reason)."""
     if isinstance(score, bool) or not isinstance(score, int | float):
         return None, (kind, place, f"score must be a number, found {score!r:.60}; not scored")
     if score < 0:
@@ -186,10 +172,8 @@ def _checked_score(score: Any, kind: str, place: str) -> _Score:
 
 
 def _open_inside(path: Path) -> IO[bytes]:
-    """Open a file of a trace folder. A folder from elsewhere must not read files outside of it.
-
-    Raises:
-        DataError: see `webrl.runs.store.open_input`; or a link that leads out of the result folder.
+    """Open a file of a trace folder. Raises DataError as `open_input`, or for a link that leads out of the result
+    folder: one from elsewhere must not read files outside of it.
     """
     try:
         target = path.resolve(strict=True)

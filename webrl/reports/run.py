@@ -36,6 +36,11 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
     peak = max(peaks, key=lambda stage: peaks[stage]) if peaks else ""
     by_type = list(((phase.get("replay") or {}).get("by_type") or {}).items())
     others = {f"{len(by_type) - 8} other types": sum(num for _, num in by_type[8:])} if by_type[8:] else {}
+    losses: Summary = phase.get("losses") or {}
+    trained = {}  # the numbers worth a glance; all of them are in summary.json
+    for job in ("critic", "actor"):
+        keys = {name: f"{job}_{name}" for name in _TRAINING_SHOWN}
+        trained[job] = _parts({name: losses[key] for name, key in keys.items() if _is_number(losses.get(key))})
     rows = [
         ("generated", str(phase.get("num_generated") or "")),
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
@@ -44,8 +49,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("labels", agreement_text(phase)),
         ("groups", groups_text(phase)),
         ("replayed steps", _with_parts(phase.get("num_replayed") or None, dict(by_type[:8]) | others, "")),
-        ("critic", _training(phase, "critic")),
-        ("actor", _training(phase, "actor")),
+        *trained.items(),
         ("update", update_text(phase)),
         *(
             row
@@ -159,13 +163,6 @@ def groups_text(phase: Summary) -> str:
         for k, found in list(groups.get("passed", {}).items())[-1:]
     ]
     return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %" + "".join(passed)
-
-
-def _training(phase: Summary, job: str) -> str:
-    """Return the training numbers worth a glance; all of them are in summary.json."""
-    losses: Mapping[str, Any] = phase.get("losses") or {}
-    keys = {name: f"{job}_{name}" for name in _TRAINING_SHOWN}
-    return _parts({name: losses[key] for name, key in keys.items() if _is_number(losses.get(key))})
 
 
 def _is_number(value: Any) -> bool:

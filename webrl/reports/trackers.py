@@ -109,10 +109,8 @@ class Trackers:
 
 
 def open_trackers(config: RunConfig) -> Trackers:
-    """Open the configured trackers for a run; a resumed run continues in the same place.
-
-    Raises:
-        UsageError: one is not installed, not logged in, or cannot write (tracker, reason and fix are named).
+    """Open the configured trackers; a resumed run continues in the same place. Raises UsageError: one is not installed,
+    not logged in, or cannot write (tracker, reason and fix are named).
     """
     opened: dict[str, _TensorBoard | _Hosted] = {}
     for name in config.trackers:

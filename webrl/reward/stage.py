@@ -16,7 +16,7 @@ from webrl.evaluate import pass_all, pass_any
 from webrl.llm import open_model
 from webrl.reward.labels import agreement, read_labels, read_outcomes
 from webrl.reward.orm import label_trajectories
-from webrl.runs.progress import progress
+from webrl.runs.clock import progress
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 

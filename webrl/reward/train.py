@@ -18,7 +18,7 @@ from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
 from webrl.reward.labels import count_sites, judge_report
 from webrl.reward.orm import answer_tokens, judge_prompt, yes_probability
-from webrl.runs.progress import progress
+from webrl.runs.clock import progress
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths
 

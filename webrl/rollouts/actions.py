@@ -152,11 +152,7 @@ class Bare(str):
 
 
 def parse_action(text: str) -> Action:
-    """Read one BrowserGym call, e.g. `click('12')` or `fill(bid='13', value='x')`; comments are ignored.
-
-    Raises:
-        ActionError: not exactly one call of a known action with literal arguments of the right types.
-    """
+    """Read one BrowserGym call such as `click('12')`; comments are ignored. Raises ActionError for anything else."""
     name, positional, keywords = parse_call(text)
     if name not in ACTIONS:
         raise ActionError(f"No action {name!r}.")
@@ -164,10 +160,7 @@ def parse_action(text: str) -> Action:
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """(name, positional, keyword arguments) of the one call that `text` is; arguments are literals.
-
-    Raises ActionError.
-    """
+    """(name, positional, keyword arguments) of the call that `text` is; arguments are literals. Raises ActionError."""
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
     text = valid_text(text)
@@ -231,10 +224,20 @@ def _literal(node: ast.expr) -> Any:
 
 def _check(name: str, parameter: Parameter, value: Any) -> Any:
     kind = parameter.kind
+    if kind == "id" and value is None:
+        return None
     if kind in ("bid", "id"):
-        return None if kind == "id" and value is None else _element(name, value)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if type(value) is int and value >= 0:
+            return str(value)
+        if isinstance(value, str) and not (isinstance(value, Bare) and not ID.fullmatch(value)):
+            bracketed = re.match(rf"\s*\[({ID.pattern})\](?:\s|$)", value)  # of the page's line, [18] or all of it
+            return bracketed[1] if bracketed else str(value)
+        raise ActionError(f"{name}(): ids are the numbers in square brackets, e.g. {name}('18'); got {value!r:.100}.")
     if kind in ("str", "strs") and type(value) is int:
         value = str(value)
+    is_strings = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     good = (
         not isinstance(value, Bare)
         and {
@@ -243,9 +246,9 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
             "bool": lambda: isinstance(value, bool),
             "int": lambda: type(value) is int and abs(value) < 1e9,
             "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
-            "strs": lambda: isinstance(value, str) or _is_strings(value),
+            "strs": lambda: isinstance(value, str) or is_strings,
             "button": lambda: value in _BUTTONS,
-            "modifiers": lambda: _is_strings(value) and set(value) <= set(MODIFIERS),
+            "modifiers": lambda: is_strings and set(value) <= set(MODIFIERS),
         }[kind]()
     )
     if not good:
@@ -255,22 +258,6 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
     if kind == "text":
         return None if value is None else str(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _element(name: str, value: Any) -> str:
-    """An element's id, however it is written. Raises ActionError."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if type(value) is int and value >= 0:
-        return str(value)
-    if isinstance(value, str) and not (isinstance(value, Bare) and not ID.fullmatch(value)):
-        bracketed = re.match(rf"\s*\[({ID.pattern})\](?:\s|$)", value)  # of the page's line, [18] or all of it
-        return bracketed[1] if bracketed else str(value)
-    raise ActionError(f"{name}(): ids are the numbers in square brackets, e.g. {name}('18'); got {value!r:.100}.")
-
-
-def _is_strings(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 SCROLL_PX = 480
@@ -298,17 +285,14 @@ _DO: dict[str, tuple[bool, bool, Callable[[str, str], list[Action]]]] = {
     "Scroll Up": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=-SCROLL_PX)]),
     "Scroll Down": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=SCROLL_PX)]),
     "Press Enter": (False, False, lambda *_: [_simple("keyboard_press", key="Enter")]),
-    "Switch Tab": (False, True, lambda _, a: [_simple("tab_focus", index=_tab_number(a))]),
+    "Switch Tab": (False, True, lambda _, a: [_simple("tab_focus", index=int(a))]),
     "Select Dropdown Option": (True, True, lambda e, a: [_simple("select_option", bid=e, options=a)]),
     "Wait": (False, False, lambda *_: [_simple("noop")]),
 }
 
 
 def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -> Action:
-    """The action of `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
-
-    Raises ActionError.
-    """
+    """The action of `do(action=…, …)`, `exit(message=…)`, `go_backward()` or `go_forward()`. Raises ActionError."""
     values = bind(name, SIGNATURES[name], positional, keywords)
     written = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items() if value is not None)})"
     if name == "exit":
@@ -323,14 +307,10 @@ def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -
         raise ActionError(f"do(action={action!r}) needs an element.")
     if needs_argument and argument is None:
         raise ActionError(f"do(action={action!r}) needs an argument.")
+    if action == "Switch Tab" and not argument.strip().isdecimal():
+        raise ActionError(f"'Switch Tab' needs a number as its argument, got {argument!r:.100}.")
     first, *rest = make(element or "", argument or "")
     return Action(first.name, first.arguments, written, tuple(rest))
-
-
-def _tab_number(argument: str) -> int:
-    if not argument.strip().isdecimal():
-        raise ActionError(f"'Switch Tab' needs a number as its argument, got {argument!r:.100}.")
-    return int(argument)
 
 
 _TAGGED = re.compile(r"<action>(.*?)(?:</action>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -365,11 +345,7 @@ _LABELLED = re.compile(r"^[ \t]*\[(\w+)\] [\w ]+? ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"
 
 
 def read_answer(text: str, dialect: Dialect) -> Action:
-    """The action that an answer takes, as it was sampled; its reasoning is left out.
-
-    Raises:
-        ActionError: no call, or one that is not certain.
-    """
+    """The action that an answer takes, without its reasoning. Raises ActionError: no call, or none that is certain."""
     for answer in (text, without_thinking(text).strip()):
         try:
             call = parse_call(answer)
@@ -377,7 +353,23 @@ def read_answer(text: str, dialect: Dialect) -> Action:
             problem = error
         else:
             return _known(*call, dialect)
-    return _first_call(answer, dialect, problem)
+    for part in _parts(answer) if len(answer) <= MAX_ACTION_CHARS else ():
+        actions: list[Action] = []
+        for name, positional, keywords in part:
+            try:
+                actions.append(_known(name, positional, keywords, dialect))
+            except ActionError:
+                # Prose names actions, click(), and option(s); what follows what is taken is not carried out.
+                values = [*positional, *keywords.values()]
+                known = name.lower() in (ACTIONS if dialect == "browsergym" else SIGNATURES)
+                is_meant = known or not all(isinstance(v, Bare) for v in values)
+                if values and is_meant and not actions:
+                    raise
+        if actions:
+            count = len({action.canonical for action in actions})
+            several = f"the first of {count} actions, answer with one" if count > 1 else ""
+            return dataclasses.replace(actions[0], note="; ".join(filter(None, (actions[0].note, several))))
+    raise problem
 
 
 def read_any(text: str) -> Action | None:
@@ -398,27 +390,6 @@ def labelled(page: str, label: str) -> list[str]:
             names.append((bid, str(ast.literal_eval(name)).strip()))
     exact = [bid for bid, name in names if name == label.strip()]
     return exact or [bid for bid, name in names if name.casefold() == label.strip().casefold()]
-
-
-def _first_call(text: str, dialect: Dialect, problem: ActionError) -> Action:
-    """The first call of an answer that is not one call by itself; `problem` says so."""
-    for part in _parts(text) if len(text) <= MAX_ACTION_CHARS else ():
-        actions: list[Action] = []
-        for name, positional, keywords in part:
-            try:
-                actions.append(_known(name, positional, keywords, dialect))
-            except ActionError:
-                # Prose names actions, click(), and option(s); what follows what is taken is not carried out.
-                values = [*positional, *keywords.values()]
-                known = name.lower() in (ACTIONS if dialect == "browsergym" else SIGNATURES)
-                is_meant = known or not all(isinstance(v, Bare) for v in values)
-                if values and is_meant and not actions:
-                    raise
-        if actions:
-            count = len({action.canonical for action in actions})
-            several = f"the first of {count} actions, answer with one" if count > 1 else ""
-            return dataclasses.replace(actions[0], note="; ".join(filter(None, (actions[0].note, several))))
-    raise problem
 
 
 _Call = tuple[str, list[Any], dict[str, Any]]
@@ -508,35 +479,30 @@ def _json_calls(text: str) -> list[_Call]:
 def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], dialect: Dialect) -> Action:
     """The action of a call. Raises ActionError."""
     lower = name.lower()
-    values = [*positional, *keywords.values()]
     if dialect == "webrl":
         if lower in SIGNATURES:
             return bind_webrl(lower, positional, keywords)
-    elif meant := _alias(lower, values):
-        arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
-        if meant == "scroll":
-            positional, keywords = _DIRECTIONS[values[0].lower()], {}
-        bound = bind(meant, ACTIONS[meant], positional, keywords)
-        return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
-    elif lower in ACTIONS:
-        return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
-    if dialect == "webrl":
         guess = "exit" if lower in _ENDS else "do"
     else:
+        values = [*positional, *keywords.values()]
+        text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+        meant = _ALIASES.get((lower, len(values)), "")
+        if lower in ("send_keys", "press_key", "press") and _KEY_PRESS.fullmatch(text):
+            meant = "keyboard_press"
+        elif lower == "scroll" and text.lower() in _DIRECTIONS:
+            meant = "scroll"
+        if meant:
+            arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
+            if meant == "scroll":
+                positional, keywords = _DIRECTIONS[text.lower()], {}
+            bound = bind(meant, ACTIONS[meant], positional, keywords)
+            return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
+        if lower in ACTIONS:
+            return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
         near = [*difflib.get_close_matches(lower, ACTIONS, n=1), ""]
         guess = "send_msg_to_user" if lower in _ENDS else _MEANT.get(lower, near[0])
     hint = f": did you mean {_EXAMPLES.get(guess, f'{guess}(…)')}?" if guess else ", take one of those listed."
     raise ActionError(f"No action {name!r}{hint}")
-
-
-def _alias(name: str, values: list[Any]) -> str:
-    """The action of BrowserGym's that a call of another name, or with other arguments, means; "" if none is certain."""
-    text = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
-    if name in ("send_keys", "press_key", "press") and _KEY_PRESS.fullmatch(text):
-        return "keyboard_press"
-    if name == "scroll" and text.lower() in _DIRECTIONS:
-        return "scroll"
-    return _ALIASES.get((name, len(values)), "")
 
 
 _ALIASES: dict[tuple[str, int], str] = {

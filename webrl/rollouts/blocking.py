@@ -47,10 +47,8 @@ def _this_process() -> _Process:
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
-    """Result of a coroutine on the loop of this process's environments; ended if the caller is interrupted.
-
-    Raises:
-        BrowserError: called on that loop itself, which it would wait for.
+    """Result of a coroutine on the loop of this process's environments; ended if the caller is interrupted. Raises
+    BrowserError on that loop itself, which it would wait for.
     """
     process = _this_process()
     if process.thread is threading.current_thread():
@@ -65,17 +63,12 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 class BlockingEnv:
-    """An environment whose methods return when they are done; a context manager.
-
-    Raises what `BrowserEnv` raises; BrowserMissing and BrowserError from the first reset where Chromium does not start.
+    """An environment whose methods return when they are done; a context manager. Raises what `BrowserEnv` raises, from
+    the first reset BrowserMissing and BrowserError too, where Chromium does not start.
     """
 
     def __init__(self, make: Callable[[Task, Browser, RolloutConfig], BrowserEnv], config: RolloutConfig) -> None:
-        """Set up; nothing starts before the first reset.
-
-        Args:
-            make: returns an environment that can play a task; called at the first reset.
-        """
+        """Set up; nothing starts before the first reset, which has `make` return an environment for its task."""
         self._make = make
         self._config = config
         self._pid = os.getpid()

@@ -12,15 +12,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
+
 from webrl.errors import BrowserError, BrowserMissing
 
 if TYPE_CHECKING:
-    import psutil
     from playwright.async_api import BrowserContext
 
 logger = logging.getLogger(__name__)
@@ -67,16 +68,28 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def find_chromium(*, visible: bool = False) -> Path:
-    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications.
-
-    Args:
-        visible: none but those that can open a window.
-
-    Raises:
-        BrowserMissing: there is none; the message tells how to get one.
+    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications;
+    `visible`: one that can open a window. Raises BrowserMissing, which tells how to get one.
     """
-    chosen = os.environ.get("WEBRL_CHROMIUM")
-    for candidate in [Path(chosen)] if chosen else _candidates():
+    candidates: list[Path] = []
+    if chosen := os.environ.get("WEBRL_CHROMIUM"):
+        candidates.append(Path(chosen))
+    else:
+        downloads = "~/Library/Caches/ms-playwright" if sys.platform == "darwin" else "~/.cache/ms-playwright"
+        root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or downloads).expanduser()
+        for pattern in (
+            "chromium_headless_shell-*/*/headless_shell",
+            "chromium_headless_shell-*/*/chrome-headless-shell",
+            "chromium-*/chrome-linux*/chrome",
+            "chromium-*/chrome-mac*/Chromium.app/Contents/MacOS/Chromium",
+        ):
+            candidates += sorted(root.glob(pattern), reverse=True)
+        names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+        candidates += [Path(path) for path in map(shutil.which, names) if path]
+        if sys.platform == "darwin":
+            apps = ("Google Chrome", "Chromium")
+            candidates += [Path(f"/Applications/{app}.app/Contents/MacOS/{app}") for app in apps]
+    for candidate in candidates:
         if visible and re.search(r"headless[-_]shell", str(candidate)):
             continue
         if os.access(candidate, os.X_OK) and candidate.is_file():
@@ -87,31 +100,8 @@ def find_chromium(*, visible: bool = False) -> Path:
     raise BrowserMissing(NO_WINDOW if visible else MISSING)
 
 
-def _candidates() -> Iterable[Path]:
-    downloads = "~/Library/Caches/ms-playwright" if sys.platform == "darwin" else "~/.cache/ms-playwright"
-    root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or downloads).expanduser()
-    for pattern in (
-        "chromium_headless_shell-*/*/headless_shell",
-        "chromium_headless_shell-*/*/chrome-headless-shell",
-        "chromium-*/chrome-linux*/chrome",
-        "chromium-*/chrome-mac*/Chromium.app/Contents/MacOS/Chromium",
-    ):
-        yield from sorted(root.glob(pattern), reverse=True)
-    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            yield Path(path)
-    if sys.platform == "darwin":
-        for app in ("Google Chrome", "Chromium"):
-            yield Path(f"/Applications/{app}.app/Contents/MacOS/{app}")
-
-
 class Browser:
-    """One running Chromium with its Playwright driver.
-
-    Raises (on entering):
-        BrowserMissing: no Chromium on this machine.
-        BrowserError: it does not start.
-    """
+    """One running Chromium with its Playwright driver. Raises BrowserMissing, or BrowserError if it does not start."""
 
     def __init__(self, *, own_session: bool = True, max_page_mb: int | None = None, visible: bool = False) -> None:
         """Prepare; see `start`.
@@ -180,12 +170,7 @@ class Browser:
             await self.close()
             raise BrowserError(f"{executable} opened no DevTools port within {LAUNCH_TIMEOUT_S} s")
         if self.max_page_mb:
-            self._watching = asyncio.create_task(self._watch(self._folder, self.max_page_mb))
-
-    async def _watch(self, folder: Path, limit_mb: int) -> None:
-        while True:
-            await asyncio.sleep(2)
-            await asyncio.to_thread(_end_large_renderers, folder, limit_mb)
+            self._watching = asyncio.create_task(_end_large_renderers(self._folder, self.max_page_mb))
 
     @property
     def alive(self) -> bool:
@@ -255,8 +240,6 @@ def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
 
 def _processes(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
     """The processes of the browser with its profile in `folder`, each with its command line; its own comes first."""
-    import psutil
-
     own: set[int] = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -266,21 +249,19 @@ def _processes(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
                 yield process, command
 
 
-def _end_large_renderers(folder: Path, limit_mb: int) -> None:
-    """Kill the page processes that take more memory."""
-    import psutil
-
-    for process, command in _processes(folder):
-        with contextlib.suppress(psutil.Error):
-            if "--type=renderer" in command and process.memory_info().rss > limit_mb * 1_000_000:
-                logger.warning("a page used more than %d MB; its process was ended", limit_mb)
-                process.kill()
+async def _end_large_renderers(folder: Path, limit_mb: int) -> None:
+    """Kill, again and again, the page processes that take more memory."""
+    while True:
+        await asyncio.sleep(2)
+        for process, command in await asyncio.to_thread(lambda: list(_processes(folder))):
+            with contextlib.suppress(psutil.Error):
+                if "--type=renderer" in command and process.memory_info().rss > limit_mb * 1_000_000:
+                    logger.warning("a page used more than %d MB; its process was ended", limit_mb)
+                    process.kill()
 
 
 def _listening_port(folder: Path) -> int:
     """The port that Chromium chose (a port chosen for it might be taken by then); 0: none."""
-    import psutil
-
     end = time.monotonic() + LAUNCH_TIMEOUT_S
     while time.monotonic() < end:
         for file in folder.glob("*/DevToolsActivePort"):
@@ -298,8 +279,6 @@ def _listening_port(folder: Path) -> int:
 
 def remove_abandoned() -> None:
     """Remove what the browsers of processes that are no more have left in the temporary directory."""
-    import psutil
-
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):

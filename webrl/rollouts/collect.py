@@ -30,8 +30,8 @@ from webrl.rollouts.interface import Observation, Pool
 from webrl.rollouts.pool import EnvPool, RayWorker, borrow, ray_cluster
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
+from webrl.runs.clock import progress
 from webrl.runs.disk import file_name, full_disk_named, sync_tree
-from webrl.runs.progress import progress
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -156,10 +156,8 @@ def without_secrets(trajectory: Trajectory) -> Trajectory:
 
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
-    """The environments that `config` needs, kept ones if there are any; no more of them than episodes.
-
-    Raises:
-        ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
+    """The environments that `config` needs, kept ones if there are any; no more of them than episodes. Raises
+    ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
     """
     whole = config
     if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
@@ -204,11 +202,7 @@ def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreens
 
 
 def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
-    """(trajectory id, task) of each attempt; the attempts at one task are numbered.
-
-    Raises:
-        DataError: two would have one name.
-    """
+    """(trajectory id, task) of each attempt; those at one task are numbered. Raises DataError: two have one name."""
     seen: Counter[str] = Counter()
     episodes: dict[str, Task] = {}
     for task in tasks:
@@ -222,11 +216,8 @@ def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
 
 
 async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:
-    """Reset to each task's initial state and look at it, in the order given; None if the page failed.
-
-    Raises:
-        DataError: a task that names no known page.
-        BrowserMissing: no Chromium.
+    """What each task's initial state shows, in the order given; None if the page failed. Raises DataError: a task that
+    names no known page; BrowserMissing.
     """
     if not tasks:
         return []

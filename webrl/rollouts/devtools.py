@@ -142,10 +142,8 @@ class Tab:
 
     @classmethod
     async def open(cls, page: Page, port: int, script: str = "") -> Self:
-        """Open the direct line to a page. Raises ChannelClosed, Playwright's Error.
-
-        Args:
-            script: what is run in our own world of a document before anything else is evaluated there.
+        """Open the direct line to a page; `script` runs in our own world of a document before anything else is
+        evaluated there. Raises ChannelClosed, Playwright's Error.
         """
         session = await page.context.new_cdp_session(page)
         target = (await session.send("Target.getTargetInfo"))["targetInfo"]["targetId"]
@@ -230,10 +228,8 @@ class Tab:
         return [answer["result"] for answer in answers]
 
     async def evaluate_in_page(self, expression: str, context: int | None = None) -> Any:
-        """Value of a JavaScript expression, promises awaited. Raises ChannelError, ChannelClosed.
-
-        Args:
-            context: the execution context; None: that of the page's own scripts.
+        """Value of a JavaScript expression, promises awaited, in an execution context, or that of the page's own
+        scripts. Raises ChannelError, ChannelClosed.
         """
         params: dict[str, Any] = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         if context is not None:
@@ -245,11 +241,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def evaluate(self, expression: str, frame: str = "") -> Any:
-        """Value of an expression in our own world.
-
-        Args:
-            frame: DevTools' id of one of the page's frames; "": its own.
-        """
+        """Value of an expression in our own world of a frame, by DevTools' id; "": the page's own."""
         frame = frame or self.main_frame
         context = self.worlds.get(frame)
         if context is not None:
@@ -267,12 +259,8 @@ class Tab:
         return await self.evaluate_in_page(expression, context)
 
     async def evaluate_or_stop(self, expression: str, patience_s: float, frame: str = "") -> Any:
-        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
-
-        (Chromium holds scripts back while a page is leaving.)
-
-        Args:
-            patience_s: how long that server has.
+        """Evaluate; a page that is on its way to a server that does not answer in `patience_s` is stopped, and stays
+        what it was: Chromium holds scripts back while a page is leaving.
         """
         answer = asyncio.ensure_future(self.evaluate(expression, frame))
         try:
@@ -364,9 +352,8 @@ class Tab:
         self._has_changed.set()
 
     async def arriving_frames(self) -> set[str]:
-        """The frames within the page that a person can see, now or by scrolling, and that are on their way.
-
-        Raises ChannelClosed.
+        """The frames within the page that a person can see, now or by scrolling, and that are on their way. Raises
+        ChannelClosed.
         """
         found: set[str] = set()
         if not self.loading - {self.main_frame}:
@@ -404,7 +391,6 @@ class Tab:
 
     async def has_frames(self, end: float) -> bool:
         """Wait, until `end`, for frames on their way, but never again for one that does not come; whether any has.
-
         Raises ChannelClosed.
         """
         awaited = await self.arriving_frames() - self._given_up
@@ -437,10 +423,7 @@ class Tab:
         return self.main_frame in self.loading
 
     async def arrive(self, end: float) -> None:
-        """If the page is on its way, wait until the next document has its content, or `end` (`time.monotonic`).
-
-        Raises ChannelClosed.
-        """
+        """Wait, until `end` (`time.monotonic`), for a document that is on its way. Raises ChannelClosed."""
         await self._wait_while(lambda: self.leaving, end)
 
     async def _wait_while(self, is_so: Callable[[], object], end: float) -> bool:
@@ -490,10 +473,8 @@ def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, A
 
 
 def _frame(opcode: int, body: bytes) -> bytes:
-    """A final WebSocket frame, masked with the key zero.
-
-    (RFC 6455 asks for a random key against caching proxies; there is none on loopback, and zero leaves the bytes as
-    they are.)
+    """A final WebSocket frame, masked with the key zero, which leaves the bytes as they are: RFC 6455 asks for a random
+    key against caching proxies, of which loopback has none.
     """
     size = len(body)
     if size < 126:

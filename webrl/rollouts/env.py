@@ -25,7 +25,7 @@ from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
-from webrl.rollouts.html import take
+from webrl.rollouts.html import describe
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
 from webrl.rollouts.sites import Site, Verdict, open_site
@@ -148,10 +148,8 @@ class EpisodeObserver(Protocol):
 
 
 class BrowserEnv:
-    """An environment on a shared browser; see the module docstring.
-
-    Suites configure its profile (`_profile_options`, `_limits`, `_routes`, `_notices`), or pass one that is already
-    open.
+    """An environment on a shared browser; see the module docstring. Suites configure its profile (`_profile_options`,
+    `_limits`, `_routes`, `_notices`), or pass one that is already open.
     """
 
     imports = True
@@ -281,22 +279,19 @@ class BrowserEnv:
 
     def _resolve(self, action: Action) -> Action:
         """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
-        for name in action.arguments.keys() & _ID_PARAMETERS:
-            bid = action.arguments[name]
+        arguments = dict(action.arguments)
+        for name in arguments.keys() & _ID_PARAMETERS:
+            bid = arguments[name]
             if not ID.fullmatch(bid) and f"[{bid}] " not in self._text:  # a frame has letters alone
                 number = next(iter(labelled(self._text, bid)), "18")
                 example = dataclasses.replace(action, arguments=action.arguments | {name: number}, written="")
                 raise ActionFailed(
                     f"ids are the numbers in square brackets, e.g. {example.canonical:.200}; {bid!r:.100} is none"
                 )
-        if self._ids is None:
-            return action
-        arguments = dict(action.arguments)
-        for name in arguments.keys() & _ID_PARAMETERS:
-            number = arguments[name]
-            if number not in self._ids:
-                raise ActionFailed(f'ValueError: Could not find element with id "{number}"')
-            arguments[name] = self._ids[number]
+            if self._ids is not None:
+                if bid not in self._ids:
+                    raise ActionFailed(f'ValueError: Could not find element with id "{bid}"')
+                arguments[name] = self._ids[bid]
         return dataclasses.replace(action, arguments=arguments)
 
     @contextlib.asynccontextmanager
@@ -444,7 +439,10 @@ class BrowserEnv:
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._config.page_details and not seen.get("tooLarge"):
-            details = await take(tab, self._site.hidden_ids, self.scale, self._config.viewport or self._site.viewport)
+            options = {"computedStyles": [], "includeDOMRects": True}
+            snapshot = await tab.send("DOMSnapshot.captureSnapshot", options)
+            viewport = self._config.viewport or self._site.viewport
+            details = describe(snapshot, self._site.hidden_ids, self.scale, viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
 
     def _address(self, page: Page, url: str) -> str:

@@ -57,9 +57,6 @@ _ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
 _EXAMPLES = {"color": "#ff0000", "date": "2024-12-31", "datetime-local": "2024-12-31T14:30", "month": "2024-12"}
 _EXAMPLES |= {"range": "50", "time": "14:30", "week": "2024-W52"}
 """What the fields take that are not typed into, by type."""
-_HIDDEN = "hidden"
-"""What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
-time is up: the agent gets Playwright's answer without that wait."""
 _ELSEWHERE = "the element does not take the focus: keys go to what has it"
 MAX_TYPED = 100
 """A longer text is put into a field at once, even if the page listens to the keys there (a terminal, a list that is
@@ -106,11 +103,7 @@ class Tabs(Protocol):
 
 
 async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
-    """Do it, by BrowserGym's rules or by other `handlers`.
-
-    Raises:
-        ActionFailed: element not found, not clickable in time, bad key, blocked address, …
-    """
+    """Do it, by BrowserGym's rules or by other `handlers`. Raises ActionFailed: no such element, a bad key."""
     from playwright.async_api import Error
 
     arguments = {key: arg / tabs.scale if key in _PIXELS else arg for key, arg in action.arguments.items()}
@@ -180,7 +173,7 @@ async def attempt(
     element: Locator,
     method: str,
     *arguments: Any,
-    is_done: Callable[[], Awaitable[bool]] | None = None,
+    is_done: Callable[[], Awaitable[object]] | None = None,
     **options: Any,
 ) -> Any:
     """Have Playwright act on an element, for as long as the page's answers take: the caller has the deadline.
@@ -208,9 +201,14 @@ async def attempt(
             spent_ms += timeout_ms
             refusals += len(found)
             allowed = MAX_REFUSALS if spent_ms < REFUSED_MS else 1
-            is_slow = not found and await _needs_longer(element, timeout_ms)
-            if is_done is not None and not found and await is_done():
-                return None
+            is_slow = False
+            if not found:  # a page that has answered nothing in that time may only be slow; at first this is believed
+                start = time.monotonic()
+                is_there = all([await element.count() for _ in range(5)])
+                needed_ms = ROUND_TRIPS * (time.monotonic() - start) / 5 * 1000
+                is_slow = is_there and (timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < needed_ms)
+                if is_done is not None and await is_done():
+                    return None
             if refusals < allowed and (found or is_slow):
                 timeout_ms *= 1 if found else 4
                 continue
@@ -220,21 +218,9 @@ async def attempt(
             raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
 
 
-async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
-    """Whether a page that has answered nothing in that time may only be slow; at first this is always believed."""
-    start = time.monotonic()
-    for _ in range(5):
-        if not await element.count():
-            return False
-    round_trip_ms = (time.monotonic() - start) / 5 * 1000
-    return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
-
-
 async def open_page(tabs: Tabs, timeout_ms: float, method: str, *arguments: str) -> None:
     """Go to another page by a method of Playwright's, and wait for what it loads: a picture or script may never come,
-    nor the end of a page that leaves before it is there.
-
-    Raises Playwright's Error: there is no page after `timeout_ms`.
+    nor the end of a page that leaves before it is there. Raises Playwright's Error: no page after `timeout_ms`.
     """
     page, tab = tabs.page, tabs.tab
     end = time.monotonic() + min(timeout_ms / 1000, tabs.patience_s)
@@ -277,23 +263,16 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(tabs: Tabs, bid: str, *, presses: bool) -> tuple[float, float] | str | None:
-    """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
-    point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, presses)
-    return (point[0], point[1]) if isinstance(point, list) else point
-
-
-async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> str | bool | None:
-    """Click an element that needs no waiting: True; else what `_aim` says of it.
-
-    An element that moves away as the mouse comes, such as a picture that has to be loaded, is clicked again.
+async def _click(tabs: Tabs, bid: str, button: str = "left", count: int = 1) -> Any:
+    """Click an element that needs no waiting, again if it moves away as the mouse comes (a picture that has to be
+    loaded): True; else what `aim` says of it, None to leave it to Playwright.
     """
     for pause_s in (0, 0.1, 0.2, 0.3):
         await asyncio.sleep(pause_s)
-        point = await _aim(tabs, bid, presses=True)
-        if not isinstance(point, tuple):
+        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, True)
+        if not isinstance(point, list):
             return point
-        await tabs.tab.click(*point, button, count)
+        await tabs.tab.click(point[0], point[1], button, count)
         try:
             if not await tabs.tab.evaluate_or_stop("__webrl.missed()", tabs.patience_s):
                 return True
@@ -332,16 +311,18 @@ async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Se
 
 async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifiers: Sequence[str] = ()) -> None:
     """Click, double-click or hover."""
-    count = {"hover": 0, "click": 1, "dblclick": 2}[method]
-    point = None if modifiers else await (_click(tabs, bid, button, count) if count else _aim(tabs, bid, presses=False))
-    if isinstance(point, tuple):
-        await tabs.tab.move(*point)
-    if isinstance(point, tuple) or point is True or (method == "click" and await _call(tabs, bid, "pick")):
-        return
-    if point == _HIDDEN:
-        raise ActionFailed(
-            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
-        )
+    if method == "hover":
+        found = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, False)
+        if isinstance(found, list):
+            await tabs.tab.move(found[0], found[1])
+            return
+    else:
+        found = None if modifiers else await _click(tabs, bid, button, 1 if method == "click" else 2)
+        if found is True or (method == "click" and await _call(tabs, bid, "pick")):
+            return
+    if found == "hidden":  # nothing on the page could show it in time: Playwright's answer, without the wait
+        late = f"Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
+        raise ActionFailed(f"TimeoutError: Locator.{method}: {late}")
     element = await locate(tabs.page, bid)
     if method == "hover":
         await attempt(element, method)
@@ -374,11 +355,7 @@ async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **option
     """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
     element = await locate(tabs.page, bid)
     await _call(tabs, bid, "watchInput", *arguments)
-
-    async def is_done() -> bool:
-        return bool(await _call(tabs, bid, "hadInput"))
-
-    await attempt(element, method, *arguments, is_done=is_done, **options)
+    await attempt(element, method, *arguments, is_done=partial(_call, tabs, bid, "hadInput"), **options)
 
 
 async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
@@ -417,25 +394,18 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
         await set_value(tabs, bid, "select_option", options)
 
 
-async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
-    if await _focus_on(tabs, bid, from_start=True):
-        await _keyboard_press(tabs, key_comb)
-    else:
-        await attempt(await locate(tabs.page, bid), "press", key_comb)
-
-
-async def _focus_on(tabs: Tabs, bid: str, *, from_start: bool) -> bool:
-    found = await _call(tabs, bid, "focusOn", from_start)
+async def _focus(tabs: Tabs, bid: str, key_comb: str | None = None) -> None:
+    """Focus an element; press a key there."""
+    found = await _call(tabs, bid, "focusOn", key_comb is not None)
     if found == "disabled":
         raise ActionFailed("Error: element is disabled: it takes neither the focus nor keys")
     if found == "elsewhere":
         tabs.tell(_ELSEWHERE)
-    return bool(found)
-
-
-async def _focus(tabs: Tabs, bid: str) -> None:
-    if not await _focus_on(tabs, bid, from_start=False):
-        await attempt(await locate(tabs.page, bid), "focus")
+    if not found:
+        how = ("focus",) if key_comb is None else ("press", key_comb)
+        await attempt(await locate(tabs.page, bid), *how)
+    elif key_comb is not None:
+        await _keyboard_press(tabs, key_comb)
 
 
 _DRAG_MOVES = 5
@@ -480,10 +450,8 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
 
 
 def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
-    """Find the files that an upload names, relative to `folder` or absolute.
-
-    Raises:
-        ActionFailed: there is no such folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
+    """Find the files that an upload names, relative to `folder` or absolute. Raises ActionFailed: there is no such
+    folder, or a name leads out of it (`..` or a symbolic link) or is not a file.
     """
     if folder is None:
         raise ActionFailed("Blocked: files cannot be uploaded here (rollout.upload_dir is not set).")
@@ -619,7 +587,7 @@ _HANDLERS: dict[str, Handler] = {
     "check": _check,
     "uncheck": lambda tabs, bid: _check(tabs, bid, wanted=False),
     "select_option": _select_option,
-    "press": _press,
+    "press": _focus,
     "focus": _focus,
     "drag_and_drop": _drag_and_drop,
     "upload_file": _upload,

@@ -53,13 +53,8 @@ _COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method"
 
 
 def changes(url: str, words: str = "") -> str:
-    """Return the part of an address, or of its link text, that suggests that opening it changes something.
-
-    Args:
-        words: the link's text, or the button's of a form that goes there.
-
-    Returns:
-        "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`; else what says otherwise.
+    """Return the part of an address, or of the text of its link or button, that suggests that opening it changes
+    something; "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`.
     """
     parts = urlsplit(url)
     found = _SAID.match(words)
@@ -135,17 +130,15 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner:
             return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast and not _is_own(ip)
-
-
-def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether packets to `ip` would come from `ip`. Sends none."""
+    if not ip.is_global or ip.is_multicast:
+        return False
+    # This machine's own is where packets to it would come from; none is sent.
     with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(ip), 9))
         except OSError:
-            return False  # no route: nothing will be reached either
-        return bool(probe.getsockname()[0] == str(ip))
+            return True  # no route: nothing will be reached either
+        return bool(probe.getsockname()[0] != str(ip))
 
 
 async def _forward(
@@ -271,10 +264,6 @@ class NavigationGuard:
             return False
         return bool("*" in self.public_hosts or _entries(parts.hostname or "", port) & (self.hosts | self.public_hosts))
 
-    def _count(self, reason: str) -> None:
-        self.blocked += 1
-        self.reason = reason
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -307,7 +296,7 @@ class NavigationGuard:
             status, text = "502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"
             if isinstance(error, HostBlocked):
                 # Not for a host: browsers contact their maker by themselves, without the agent.
-                self._count(reason or "")
+                self.blocked, self.reason = self.blocked + 1, reason or ""
                 status, text = "403 Forbidden", f"{BLOCKED}{error}"
             body = text.encode()
             fields = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close"
@@ -317,8 +306,15 @@ class NavigationGuard:
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                if self._limits.read_only and not await self._starts_tls(reader, to_server):
-                    return
+                if self._limits.read_only:  # inside a tunnel only pages are let through: a WebSocket would go round it
+                    async with asyncio.timeout(_HEAD_TIMEOUT_S):
+                        first = await reader.readexactly(5)
+                        if first.startswith(_TLS_HANDSHAKE):
+                            first += await reader.readexactly(int.from_bytes(first[3:], "big"))
+                    if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
+                        self.blocked, self.reason = self.blocked + 1, "WebSockets are not to be opened here"
+                        return
+                    to_server.write(first)
             else:
                 await _forward(head, method, target, reader, to_server)
                 while re.match(rb"HTTP/1\.\d 1\d\d", answer := await there.readuntil(b"\r\n\r\n")):
@@ -328,18 +324,6 @@ class NavigationGuard:
             await _splice((reader, to_server), (there, writer))
         finally:
             to_server.close()
-
-    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
-        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
-        async with asyncio.timeout(_HEAD_TIMEOUT_S):
-            first = await reader.readexactly(5)
-            if first.startswith(_TLS_HANDSHAKE):
-                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
-        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
-            self._count("WebSockets are not to be opened here")
-            return False
-        to_server.write(first)
-        return True
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises HostBlocked, OSError, TimeoutError."""
@@ -374,7 +358,7 @@ class NavigationGuard:
             if reason is None:
                 await route.fallback()
                 return
-            self._count(reason)
+            self.blocked, self.reason = self.blocked + 1, reason
             await route.abort("aborted")  # a page that would have been left stays
 
 

@@ -73,8 +73,16 @@ def simplify(document: str, width: float, height: float) -> str:
     import lxml.etree  # type: ignore[import-untyped]
     import lxml.html
 
-    for marks in _CUT_OUT:
-        document = _without(document, *marks)
+    for start, tag_end, end in _CUT_OUT:
+        kept, position = [], 0
+        while (first := document.find(start, position)) >= 0:
+            inside = document.find(tag_end, first + len(start))
+            last = document.find(end, inside + len(tag_end)) if inside >= 0 else -1
+            if last < 0:  # one that does not end stays
+                break
+            kept.append(document[position:first])
+            position = last + len(end)
+        document = "".join((*kept, document[position:]))
     document = re.sub(r"\s+", " ", document).strip()
     if not document:
         return ""
@@ -85,19 +93,6 @@ def simplify(document: str, width: float, height: float) -> str:
         return ""
     text, _ = _render(root.getroottree().getroot(), width, height, parent_is_kept_select=False)
     return text
-
-
-def _without(text: str, start: str, tag_end: str, end: str) -> str:
-    """The text without every stretch from `start` over `tag_end` to `end`; one that does not end stays."""
-    kept, position = [], 0
-    while (first := text.find(start, position)) >= 0:
-        inside = text.find(tag_end, first + len(start))
-        last = text.find(end, inside + len(tag_end)) if inside >= 0 else -1
-        if last < 0:
-            break
-        kept.append(text[position:first])
-        position = last + len(end)
-    return "".join((*kept, text[position:]))
 
 
 def _render(node: Any, width: float, height: float, parent_is_kept_select: bool) -> tuple[str, bool]:
@@ -126,21 +121,15 @@ def _render(node: Any, width: float, height: float, parent_is_kept_select: bool)
             parts.append(text)
     text = " ".join(parts)
     if can_keep and (num_speaking > 1 or speaks or (label and seen)):
-        text = _element(node.tag, label, attributes, content, text)
+        opening = [node.tag, f'id="{label}"'] if label else [node.tag]
+        written: set[str] = set()
+        for name, value in attributes.items():
+            if value not in written:
+                written.add(value)
+                opening.append(f'{name}="{value}"')
+        inner = "".join(f" {part}" for part in (content, text) if part)
+        text = f"<{' '.join(opening)}>{inner} </{node.tag}>"
     return text, num_speaking > 0 or speaks
-
-
-def _element(tag: str, label: str, attributes: dict[str, str], content: str, children: str) -> str:
-    opening = [tag]
-    if label:
-        opening.append(f'id="{label}"')
-    values: set[str] = set()
-    for name, value in attributes.items():
-        if value not in values:
-            values.add(value)
-            opening.append(f'{name}="{value}"')
-    inner = "".join(f" {text}" for text in (content, children) if text)
-    return f"<{' '.join(opening)}>{inner} </{tag}>"
 
 
 MAX_HTML_CHARS = 2_000_000
@@ -165,22 +154,11 @@ class PageDetails:
     """
 
 
-async def take(tab: Tab, hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]) -> PageDetails:
-    """Look at the page as it is. Raises ChannelError, ChannelClosed."""
-    options = {"computedStyles": [], "includeDOMRects": True}
-    return describe(await tab.send("DOMSnapshot.captureSnapshot", options), hidden_ids, scale, viewport)
-
-
 def describe(
-    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float = 1.0, viewport: tuple[int, int] = (1280, 720)
+    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]
 ) -> PageDetails:
-    """The pure part of `take`.
-
-    Args:
-        snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
-        hidden_ids: DOM ids of the elements that are left out with everything below them.
-        scale: screenshot pixels per CSS pixel.
-        viewport: width and height in CSS pixels.
+    """A page's pruned HTML and elements, without those of `hidden_ids` and what is in them, from the answer of CDP's
+    `DOMSnapshot.captureSnapshot` with DOM rectangles. `scale`: screenshot pixels per CSS pixel, in which `viewport` is.
     """
     strings: Sequence[str] = snapshot["strings"]
     documents = [_Document(data, strings) for data in snapshot["documents"]]
@@ -211,7 +189,11 @@ def describe(
                 x, y, wide, high = document.boxes[node]
                 box = [x - document.scrolled[0] + left, y - document.scrolled[1] + up, wide, high]
             if bid := attributes.get("bid"):
-                visible, clickable = _share_inside(box, viewport) if box else 0.0, node in document.clickable
+                visible, clickable = 0.0, node in document.clickable
+                if box and wide > 0 and high > 0:  # the share of its area within the viewport
+                    seen_wide = min(box[0] + wide, viewport[0]) - max(box[0], 0.0)
+                    seen_high = min(box[1] + high, viewport[1]) - max(box[1], 0.0)
+                    visible = max(0.0, seen_wide) * max(0.0, seen_high) / (wide * high)
                 elements[bid] = {
                     "bbox": [scale * number for number in box] or None,
                     "visibility": visible,
@@ -254,12 +236,3 @@ class _Document:
             if shown:  # empty: not rendered
                 self.boxes[number] = bounds
         self.scrolled = (float(data.get("scrollOffsetX") or 0), float(data.get("scrollOffsetY") or 0))
-
-
-def _share_inside(box: Sequence[float], viewport: tuple[int, int]) -> float:
-    """Share of a box's area within the viewport, both in CSS pixels."""
-    x, y, wide, high = box
-    if wide <= 0 or high <= 0:
-        return 0.0
-    seen_wide, seen_high = min(x + wide, viewport[0]) - max(x, 0.0), min(y + high, viewport[1]) - max(y, 0.0)
-    return max(0.0, seen_wide) * max(0.0, seen_high) / (wide * high)

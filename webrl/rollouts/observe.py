@@ -65,7 +65,17 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         if node["nodeId"] in visited:
             continue
         visited.add(node["nodeId"])
-        bid, properties = _take_bid(node)
+        bid = None  # in its role description, or else in its description
+        properties = []
+        for entry in node.get("properties", ()):
+            given = entry.get("value", {}).get("value", _ABSENT)
+            if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(given))):
+                bid, given = match.groups()
+                given = given or _ABSENT
+            if given is not _ABSENT:
+                properties.append((entry["name"], given))
+        if bid is None and (match := _BID.fullmatch(str(node.get("description", {}).get("value", "")))):
+            bid = match.group(1)
         # `aria-hidden`: Chromium 119 has what can have the focus all the same.
         if bid in hidden or (uses is not None and ("hidden", True) in properties):
             continue
@@ -129,23 +139,6 @@ def _describe(
     return name, ", ".join([line, *attributes])
 
 
-def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
-    """The bid in a node's role description, or else description; and its (property, value) pairs without the bid."""
-    bid = None
-    properties = []
-    for entry in node.get("properties", ()):
-        value = entry.get("value", {}).get("value", _ABSENT)
-        if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(value))):
-            bid, value = match.groups()
-            value = value or _ABSENT
-        if value is not _ABSENT:
-            properties.append((entry["name"], value))
-    if bid is None and "description" in node:
-        match = _BID.fullmatch(str(node["description"].get("value", "")))
-        bid = match.group(1) if match else None
-    return bid, properties
-
-
 def as_newest(nodes: Iterable[dict[str, Any]]) -> None:
     """Make the trees of Chromium 119 to 153 say the same of lists, tables, tabs and dates: what the newest says."""
     owners: dict[str, dict[str, Any] | None] = {}  # by node: the field of a date or time, or grid, that it is in
@@ -203,11 +196,8 @@ _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 async def read_page(
     tab: Tab, seen: dict[str, Any], form: str, hidden_ids: Sequence[str]
 ) -> tuple[str, dict[str, str] | None]:
-    """A page's text, and the bid of each element id in it where it has ids of its own.
-
-    Args:
-        seen: what `__webrl.look` has just returned for it.
-        hidden_ids: DOM ids of the elements left out.
+    """A page's text without the elements of `hidden_ids`, and the bid of each element id in it where it has ids of its
+    own; `seen` is what `__webrl.look` has just returned for it.
     """
     from playwright.async_api import Error
 
@@ -218,7 +208,21 @@ async def read_page(
         if form == "html":
             text, ids = await observe_html(tab, hidden_ids)
         else:
-            text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
+            # The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page
+            # has been rebuilt; only an explicit `enable` makes `disable` drop it.
+            uses = None if seen["uses"] is None else dict(seen["uses"])
+            tab.frames, tab.unseen_in_frames = {}, 0
+            if seen["frames"]:
+                await mark_child_frames(tab, uses)
+                nodes = await framed_axtree(tab)
+            else:
+                unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.worlds.get(tab.main_frame, 0)}
+                answers = await tab.send_all(
+                    _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
+                )
+                nodes = answers[1]["nodes"]
+            as_newest(nodes)
+            text = flatten_axtree(nodes, frozenset(seen["hidden"]), uses)
             if unseen := seen["unseen"] + tab.unseen_in_frames:
                 what = f"{unseen} elements that the page hides from readers (aria-hidden, inert, behind a dialog)"
                 text += f"\n\tStaticText 'Not shown: {what}.'"
@@ -233,10 +237,9 @@ async def read_page(
 
 
 async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
-    """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
-
-    Returns DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may
-    not run scripts are skipped, as in BrowserGym.
+    """Give the elements of all frames but the main one, which is marked, their bids (BrowserGym's order), and return
+    DevTools' ids of the frames by bid. What `mark` says of uses is added to `uses`; without it frames that may not run
+    scripts are skipped, as in BrowserGym.
     """
     found: dict[str, str] = {}
     waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
@@ -289,29 +292,6 @@ async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
     return found
 
 
-async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
-    """Return the page as BrowserGym's flattened AXTree; its main frame has just been marked (`__webrl.look`).
-
-    `uses`: the result of `mark` for it; those of its frames are added.
-
-    The tree is rebuilt each time, because one that the browser keeps up to date misses lines where the page has
-    been rebuilt; only an explicit `enable` makes `disable` drop it.
-    """
-    known = None if uses is None else dict(uses)
-    tab.frames, tab.unseen_in_frames = {}, 0
-    if num_frames:
-        await mark_child_frames(tab, uses=known)
-        nodes = await framed_axtree(tab)
-    else:
-        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.worlds.get(tab.main_frame, 0)}
-        answers = await tab.send_all(
-            _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
-        )
-        nodes = answers[1]["nodes"]
-    as_newest(nodes)
-    return flatten_axtree(nodes, hidden, known)
-
-
 async def unmark(tab: Tab) -> None:
     """Remove the marks of all frames from the accessibility tree."""
     calls = (tab.evaluate_in_page("__webrl.unmark()", context) for context in tuple(tab.worlds.values()))
@@ -319,19 +299,17 @@ async def unmark(tab: Tab) -> None:
 
 
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """The trees of all frames, which have been marked, as one; the marks are taken out again.
-
-    The node of each frame's element (an `object` or `embed` too) gets its root as a child.
+    """The trees of all frames, which have been marked, as one; the marks are taken out again. The node of each frame's
+    element (an `object` or `embed` too) gets its root as a child.
     """
     nodes: list[dict[str, Any]] = []
     inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them
     try:
         await tab.send_all(_ENABLE)
-        waiting = [(await tab.send("Page.getFrameTree"))["frameTree"]]
-        while waiting:
-            entry = waiting.pop()
-            waiting.extend(entry.get("childFrames", []))
-            frame = entry["frame"]["id"]
+        trees = [(await tab.send("Page.getFrameTree"))["frameTree"]]
+        for tree in trees:
+            trees += tree.get("childFrames", ())
+            frame = tree["frame"]["id"]
             try:
                 calls = [("Accessibility.getFullAXTree", {"frameId": frame})]
                 if frame != tab.main_frame:

@@ -187,9 +187,8 @@ class WorkerProcess(WorkerHandle):
 
 
 class RayWorker(WorkerHandle):
-    """A worker in a Ray actor (`rollout.backend: ray`), on whichever host of the cluster has room; in `ray_cluster`.
-
-    Every host needs webrl and a Chromium.
+    """A worker in a Ray actor (`rollout.backend: ray`), in `ray_cluster`, on whichever host of it has room: each needs
+    webrl and a Chromium.
     """
 
     def __init__(self, config: RolloutConfig) -> None:
@@ -247,9 +246,7 @@ class _RayActor(Worker):
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[None]:
     """The cluster this process is connected to; else that of RAY_ADDRESS, a running local one, or one of our own.
-
-    Raises:
-        UsageError: Ray is not installed, or the cluster cannot be reached.
+    Raises UsageError: Ray is not installed, or the cluster cannot be reached.
     """
     require("ray", "rollout.backend=ray")
     import ray
@@ -307,6 +304,8 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
     ) -> None:
         self.config = config
         """What its environments were made for."""
+        self.size = config.num_workers * config.envs_per_worker
+        """Number of environments."""
         self._make_worker = make_worker
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
@@ -315,11 +314,6 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
         self._closing: set[asyncio.Task[None]] = set()
         for slot in range(self.size):
             self._slots.put_nowait(slot)
-
-    @property
-    def size(self) -> int:
-        """Number of environments."""
-        return self.config.num_workers * self.config.envs_per_worker
 
     @property
     def worker_pids(self) -> list[int]:
@@ -372,13 +366,9 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
 
     def _end(self, worker: WorkerHandle) -> None:
         """Begin to close a worker that was replaced, unless an episode still runs in it, which does so at its end."""
-
-        async def close() -> None:
-            await worker.close()
-            self._all.discard(worker)
-
         if not worker.users:
-            task = asyncio.create_task(close())
+            self._all.discard(worker)
+            task = asyncio.create_task(worker.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -28,11 +28,7 @@ MINIWOB_MAX_TIME_MS = 1_000_000
 
 
 def miniwob_root() -> Path:
-    """Folder `html/` of the installed MiniWoB++ pages, or of `MINIWOB_URL` if that is a file URL.
-
-    Raises:
-        BrowserMissing: the pages are not installed.
-    """
+    """Folder `html/` of the installed MiniWoB++ pages, or that of a file `MINIWOB_URL`. Raises BrowserMissing."""
     url = os.environ.get("MINIWOB_URL", "")
     if url.startswith("file://"):
         return Path(unquote(urlsplit(url).path)).parent
@@ -155,11 +151,7 @@ class MiniwobSite(Site):
 
 
 def open_site(task: Task) -> Site:
-    """The site of a task.
-
-    Raises:
-        DataError: unknown MiniWoB page, or neither a MiniWoB site nor an address to start at.
-    """
+    """The site of a task. Raises DataError: unknown MiniWoB page, or neither that nor an address to start at."""
     suite, _, name = task.site.partition(".")
     if suite == "miniwob":
         return MiniwobSite(name)

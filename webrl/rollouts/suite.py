@@ -96,21 +96,15 @@ class Suite(ABC):
 
     @abstractmethod
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """At most `tasks.num_seed_tasks` tasks to train on, drawn by `config.seed`.
-
-        Args:
-            draw: where `draws_fresh`: which of many draws; phases count from 0.
-
-        Raises:
-            UsageError, DataError: settings or files that cannot be used.
+        """At most `tasks.num_seed_tasks` tasks to train on, drawn by `config.seed`; where `draws_fresh`, `draw` is
+        which of many, and phases count from 0. Raises UsageError, DataError: settings or files that cannot be used.
         """
 
     @abstractmethod
     def eval_tasks(self, config: RunConfig) -> list[Task]:
         """What a run is evaluated on, the same in every phase: at most `tasks.num_eval_tasks` with the split `eval`,
-        then at most `tasks.num_heldout_tasks` of types that are never trained on, with `eval_heldout`.
-
-        Raises as `training_tasks`.
+        then at most `tasks.num_heldout_tasks` of types that are never trained on, with `eval_heldout`. Raises as
+        `training_tasks`.
         """
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
@@ -142,12 +136,7 @@ class Suite(ABC):
         return seed
 
     def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:  # noqa: ARG002
-        """A training task of each of these types, which may repeat (`webrl grpo`).
-
-        Args:
-            seeds: one for each.
-            seed: of the training.
-        """
+        """A training task of each of these types, which may repeat, with a seed for each; `seed` is the training's."""
         return [Task(f"{site}.{number}", site=site, seed=number) for site, number in zip(types, seeds, strict=True)]
 
     def check(self, task: Task, config: RolloutConfig) -> None:  # noqa: ARG002
@@ -156,9 +145,7 @@ class Suite(ABC):
 
     def open_site(self, task: Task) -> Site:
         """How an episode of the task starts and ends in its page; by default at its `start_url`, without a reward.
-
-        Raises:
-            DataError: a task that names no page.
+        Raises DataError: a task that names no page.
         """
         return open_site(task)
 
@@ -183,10 +170,9 @@ class Suite(ABC):
         return config
 
     def needs_judge(self, task: Task) -> bool:
-        """Whether an evaluation's episode of this task has no reward unless the outcome model gives one.
-
-        By default where the instruction is the task's: a page rewards its own alone. Suites whose `finish` scores
-        episodes override it.
+        """Whether an evaluation's episode of this task has no reward unless the outcome model gives one: by default
+        where the instruction is the task's, as a page rewards its own alone. Suites whose `finish` scores episodes
+        override it.
         """
         return task.instruction is not None
 
@@ -211,9 +197,7 @@ class Suite(ABC):
         return task.site
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """What a generated task keeps of the `extra` of the one whose page it has: how that one is scored is not its
-        own.
-        """
+        """What a generated task keeps of the `extra` of the one whose page it has, without how that one is scored."""
         return extra
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
@@ -273,11 +257,8 @@ PAGES = _Pages()
 
 
 def find_suite(name: str) -> Suite:
-    """The suite of a name.
-
-    Raises:
-        ExtraMissing: it is one of webrl's and not installed.
-        UsageError: no package has it, two have it, it cannot be imported, is not a Suite, or has another version.
+    """The suite of a name. Raises ExtraMissing: it is one of webrl's and not installed; UsageError: no package has it,
+    two have it, it cannot be imported, is not a Suite, or has another version.
     """
     return _load(plugins.SUITES, name)
 

@@ -45,16 +45,9 @@ class Worker:
         self._made_for: dict[int, tuple[Suite, dict[str, Any]]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
 
-    async def start(self) -> None:
-        """Launch the browser ahead of the first reset, which tries again and reports it where this fails."""
-        with contextlib.suppress(Exception):
-            await self._running_browser()
-
     async def answer(self, env_id: int, op: str, arg: Any) -> Any:
-        """Carry out one request; return its result, or the error that it ended with.
-
-        A request that is still running for the same environment has been abandoned by the controller (a deadline): it
-        is cancelled.
+        """Carry out one request; return its result, or the error that it ended with. One that still runs for the same
+        environment has been abandoned by the controller (a deadline): it is cancelled.
         """
         given_up = self._busy.get(env_id)
         task = self._busy[env_id] = asyncio.ensure_future(self.handle(env_id, op, arg, given_up))
@@ -80,7 +73,7 @@ class Worker:
                 await self._envs[env_id].close()
         if op == "reset":
             task, settings = arg
-            browser, made_for = await self._running_browser(), (suite_of(task), settings)
+            browser, made_for = await self.browser(), (suite_of(task), settings)
             env = self._envs.get(env_id)
             if env is None or self._made_for[env_id] != made_for:
                 if env is not None:
@@ -100,7 +93,8 @@ class Worker:
             raise BrowserError(f"{op}() before reset()")
         return await (self._envs[env_id].finish() if op == "finish" else self._envs[env_id].step(arg))
 
-    async def _running_browser(self) -> Browser:
+    async def browser(self) -> Browser:
+        """The running browser, launched if need be. Raises BrowserError, BrowserMissing."""
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
@@ -129,13 +123,29 @@ async def read_message(reader: asyncio.StreamReader) -> Any:
     return pickle.loads(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
 
 
-async def serve(reader: asyncio.StreamReader, write: Any) -> None:
-    """Answer requests until the reader ends."""
+def _watch_parent(parent: int) -> None:
+    """End the whole process group soon after the parent has gone, even if the event loop hangs."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(10)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+async def main() -> None:
+    """Answer requests on stdin until it ends; everything else that prints goes to stderr."""
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
     worker = Worker(RolloutConfig.model_validate(await read_message(reader)))
-    running: set[asyncio.Task[None]] = {asyncio.create_task(worker.start())}
+    # Chromium starts ahead of the first reset, which tries again and reports it where this fails.
+    running: set[asyncio.Task[Any]] = {asyncio.create_task(worker.browser())}
 
     async def answer(number: int, *request: Any) -> None:
-        write(encode((number, await worker.answer(*request))))
+        transport.write(encode((number, await worker.answer(*request))))
 
     try:
         while True:
@@ -149,26 +159,6 @@ async def serve(reader: asyncio.StreamReader, write: Any) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await worker.close()
-
-
-def _watch_parent(parent: int) -> None:
-    """End the whole process group soon after the parent has gone, even if the event loop hangs."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    time.sleep(10)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-async def main() -> None:
-    """Serve stdin/stdout; everything else that prints goes to stderr."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 24)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
-    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
-    await serve(reader, transport.write)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 
 def file_name(text: str) -> str:
     """A file name for any text: what a name cannot hold is percent-encoded, a long one ends in its digest instead.
-
     Never a path, `.` or `..`, and with an ending at most 255 bytes with the marks of `atomic_path` around it.
     """
     name = quote(text, safe=" ", errors="replace")
@@ -73,13 +72,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Name the file that could not be written: the system's error for a full disk does not, or names a temporary one.
+    """Name the file that found no room: the system's error for a full disk does not, or names a temporary one.
 
-    Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the
-    system's; torch's does not tell the cause, so a test write checks the disk.
-
-    Raises:
-        OSError: the disk is full.
+    Libraries that write files themselves (safetensors, torch, SQLite) raise their own errors, which become the system's
+    OSError; torch's does not tell the cause, so a test write checks the disk.
     """
     try:
         yield
@@ -124,13 +120,14 @@ def sync_folder(path: Path) -> None:
 
 def sync_tree(path: Path) -> None:
     """Bring a file, or everything in a folder, to the disk."""
-    if not path.is_dir():
-        _sync_file(path)
-        return
-    for folder, _, names in os.walk(path):
-        for name in names:
-            _sync_file(Path(folder, name))
-        sync_folder(Path(folder))
+    is_folder = path.is_dir()
+    for folder, _, names in os.walk(path) if is_folder else [(str(path.parent), [], [path.name])]:
+        for file in (Path(folder, name) for name in names):
+            if not file.is_symlink():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        if is_folder:
+            sync_folder(Path(folder))
 
 
 def replace(temporary: Path, path: Path) -> None:
@@ -148,12 +145,6 @@ def replace(temporary: Path, path: Path) -> None:
 
 def _name(path: Path, kind: str) -> str:
     return f".{path.name}.{kind}{os.getpid()}@{socket.gethostname()}"
-
-
-def _sync_file(path: Path) -> None:
-    if not path.is_symlink():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _remove_stale(path: Path, kind: str) -> None:

@@ -105,11 +105,7 @@ class PhaseFolder:
         write_json(self.marker(stage), info)
 
     def require(self, stage: str) -> None:
-        """Raise unless a stage that this one builds on has finished.
-
-        Raises:
-            StageError: names the stage and the command that runs it.
-        """
+        """Raise StageError, with the command that runs it, unless a stage that this one builds on has finished."""
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
 
@@ -135,11 +131,8 @@ class RunFolder:
 
 
 def open_run(config: RunConfig) -> RunFolder:
-    """Create the run folder, or check that an existing one belongs to this config.
-
-    Raises:
-        StageError: the folder cannot be written, or was made with another config (the differing keys are named).
-        OSError: the disk is full.
+    """Create the run folder, or check that an existing one belongs to this config. Raises StageError: it cannot be
+    written, or was made with another config (the differing keys are named); OSError: the disk is full.
     """
     folder = RunFolder(config.run_dir)
     data = config.model_dump(mode="json")
@@ -173,12 +166,7 @@ def require_newest(command: str) -> Path:
 
 
 def require_run(path: Path) -> RunFolder:
-    """Return the run folder of that path.
-
-    Raises:
-        UsageError: it is not a run folder.
-        StageError: its settings are lost.
-    """
+    """Return the run folder of that path. Raises UsageError: it is none; StageError: its settings are lost."""
     folder = RunFolder(path)
     if not path.is_dir():
         raise UsageError(f"{str(path)!r} {'is a file' if path.exists() else 'does not exist'}; name a run folder")
@@ -198,11 +186,7 @@ def _check_whole(folder: RunFolder) -> None:
 
 
 def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConfig:
-    """Return the settings that a run was made with. A run folder may have moved since: its own paths follow it.
-
-    Raises:
-        UsageError: see `load_config`.
-    """
+    """Return the settings of a run; its own paths follow it when it moves. Raises UsageError as `load_config`."""
     data = read_config(folder.config)
     runs_dir, name = data.get("runs_dir"), data.get("name")
     if runs_dir is not None and name is not None:
@@ -253,9 +237,8 @@ def _comparable(value: Any) -> Any:
 
 
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
-    """Return (phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
-
-    Phase 0 is like no other: it writes no tasks from failures and trains no actor.
+    """Return (phase, seconds) of this stage in the newest earlier phase; None if there is none. Phase 0 does not count:
+    it writes no tasks from failures and trains no actor.
     """
     for earlier in range(phase - 1, 0, -1):
         if run.phase(earlier).is_done(stage):
@@ -317,18 +300,12 @@ def package_versions() -> tuple[tuple[str, str], ...]:
 @cache
 def git_commit() -> str | None:
     """Return the commit of the clone that this package runs from, plus `-dirty` if files differ; None outside one."""
-    root = Path(webrl.__file__).parent
+    git = ["git", "-C", str(Path(webrl.__file__).parent)]
     # A virtual environment may lie inside an unrelated repository: ours is one that tracks this file.
-    if _git(root, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return _git(root, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
+    tracked = [*git, "ls-files", "--error-unmatch", "__init__.py"]
+    named = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        subprocess.run(tracked, capture_output=True, timeout=30, check=True)
+        return subprocess.run(named, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None

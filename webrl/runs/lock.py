@@ -39,9 +39,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
 def hold_run(run_dir: Path) -> AbstractContextManager[None]:
     """Keep other processes from writing into a run folder while the block runs; nests in the thread that holds it.
-
-    Raises:
-        StageError: another process has it; host, process, command and time are named. Or the folder is not writable.
+    Raises StageError: another process has it (host, process, command and time are named), or it is not writable.
     """
     return _hold(run_dir / ".lock", f"run folder {str(run_dir)!r}")
 
@@ -100,10 +98,7 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
 
 
 def who_works_in(run_dir: Path) -> tuple[str, float] | None:
-    """Return which process is using a run folder; None if no process is.
-
-    That is command, process, host and time in words, and when the work began (epoch).
-    """
+    """Return which process is using a run folder, in words, and when it began (epoch); None if no process is."""
     folder = run_dir / ".lock"
     record = _read_holder(folder)
     if not record or _is_dead(record):

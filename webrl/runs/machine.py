@@ -58,10 +58,7 @@ def free_port() -> int:
 
 def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
     """Return the memory of a process and its descendants in MiB (shared pages count once where the OS tells), and the
-    CPU seconds of each, by process id.
-
-    Raises:
-        psutil.NoSuchProcess: the process has ended.
+    CPU seconds of each, by process id. Raises psutil.NoSuchProcess: the process has ended.
     """
     root = psutil.Process(pid)
     mib, seconds = 0.0, {}
@@ -78,9 +75,8 @@ _LONGEST_PAUSE_S = 8.0
 
 
 class PeakMemory:
-    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known).
-
-    The pauses between readings double from `interval_s` on, up to eight seconds.
+    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known). The
+    pauses between readings double from `interval_s` on, up to eight seconds.
     """
 
     def __init__(self, interval_s: float = 2.0) -> None:
@@ -107,10 +103,7 @@ class PeakMemory:
 
 
 def free_heap() -> None:
-    """Hand back to the system what the C library keeps of freed memory: 1.1 GB after a training of the tiny actor.
-
-    (glibc does it; elsewhere there is no `malloc_trim`.)
-    """
+    """Hand back to the system what glibc keeps of freed memory: 1.1 GB after a training of the tiny actor."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

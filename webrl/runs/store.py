@@ -59,11 +59,8 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
-    """Open a file for reading: text, or what begins with the pattern `admitted`.
-
-    Raises:
-        DataError: missing, of a kind that nothing here reads, or not a regular file (opening a pipe without a writer
-            would block forever).
+    """Open a file for reading: text, or what begins with the pattern `admitted`. Raises DataError: missing, of a kind
+    that nothing here reads, or not a regular file (opening a pipe without a writer would block forever).
     """
     try:
         if not path.is_file() and path.exists():
@@ -81,11 +78,7 @@ def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        DataError: missing or malformed file.
-    """
+    """Parse a JSON file. Raises DataError: missing or malformed."""
     with open_input(path) as file:
         try:
             data = file.read(MAX_JSON_BYTES + 1)
@@ -120,14 +113,11 @@ def read_records(
     on_error: Callable[[str], None] | None = None,
     on_bytes: Callable[[int], Any] | None = None,
 ) -> Iterator[R]:
-    """Stream records from JSONL.
+    """Stream records from JSONL. Raises DataError: missing file, or a malformed line (path and line number are quoted).
 
     Args:
         on_error: called with "path:line: reason" for a bad line, which is then skipped; None raises.
         on_bytes: called with the size of each line, for progress.
-
-    Raises:
-        DataError: missing file, or a malformed line (path and line number are quoted).
     """
     for number, data in read_lines(path, on_error, on_bytes):
         try:
@@ -180,13 +170,8 @@ def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def numbered_lines(
     file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None, before: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
-
-    Args:
-        before: lines of the file before the place that it is read from.
-
-    Raises:
-        DataError: a longer line.
+    """Yield (number, line) of an open file, never more than `MAX_JSON_BYTES` in memory; a longer line is an error as in
+    `read_records`. `before`: lines of the file before the place that it is read from.
     """
     number = before
     while line := file.readline(MAX_JSON_BYTES + 1):
@@ -227,11 +212,7 @@ class Appender(AbstractContextManager["Appender"]):
         self._thread.start()
 
     def append(self, record: Record) -> None:
-        """Add one line.
-
-        Raises:
-            OSError: this line, or an earlier one, could not be written.
-        """
+        """Add one line. Raises OSError: it, or an earlier one, could not be written."""
         with full_disk_named(self._path):
             if self._error:
                 raise self._error
@@ -240,11 +221,7 @@ class Appender(AbstractContextManager["Appender"]):
         self._due.set()
 
     def close(self) -> None:
-        """Wait until all lines are on the disk, and close.
-
-        Raises:
-            OSError: one could not be written.
-        """
+        """Wait until all lines are on the disk, and close. Raises OSError: one could not be written."""
         if self._file.closed:
             return
         self._closing = True

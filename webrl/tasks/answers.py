@@ -74,14 +74,13 @@ async def ask_all(
         keys.append(hashlib.sha256(repr(parts).encode()).hexdigest()[:32])
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
-    queue = list(reversed(waiting.items()))
+    queue = iter(waiting.items())
     errors: list[str] = []
     in_a_row = 0
 
     async def work(file: Appender) -> None:
         nonlocal in_a_row
-        while queue:
-            key, question = queue.pop()
+        for key, question in queue:
             try:
                 known[key] = await _ask(model, key, *question, limit)
             except PolicyError as error:

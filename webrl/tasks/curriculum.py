@@ -1,4 +1,7 @@
-"""The two curriculum stages over files: failures -> proposed instructions -> kept tasks (arXiv 2411.02337 §3.1)."""
+"""The two curriculum stages over files: failures -> proposed instructions -> kept tasks (arXiv 2411.02337 §3.1).
+
+`generate_from_file` is both of them without a run folder or a browser, for a file of failures.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,27 @@ import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.errors import DataError
+from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
+from webrl.llm.check import check_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
 from webrl.rollouts.pool import run
-from webrl.rollouts.suite import find_suite, seed_tasks, suite_at, suite_of
+from webrl.rollouts.suite import Suite, find_suite, in_turn, seed_tasks, suite_at, suite_of
 from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.lock import hold_output
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.tasks.failures import FailureSet
-from webrl.tasks.filter import Drop, Dropped, check_feasibility, filter_tasks, leaks
+from webrl.tasks.failures import FailureSet, load_failures, write_instructions
+from webrl.tasks.filter import Drop, Dropped, FilterReport, check_feasibility, filter_tasks, leaks, load_rules
 from webrl.tasks.generate import (
     GenerationRequest,
     generate_tasks,
@@ -54,13 +60,8 @@ class Page(Record):
 def propose(
     config: RunConfig, failures: FailureSet, *, known: Sequence[Task], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
-    """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`).
-
-    Args:
-        known: everything attempted so far; new pages get seeds that none of these has.
-
-    Returns:
-        Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
+    """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`), and return
+    the counts. `known` is everything attempted so far: new pages get seeds that none of it has.
     """
     requests = plan_requests(failures, config.generate, rng, per_page=lambda site: suite_at(site).has_page_seeds)
     # A page for every request that has none yet: a seed of its site that was never used.
@@ -89,10 +90,7 @@ def propose(
 def write_answers(
     config: RunConfig, requests: Sequence[GenerationRequest], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
-    """Have all requests answered, write the tasks and their pages, and give the counts.
-
-    Answers of an interrupted call are taken from its cache in the folder.
-    """
+    """Have all requests answered (an interrupted call's from its cache), write tasks and pages, return the counts."""
 
     async def ask() -> tuple[list[Task], dict[str, Any]]:
         cache = folder.path / "generate_cache.jsonl"
@@ -107,17 +105,11 @@ def write_answers(
 
 
 def select(config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None) -> dict[str, Any]:
-    """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason.
+    """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason, and
+    examples to `filter_report.json`. Without a critic, the band is skipped. Raises DataError: every task was dropped.
 
-    Args:
-        critic: model of the band; None skips the band.
-
-    Returns:
-        Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
-        did not apply to some. Examples go to `filter_report.json` next to them.
-
-    Raises:
-        DataError: every task was dropped.
+    Returns counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out
+    or did not apply to some.
     """
     tasks = list(read_records(folder.generated, Task))
     texts = {page.task_id: page.text for page in read_records(folder.pages, Page)}
@@ -153,16 +145,9 @@ def select_seeds(
     config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Write the suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
-    evaluation asks.
+    evaluation asks. In a phase of fresh tasks each type has its weight in `shares`; None: all alike.
 
-    Args:
-        shares: of a phase of fresh tasks: each task type's weight; None: all alike.
-
-    Returns:
-        Counts: `num_kept`, `dropped` by reason.
-
-    Raises:
-        DataError: nothing is left, or there is nothing to start from.
+    Returns counts: `num_kept`, `dropped` by reason. Raises DataError: nothing is left, or there is none to start from.
     """
     tasks = shared_out(config, folder.phase, shares) if shares else seed_tasks(config, folder.phase)
     heldout = find_suite(config.tasks.suite).heldout_tasks(config)
@@ -228,19 +213,74 @@ def attempted(folder: RunFolder, before: int) -> list[Task]:
 
 
 def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:
-    """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given.
-
-    None if that page is not known (an imported failure without one).
-    """
+    """V(s_0, I) of each task at its real initial page, with the policy's prompt; None if that page is not known."""
     from webrl.training.scoring import state_values
 
-    known = [task for task in tasks if texts.get(task.task_id)]
     tokenizer = load_tokenizer(str(critic))
     models, dialect = config.models, config.rollout.dialect
-    prompts = [
-        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], models, dialect).ids
-        for task in known
-    ]
-    values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
-    by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
+    prompts = {}
+    for task in tasks:
+        if page := texts.get(task.task_id):
+            prompt = build_policy_prompt(tokenizer, task.instruction or "", (), page, models, dialect)
+            prompts[task.task_id] = Example(prompt.ids, ())
+    values = state_values(list(prompts.values()), critic, config) if prompts else ()
+    by_task = dict(zip(prompts, values, strict=True))
     return [by_task.get(task.task_id) for task in tasks]
+
+
+async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tuple[dict[str, Any], FilterReport]:
+    """Read failures, query the model, filter, write the kept tasks to `out` (the answers go next to it).
+
+    Returns:
+        Counts of the generation, and the result of the filters: the critic's band needs a run and is skipped.
+
+    Raises:
+        DataError: no usable line in `source`.
+        UsageError: rules that cannot be read.
+        ModelError: the generator is unusable, its endpoint is down (the same call resumes from there), or none of
+            its answers is an instruction.
+        StageError: another process writes this output.
+    """
+    failures = load_failures(source)
+    load_rules(config.filter.rules)  # before a lock and a folder are made, and the model is loaded
+    rng = random.Random(config.seed)
+    # At the initial states of their first seeds, and conditioned on pages if the file has any.
+    has_pages = any(failure.page for failure in failures.failures)
+    planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
+    requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
+    cache = out.with_name(f".{out.stem}.answers.jsonl")
+    if config.generate.engine.kind != "openai":
+        check_model(config.models.generator, sees=False, prompt_format="chat", use=config.generate.engine.kind)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(hold_output(out))
+        opened = open_model(config.models.generator, config.generate.engine, config.models)
+        model = await stack.enter_async_context(opened)
+        tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
+        if requests and not tasks:
+            raise ModelError(
+                f"none of {len(requests)} answers of {model.name} holds an instruction ({counts['answer_problems']}); "
+                f"they are in {cache}; another generator, or another --seed, may do better"
+            )
+        known = [failure.task for failure in failures.failures]
+        try:  # the evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed
+            heldout = held_out_of(config, tasks)
+        except (DataError, ExtraMissing) as error:
+            logger.warning("held-out instructions are not searched for: %s", error)
+            heldout = []
+
+        async def judge(left: Sequence[Task]) -> tuple[list[Drop], str]:
+            return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
+
+        filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
+        write_instructions(out, filtered.kept)
+    return {"generated": len(tasks)} | counts | {"from_seeds": failures.from_seeds}, filtered
+
+
+def held_out_of(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
+    """Everything that an evaluation may ask, of the tasks' own suites where none of them is akin to the config's."""
+    theirs, own = dict.fromkeys(map(suite_of, tasks)), find_suite(config.tasks.suite)
+    # Akin is the same one, or one that extends the same suite, as WebArena's two do: their sites are the same.
+    line = {*type(own).__mro__} - {*Suite.__mro__}
+    if theirs and not any(line & {*type(each).__mro__} for each in theirs):
+        return in_turn(suite.heldout_tasks(config) for suite in theirs)
+    return own.heldout_tasks(config)

@@ -163,11 +163,8 @@ def vectorise(texts: Sequence[str]) -> Any:
 
 
 def neighbours(texts: Sequence[str], queries: Sequence[int], threshold: float) -> dict[int, list[tuple[int, float]]]:
-    """For each query row the other rows whose cosine is at least `threshold`, most similar first.
-
-    Args:
-        texts: everything to compare, queries included (the TF-IDF weights come from all of them).
-        queries: rows to find neighbours for; rows without any are absent from the result.
+    """For each query row the other rows whose cosine is at least `threshold`, most similar first; rows without any are
+    left out. The TF-IDF weights come from all texts.
     """
     if not queries or len(texts) < 2:
         return {}

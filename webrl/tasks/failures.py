@@ -11,13 +11,16 @@ site that a filter once emptied never comes back: 25 task types were 9 after one
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
+
 from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates, read_outcomes
+from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
 from webrl.types import Record, Task, Trajectory
@@ -81,13 +84,8 @@ class FailureSet:
 
 
 def load_failures(source: Path, before: int | None = None) -> FailureSet:
-    """Read failures from a run folder, a phase folder, or a JSONL file; unusable lines are listed, not fatal.
-
-    Args:
-        before: of a run folder only the phases before this one.
-
-    Raises:
-        DataError: nothing usable there.
+    """Read failures from a run folder (of the phases before `before`), a phase folder, or a JSONL file; unusable lines
+    are listed, not fatal. Raises DataError: nothing usable there.
     """
     problems: list[str] = []
     failed: list[Failure] = []
@@ -143,10 +141,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 
 def task_of_line(data: Any, default_id: str) -> Task:
-    """The task of a line with `task` and `web`, as in the released code, and what else of a task it has.
-
-    Raises ValueError.
-    """
+    """The task of a line with `task` and `web`, as in the released code, and maybe other fields. Raises ValueError."""
     if not isinstance(data, dict):
         raise ValueError(f"expected an instruction (an object with `task` and `web`), found {data!r:.80}")
     for key in ("task", "web"):
@@ -158,3 +153,26 @@ def task_of_line(data: Any, default_id: str) -> Task:
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}
     more = ("task_id", "seed", "start_url", "lineage")
     return Task.from_json(fields | {key: data[key] for key in more if key in data})
+
+
+def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
+    """Write instruction lines (`task`, `web`, and ours)."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        for task in tasks:
+            line = {"task": task.instruction, "web": task.site, "seed": task.seed, "start_url": task.start_url}
+            ours = {"task_id": task.task_id, "lineage": task.lineage.to_json()}
+            file.write(orjson.dumps({**line, **ours}, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def read_instructions(path: Path) -> list[Task]:
+    """Tasks of an instruction file (`task`, `web`), or of a file of our tasks (`generated.jsonl`, `tasks.jsonl`).
+    Raises DataError, which quotes the line that is neither.
+    """
+    tasks = []
+    for number, data in read_lines(path):
+        try:
+            is_ours = isinstance(data, dict) and {"site", "task_id"} <= data.keys() and "web" not in data
+            tasks.append(Task.from_json(data) if is_ours else task_of_line(data, f"{path.stem}-{number}"))
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
+    return tasks

@@ -46,10 +46,8 @@ Rule = str | re.Pattern[str]
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules by site pattern: the shipped ones, followed by those of the user's own file.
-
-    Raises:
-        UsageError: a missing file, or one that is not a mapping of patterns to lists of rules.
+    """Return the rules by site pattern: the shipped ones, followed by those of the user's own file. Raises UsageError:
+    it is missing, or not a mapping of patterns to lists of rules.
     """
     merged: dict[str, tuple[Rule, ...]] = {}
     for path in (configs_dir() / "feasibility.yaml", extension):
@@ -68,9 +66,8 @@ def rules_for(rules: Mapping[str, Sequence[Rule]], site: str) -> list[str]:
 
 
 def missing_from_page(task: Task, page: str, rules: Mapping[str, Sequence[Rule]]) -> str | None:
-    """What the instruction names although it is not on the page, by the site's `on_page` rules; None if all is there.
-
-    Nothing is missing where the page is not known.
+    """What the instruction names although it is not on the page, by the site's `on_page` rules; None if all is there,
+    or the page is not known.
     """
     if not page:
         return None
@@ -96,16 +93,10 @@ def _applying(rules: Mapping[str, Sequence[Rule]], site: str) -> list[Rule]:
 async def check_feasibility(
     tasks: Sequence[Task], pages: Sequence[str], model: LanguageModel, config: RunConfig, cache: Path
 ) -> tuple[list[Drop], str]:
-    """Apply the `on_page` rules, and ask the model about the tasks that pass; only a clear NO drops one.
+    """Apply the `on_page` rules (`pages`: each task's initial page, or ""), and ask the model about those that pass;
+    only a clear NO drops one. Raises ModelError: the model is unusable or its endpoint is down.
 
-    Args:
-        pages: each task's initial page, or "".
-
-    Returns:
-        The drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
-
-    Raises:
-        ModelError: the model is unusable or its endpoint is down.
+    Returns the drops, one a task; and why the model was not used as a judge (it answers neither YES nor NO), or "".
     """
     rules = load_rules(config.filter.rules)
     missing = [missing_from_page(task, page, rules) for task, page in zip(tasks, pages, strict=True)]
@@ -236,46 +227,33 @@ async def filter_tasks(
     if not config.critic_band or values is None:
         run.apply("critic", [None] * len(run.kept), "off by config" if not config.critic_band else "no critic")
     else:
-        numbers = values(run.kept)
-        drops = [outside_band(n, config.value_low, config.value_high) for n in numbers]
+        drops, numbers = [], values(run.kept)
+        for value in numbers:
+            if value is not None and not 0.0 <= value <= 1.0:
+                why = "is the critic trained, and its output a probability?"
+                raise ValueError(f"value {value!r} is not in [0, 1]: {why}")
+            if value is not None and value < config.value_low:
+                drops.append(("value_low", f"value {value:.4g} < {config.value_low:g}"))
+            elif value is not None and value > config.value_high:
+                drops.append(("value_high", f"value {value:.4g} > {config.value_high:g}"))
+            else:
+                drops.append(None)
         unknown = numbers.count(None)
         run.apply("critic", drops, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
     if config.max_tasks is not None:
-        run.apply("budget", _over_budget([task.site for task in run.kept], config.max_tasks))
+        # Evenly spaced over the order, which goes by site; a site that this leaves out gets one from the site that
+        # keeps most, as long as that one keeps another.
+        sites, most = [task.site for task in run.kept], config.max_tasks
+        kept = {i for i in range(len(sites)) if (i + 1) * most // len(sites) > i * most // len(sites)}
+        for first in {site: i for i, site in reversed(list(enumerate(sites)))}.values():
+            counts = Counter(sites[i] for i in kept)
+            largest, number = counts.most_common(1)[0]
+            if sites[first] not in counts and number > 1:
+                kept.remove(min(i for i in kept if sites[i] == largest))
+                kept.add(first)
+        over = ("budget", f"{len(sites)} passed, {most} are wanted")
+        run.apply("budget", [None if i in kept else over for i in range(len(sites))])
     return run
-
-
-def outside_band(value: float | None, low: float, high: float) -> Drop:
-    """Drop a critic's value outside [low, high]; both edges are kept, and so is None (not known).
-
-    Raises:
-        ValueError: not a number in [0, 1].
-    """
-    if value is None:
-        return None
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"value {value!r} is not in [0, 1]: is the critic trained, and its output a probability?")
-    if value < low:
-        return "value_low", f"value {value:.4g} < {low:g}"
-    if value > high:
-        return "value_high", f"value {value:.4g} > {high:g}"
-    return None
-
-
-def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
-    """Keep `max_tasks`, evenly spaced over the order, which goes by site; a site that this leaves out gets one from
-    the site that keeps most, as long as that one keeps another.
-    """
-    num = len(sites)
-    kept = {i for i in range(num) if (i + 1) * max_tasks // num > i * max_tasks // num}
-    for first in {site: i for i, site in reversed(list(enumerate(sites)))}.values():
-        counts = Counter(sites[i] for i in kept)
-        most, number = counts.most_common(1)[0]
-        if sites[first] not in counts and number > 1:
-            kept.remove(min(i for i in kept if sites[i] == most))
-            kept.add(first)
-    drop = ("budget", f"{num} passed, {max_tasks} are wanted")
-    return [None if i in kept else drop for i in range(num)]
 
 
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:

@@ -22,7 +22,7 @@ from webrl.config import GenerateConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.rollouts.suite import suite_of
-from webrl.runs.progress import progress
+from webrl.runs.clock import progress
 from webrl.tasks.answers import ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
@@ -61,36 +61,32 @@ class GenerationRequest:
 def plan_requests(
     failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: Callable[[str], bool]
 ) -> list[GenerationRequest]:
-    """Share `config.num_tasks` among the sites by `config.shares`, and draw seeds.
-
-    Args:
-        per_page: of a site: one request per task, its target left open; else up to `tasks_per_prompt` tasks a
-            request, at the first seed's own initial state.
+    """Share `config.num_tasks` among the sites by `config.shares`, and draw seeds. Sites that are `per_page` get one
+    request per task, its target left open; others up to `tasks_per_prompt` tasks a request, at the first seed's own
+    state.
     """
     by_site = failures.by_site()
     shares = split_evenly(config.num_tasks, failures.shares(config.shares))
     requests: list[GenerationRequest] = []
     for site, group in by_site.items():
         open_target = per_page(site)
-        for size in _prompt_sizes(shares[site], 1 if open_target else config.tasks_per_prompt):
+        most = 1 if open_target else config.tasks_per_prompt
+        for start in range(0, shares[site], most):
             distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
             seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
-            requests.append(GenerationRequest(site, seeds, target, "", size))
+            requests.append(GenerationRequest(site, seeds, target, "", min(most, shares[site] - start)))
     return requests
-
-
-def _prompt_sizes(num_tasks: int, most: int) -> list[int]:
-    return [min(most, num_tasks - start) for start in range(0, num_tasks, most)]
 
 
 def exploration_requests(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
     """Share `tasks.num_seed_tasks` evenly among explored pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
+    most = config.generate.tasks_per_prompt
     return [
-        GenerationRequest(target.site, (), target, text, size)
+        GenerationRequest(target.site, (), target, text, min(most, shares[target.task_id] - start))
         for target, text in seen
-        for size in _prompt_sizes(shares[target.task_id], config.generate.tasks_per_prompt)
+        for start in range(0, shares[target.task_id], most)
     ]
 
 
@@ -115,8 +111,7 @@ async def generate_tasks(
 
     Raises:
         ValueError: a request without a target.
-        ModelError: the model is unusable, its endpoint is down (the answers so far are kept in `cache`), or it answered
-            nothing at all.
+        ModelError: the model is unusable, its endpoint is down (the answers so far are kept), or it answered nothing.
     """
     for request in requests:
         if request.target is None:

@@ -21,8 +21,7 @@ from webrl.llm.loading import pick_device, pick_dtype
 from webrl.llm.pictures import Example, Picture
 from webrl.llm.products import use_products
 from webrl.llm.verify import Sample
-from webrl.runs.clock import spent_on
-from webrl.runs.progress import progress
+from webrl.runs.clock import progress, spent_on
 from webrl.training.architectures import compile_layers
 from webrl.training.critic import load_critic, states_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from webrl.config import OptimConfig
 from webrl.errors import DataError, TrainingError
-from webrl.runs.clock import spent_on
+from webrl.runs.clock import progress, spent_on
 from webrl.runs.disk import atomic_path
-from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engines import open_engine

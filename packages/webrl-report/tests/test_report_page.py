@@ -275,7 +275,7 @@ def test_small_things():
 
 def test_reading_a_run_counts_every_byte_of_its_records(tmp_path, monkeypatch, caplog):
     run = build_run(tmp_path / "run", num_phases=1)
-    monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+    monkeypatch.setattr("webrl.runs.clock.LINE_S", 0)
     with caplog.at_level(logging.INFO, "webrl"):
         read_run(run.path)
     names = ("generated", "tasks", "dropped", "trajectories", "eval", "metrics")

@@ -80,9 +80,9 @@ class Page:
         """Elements of these roles that have a bid, in page order, each bid once."""
         return [e for e in self.elements if e.role in roles and self.by_bid.get(e.bid) is e]
 
-    def named(self, name: str, *roles: str) -> list[Element]:
-        """Elements of these roles with exactly this name."""
-        return [e for e in self.all(*roles) if e.name == name]
+    def named(self, name: str, *roles: str) -> tuple[str, ...]:
+        """Bids of the elements of these roles with exactly this name."""
+        return tuple(e.bid for e in self.all(*roles) if e.name == name)
 
     def texts(self) -> list[str]:
         """Non-empty StaticText lines."""
@@ -136,9 +136,8 @@ def _unquote(text: str) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """Bids of one page: the fields' wanted state, then the clicks that follow.
-
-    A click is a set of bids, any of which is right (two buttons of the same name).
+    """Bids of one page: the fields' wanted state, then the clicks that follow. A click is a set of bids, any of which
+    is right (two buttons of the same name).
     """
 
     fills: dict[str, str] = field(default_factory=dict)
@@ -226,13 +225,9 @@ EXCEPT = "everything except "
 ATTRIBUTES = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}
 
 
-def _bids(page: Page, name: str, *roles: str) -> tuple[str, ...]:
-    return tuple(e.bid for e in page.named(name, *roles))
-
-
 def _click(slots: Slots, page: Page, *, roles: Sequence[str], name: str = "{label}") -> Goal | None:
     """One click on any element of this name, with one of these roles."""
-    bids = tuple(bid for role in roles for bid in _bids(page, name.format(**slots), role))
+    bids = tuple(bid for role in roles for bid in page.named(name.format(**slots), role))
     return Goal(clicks=(bids,)) if bids else None
 
 
@@ -245,7 +240,7 @@ def _dialog(slots: Slots, page: Page, *, label: str = "") -> Goal | None:
 def _expand(_slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
     sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
     # The button sits in its own header that prints as a tab; a click on that lands on the button.
-    submits = _bids(page, "Submit", "button") + _bids(page, "Submit", "tab")
+    submits = page.named("Submit", "button") + page.named("Submit", "tab")
     if not sections or not submits:
         return None
     return Goal(clicks=(sections, submits) if submit else (sections,))
@@ -280,13 +275,13 @@ def _radio(slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
     radios = page.named(slots["label"], "radio")
     if not radios or (submit and not submit_button(page)):
         return None
-    return Goal(checked=frozenset({radios[0].bid}), clicks=submit_button(page) if submit else ())
+    return Goal(checked=frozenset(radios[:1]), clicks=submit_button(page) if submit else ())
 
 
 def _choose(slots: Slots, page: Page, *, role: str, submit: bool = True) -> Goal | None:
     """Options by their labels; with a `label` then the button of that name."""
     lists, clicks = page.all(role), submit_button(page) if submit else ()
-    if "label" in slots and (buttons := _bids(page, slots["label"], "button")):
+    if "label" in slots and (buttons := page.named(slots["label"], "button")):
         clicks = (buttons,)
     if not lists or (not clicks and (submit or "label" in slots)):
         return None
@@ -353,9 +348,8 @@ TEXTS: dict[str, Callable[[Slots, Page], str | None]] = {
 def _enter(
     slots: Slots, page: Page, *, text: str, role: str = "textbox", submit: bool = True, count: int = 1
 ) -> Goal | None:
-    """Write the same text into the page's fields of a role (exactly `count`), then press Submit if requested.
-
-    The picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
+    """Write the same text into the page's fields of a role (exactly `count`), then press Submit if requested. The
+    picker of a date or time field shares the field's bid, so a click on it does not count against the goal.
     """
     found, boxes = TEXTS[text](slots, page), page.all(role)
     if found is None or len(boxes) != count or not submit_button(page):
@@ -422,16 +416,15 @@ class Expert:
         found, page = self.match(instruction), read_page(observation)
         if found is None:
             return None
-        cancel = page.named("Cancel", "button") if self.popup else []
-        if cancel:
-            return f"click({cancel[0].bid!r})"
+        if self.popup and (cancel := page.named("Cancel", "button")):
+            return f"click({cancel[0]!r})"
         intent, slots = found
         if intent.goal is not None:
             goal = intent.goal(slots, page)
             return None if goal is None else goal.next_action(page, history)
         # To the named contact, or one further, then the detail; None for an unknown one or past the last one.
         here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
-        bid = detail_of(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
+        bid = detail_of(page, slots["attribute"]) if here else next(iter(page.named(">", "link")), "")
         return f"click({bid!r})" if bid else None
 
     def match(self, instruction: str) -> tuple[Intent, Slots] | None:

@@ -50,10 +50,8 @@ def _known(sites: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: int | str, split: str) -> list[Task]:
-    """Return `num_tasks` tasks, cycling through the sites; each site draws its page seeds without repetition.
-
-    Raises:
-        UsageError: a site has fewer different pages than requested.
+    """Return `num_tasks` tasks, cycling through the sites; each draws its page seeds without repetition. Raises
+    UsageError: a site has fewer different pages.
     """
     count = -(-num_tasks // len(sites))
     drawn: dict[str, dict[int, int]] = {site: {} for site in sites}  # by page seed

@@ -16,8 +16,8 @@ from webrl.config.yaml_file import read_yaml
 from webrl.errors import WebRLError
 from webrl.phase import STAGES
 from webrl.reward.labels import read_labels
+from webrl.runs.clock import progress
 from webrl.runs.folder import PhaseFolder, require_run
-from webrl.runs.progress import progress
 from webrl.runs.store import read_json, read_lines, read_records
 from webrl.tasks.filter import Dropped
 from webrl.types import Label, Record, Task, Trajectory

@@ -42,8 +42,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.errors import DataError, UsageError
 from webrl.reward.data import JudgedExample, judged
+from webrl.runs.clock import progress
 from webrl.runs.disk import atomic_path
-from webrl.runs.progress import progress
 from webrl.runs.text import dump_json, visible
 from webrl.types import Trajectory
 from webrl_report.view.details import Run, describe

@@ -150,7 +150,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
         load_rules(config.filter.rules)
     if due & {"label", "accept", "train-orm"}:
-        configured_text(config.label)
+        configured_text(config.label.system_prompt)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 

@@ -60,7 +60,8 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     """Start this node's processes and wait for the job.
 
     Raises:
-        TrainingError: the job failed, and the rank that died first and its log are named; or a signal ended it.
+        TrainingError: the job failed, and the rank that died first and its log are named; a signal ended it; or the
+            name of node 0 does not resolve, which torch's rendezvous would keep retrying.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -72,8 +73,19 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
     if max_restarts < 0:
         raise UsageError(f"MAX_RESTARTS={max_restarts}: expected 0 or more")
-    if several:
-        _wait_for_name(topology.master_addr)
+    until = time.monotonic() + NAME_SECONDS
+    while several:  # on a cluster that is just starting this can take a while
+        try:
+            socket.getaddrinfo(topology.master_addr.strip("[]"), None)
+            break
+        except (OSError, UnicodeError) as error:  # a label that is empty or too long
+            reason = getattr(error, "strerror", None) or str(error)
+        if time.monotonic() >= until:
+            raise TrainingError(
+                f"MASTER_ADDR={topology.master_addr!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 "
+                "by an address that every node can reach"
+            )
+        time.sleep(2)
     config = LaunchConfig(
         min_nodes=topology.min_nodes,
         max_nodes=topology.max_nodes,
@@ -134,27 +146,6 @@ def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
             yield
     finally:
         leave()
-
-
-def _wait_for_name(host: str) -> None:
-    """Wait until the name resolves, which can take a while on a cluster that is just starting.
-
-    Raises:
-        TrainingError: it does not resolve; torch's rendezvous would keep retrying.
-    """
-    until = time.monotonic() + NAME_SECONDS
-    while True:
-        try:
-            socket.getaddrinfo(host.strip("[]"), None)
-            return
-        except (OSError, UnicodeError) as error:  # a label that is empty or too long
-            reason = getattr(error, "strerror", None) or str(error)
-        if time.monotonic() >= until:
-            raise TrainingError(
-                f"MASTER_ADDR={host!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 by an "
-                "address that every node can reach"
-            )
-        time.sleep(2)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from webrl.cli.launch import joined
 from webrl.cli.options import add_training_arguments, resolve_config
@@ -64,19 +63,16 @@ def main(args: argparse.Namespace) -> int:
 
     with joined(pick_device(config.models.device), hold_output(paths.out)):
         report = train_start(config, paths)
-    if report:  # of the main process
-        print("\n".join([*describe(report), f"report {paths.report / 'report.json'}"]))
-    return 0
-
-
-def describe(report: dict[str, Any]) -> list[str]:
-    """Return the lines of the report: demonstrations used, and the last losses."""
+    if not report:  # not the main process
+        return 0
+    print("demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items()))
+    print(f"examples {report['examples']} (held out: {report['heldout']})")
     losses = report["losses"]
-    lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items())]
-    lines.append(f"examples {report['examples']} (held out: {report['heldout']})")
-    if not losses:
-        return [*lines, "the model already exists; remove its folder to train it again"]
-    lines.append(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
+    if losses:
+        print(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
+    else:
+        print("the model already exists; remove its folder to train it again")
     if "sft_val_loss" in losses:
-        lines.append(f"validation loss {losses['sft_val_loss']:.4f}")
-    return lines
+        print(f"validation loss {losses['sft_val_loss']:.4f}")
+    print(f"report {paths.report / 'report.json'}")
+    return 0

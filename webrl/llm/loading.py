@@ -368,24 +368,6 @@ def model_folder(name: str) -> Path | None:
     return None
 
 
-@spent_on("model files")
-def hub_snapshot(name: str) -> Path:
-    """The folder of a model's files in the Hub's cache, downloaded if missing; its name is the commit.
-
-    Raises:
-        ModelError: the Hub does not have it, or cannot be reached.
-    """
-    from huggingface_hub import snapshot_download
-
-    with as_model_error(f"cannot download the model {name!r}"):
-        folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))
-    if any(folder.glob("adapter_config.json")):
-        raise ModelError(adapter_of_hub(name))
-    if not any(folder.glob("model*.safetensors")):
-        raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
-    return folder
-
-
 def base_of(name: str) -> str | None:
     """Name of the base model if `name` is an adapter's folder; None for a whole model, or a hub name.
 
@@ -512,19 +494,22 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return fingerprint
 
 
-def weights_fingerprint(folder: Path | str) -> str:
-    """16 hex digits over the weight files of a model or adapter folder.
+def model_fingerprint(name: str, model: Any = None) -> str:
+    """16 hex digits over the weight files of a model or adapter folder; a hub model's name and commit.
 
     Files above 64 MiB are sampled (size, first block, 256 blocks spread evenly, last block), so that an 8B model
     takes well under a second. Cached by path, size and modification time.
 
     Raises:
-        ModelError: the folder holds no `.safetensors` or `.bin` weights.
+        ModelError: as `model_folder`, or the folder holds no weights.
     """
-    root = Path(folder)
-    files = sorted(root.glob("*.safetensors")) or sorted(root.glob("*.bin"))
+    folder = model_folder(name)
+    if folder is None:
+        commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+        return f"{name}@{commit[:12]}" if commit else name
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ModelError(f"{str(root)!r} holds no weights (*.safetensors); was the checkpoint saved completely?")
+        raise ModelError(f"{str(folder)!r} holds no weights (*.safetensors); was the checkpoint saved completely?")
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
@@ -546,15 +531,6 @@ def _file_digest(path: str, version: tuple[int, int]) -> bytes:
                 file.seek((size - _BLOCK_BYTES) * index // _NUM_BLOCKS)
                 digest.update(file.read(_BLOCK_BYTES))
     return digest.digest()
-
-
-def model_fingerprint(name: str, model: Any = None) -> str:
-    """Fingerprint of a folder's weights, or a hub model's commit."""
-    folder = model_folder(name)
-    if folder:
-        return weights_fingerprint(folder)
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
-    return f"{name}@{commit[:12]}" if commit else name
 
 
 def pick_device(device: str) -> str:

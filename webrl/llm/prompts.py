@@ -216,16 +216,17 @@ def build_policy_prompt(
     shows_text = look is None or show_text
     name = prompt_of(tokenizer, models.prompt) if shows_text else "brief"
 
-    def encode_released(start: int, page: str) -> list[int]:
-        return encode_text(tokenizer, released_parts(instruction, history, page, start))
+    is_released = models.prompt_format == "webrl"
 
-    def encode_ours(start: int, page: str) -> list[int]:
+    def encode(start: int, page: str) -> list[int]:
+        if is_released:
+            return encode_text(tokenizer, released_parts(instruction, history, page, start))
         messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
         if eyes and look:
             return eyes.encode(messages if shows_text else by_coordinates(messages), look)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
 
-    encode, cut = (encode_released, cut_tail) if models.prompt_format == "webrl" else (encode_ours, cut_lines)
+    cut = cut_tail if is_released else cut_lines
     page = observation if shows_text else ""
     prompt = fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut)
     return replace(prompt, image=image)
@@ -322,21 +323,19 @@ def build_judge_prompt(
     """
     role = system or _texts()["judge_role"]
 
-    def encode_released(start: int, page: str) -> list[int]:
+    def encode(start: int, page: str) -> list[int]:
+        text = judge_text(intent, responses[start:], page)
+        if prompt_format != "webrl":
+            return encode_chat(tokenizer, [Message("system", role), Message("user", text)])
         parts = [
             ("<|start_header_id|>system<|end_header_id|>\n\n", True),
             (role, False),
             ("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n", True),
-            (judge_text(intent, responses[start:], page), False),
+            (text, False),
             ("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", True),
         ]
         return encode_text(tokenizer, parts)
 
-    def encode_ours(start: int, page: str) -> list[int]:
-        user = Message("user", judge_text(intent, responses[start:], page))
-        return encode_chat(tokenizer, [Message("system", role), user])
-
-    encode = encode_released if prompt_format == "webrl" else encode_ours
     return fit_prompt(tokenizer, encode, final_page.strip(), len(responses), max_tokens, cut_tail)
 
 

@@ -14,7 +14,7 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
-from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint, weights_fingerprint
+from webrl.llm.loading import load_tokenizer, model_fingerprint, tokenizer_fingerprint
 from webrl.llm.pictures import Example
 from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import (
@@ -96,7 +96,7 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
         DataError: an unusable cache.
     """
     tools = tools_of(actor, config, problems)
-    fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor  # may raise, so before a file is made
+    fingerprint = model_fingerprint(actor)  # may raise, so before a file is made
     with Scorer(cache, fingerprint, lambda records: score_steps(records, actor, config)) as scorer:
         yield replace(tools, scorer=scorer)
 

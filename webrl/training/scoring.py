@@ -148,7 +148,8 @@ def run_rows(
     if not items:
         return []
     ranks, rank = world()
-    lengths, budget = [len(item.ids) for item in items], row_budget(max_tokens, device)
+    lengths = [len(item.ids) for item in items]
+    budget = min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
     rows = plan_rows(lengths, budget, ranks, packs=model.packs)[rank]
     with (
         spent_on("scoring"),
@@ -172,11 +173,6 @@ def run_rows(
             "the model folder is damaged, or its training diverged (lower lr)"
         )
     return [results[i] for i in range(len(items))]
-
-
-def row_budget(max_tokens: int, device: str) -> int:
-    """Tokens of one packed row on this device."""
-    return min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
 
 
 def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:

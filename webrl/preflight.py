@@ -194,7 +194,7 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
     """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
-        check_sampling(config.rollout, training=True)
+        check_sampling(config.rollout)
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:

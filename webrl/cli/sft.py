@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.cli.launch import joined
-from webrl.cli.options import add_training_arguments, resolve_config
+from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.demos.sft import check_data, train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
@@ -18,15 +18,16 @@ from webrl.training.metrics import TrainingPaths
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_training_arguments(
-        parser,
-        prefer_newest=False,
-        data="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
+    add_config_arguments(parser, prefer_newest=False, sections=("sft", "training", "models", "rollout", "tasks"))
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        metavar="PATH",
+        help="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
         "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
-        init="base model, folder or hub name (default: models.actor)",
-        out="folder of the trained model (default: RUN/sft)",
-        sections=("sft", "training", "models", "rollout", "tasks"),
     )
+    parser.add_argument("--init", metavar="DIR", help="base model, folder or hub name (default: models.actor)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the trained model (default: RUN/sft)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _tokenizers: dict[str, Any] = {}
-"""The most recently used ones, by `tokenizer_digest` or hub name."""
+"""The most recently used ones, by a digest of a folder's files or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a separate model."""
@@ -73,7 +73,17 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it next to the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
-    key = tokenizer_digest(folder) if folder else name
+    key = name
+    if folder:  # over all that its tokenizer is loaded from, chat template included
+        digest = hashlib.sha256()
+        files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
+        for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
+            digest.update(f"{file.name} {file.stat().st_size} ".encode())
+            digest.update(file.read_bytes())
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
+            config = json.loads((folder / "config.json").read_bytes())
+            digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
+        key = digest.hexdigest()
     tokenizer = _tokenizers.pop(key, None)
     if tokenizer is None:
         from tokenizers import Tokenizer
@@ -459,19 +469,6 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     whole = base_of(name) or name
     reader = AutoProcessor.from_pretrained(whole, trust_remote_code=False) if sees else load_tokenizer(name)
     reader.save_pretrained(target)
-
-
-def tokenizer_digest(folder: Path) -> str:
-    """Hex digits over all that a folder's tokenizer is loaded from, chat template included."""
-    digest = hashlib.sha256()
-    files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
-    for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
-        digest.update(f"{file.name} {file.stat().st_size} ".encode())
-        digest.update(file.read_bytes())
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
-        config = json.loads((folder / "config.json").read_bytes())
-        digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
-    return digest.hexdigest()
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:

@@ -236,10 +236,8 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
 
     known = [task for task in tasks if texts.get(task.task_id)]
     tokenizer = load_tokenizer(str(critic))
-    models, dialect = config.models, config.rollout.dialect
     prompts = [
-        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], models, dialect).ids
-        for task in known
+        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], config).ids for task in known
     ]
     values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}

@@ -41,6 +41,9 @@ class Engine:
         """True on the process that writes files and logs."""
         self.model, self.optimizer = self.prepare(model)
         self.check_type()
+        is_plain = type(self) is Engine and self.num_ranks == 1
+        self.num_threads = num_row_threads(model, self.accelerator.device) if is_plain else 1
+        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
 
     def make_accelerator(self, device: str) -> Any:
         """The accelerator, without autocast."""
@@ -89,12 +92,6 @@ class Engine:
         Engines average gradients over ranks, and a batch's loss is a sum over ranks: hence the factor.
         """
         self.accelerator.backward(loss * self.num_ranks)
-
-    @property
-    def num_threads(self) -> int:
-        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
-        is_plain = type(self) is Engine and self.num_ranks == 1
-        return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
 
     def gradients(self, loss: Tensor) -> Gradients:
         """Return the gradients that `backward` would add; callable from any thread."""

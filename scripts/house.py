@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_453,
+    "core: lines": 25_317,
     "core: files": 138,
-    "lines": 43_442,
+    "lines": 43_306,
     "files": 258,
     "names per 1000 lines": 61.3,
     "options": 172,

@@ -257,12 +257,7 @@ def check_room(config: RunConfig) -> None:
 
 
 def check_output(config: TrainingConfig, init: str, out: Path) -> None:
-    """Check where a model is trained to outside a run's phases.
-
-    Raises:
-        UsageError: it is a file.
-        StageError: there is no room.
-    """
+    """Check where a model is trained to outside a run's phases; UsageError for a file, StageError without room."""
     if out.is_file():
         raise UsageError(f"--out {str(out)!r} is a file; name a folder")
     if not out.is_dir() and (found := weights_of(init)) is not None:

@@ -45,6 +45,8 @@ class Context:
         """π_{k-1}: the actor that this phase starts from."""
         self.has_curriculum = phase > 0 and config.tasks.source == "curriculum"
         """Whether this phase's tasks are written from the last one's failures."""
+        self.is_proposed = phase == 0 and find_suite(config.tasks.suite).proposes(config)
+        """Whether this phase is the first, and its tasks are proposed from pages of the site."""
 
     @property
     def rate_factor(self) -> float:
@@ -52,11 +54,6 @@ class Context:
         if self.phase == 0 or not self.previous.is_done("accept"):
             return 1.0
         return float(self.previous.read_stage("accept")["counts"]["rate_factor"])
-
-    @property
-    def is_proposed(self) -> bool:
-        """Whether this phase is the first, and its tasks are proposed from pages of the site."""
-        return self.phase == 0 and find_suite(self.config.tasks.suite).proposes(self.config)
 
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from webrl.config import RunConfig
 from webrl.errors import StageError, TrainingError, UsageError, WebRLError
 from webrl.runs.machine import visible_gpus
 from webrl.training.cpu_variables import cpu_environment
@@ -124,15 +125,16 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
+def joined(config: RunConfig, lock: AbstractContextManager[None]) -> Iterator[None]:
     """Join the job's processes, if there are several; the main one, which writes, takes the lock.
 
     Raises:
         StageError: the lock's, on every process.
     """
+    from webrl.llm.loading import pick_device
     from webrl.training.ranks import broadcast, is_main, join, leave
 
-    join(device)
+    join(pick_device(config.models.device))
     try:
         with contextlib.ExitStack() as stack:
             reason = None

@@ -71,11 +71,7 @@ def names_run(args: argparse.Namespace) -> bool:
 
 
 def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the CONFIG among them, and the overrides.
-
-    Raises:
-        UsageError: two CONFIGs.
-    """
+    """Return the CONFIG among them, and the overrides; UsageError for two CONFIGs."""
     names = [s for s in settings if "=" not in s]
     if len(names) > 1:
         raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")

@@ -26,7 +26,7 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
 from webrl.training.topology import local_processes
-from webrl.types import Task, Trajectory
+from webrl.types import Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
@@ -141,12 +141,10 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
         found = RunFolder(found.run_dir).phase(0).eval
     mine = RunFolder(config.run_dir).phase(phase).eval
     first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
-
-    def page(task: Task) -> str:
-        text = f"{task.site} {task.task_id} seed {task.seed}"
-        return text if task.instruction is None else f"{text} {task.instruction!r:.100}"
-
-    pages = [sorted(page(t.task) for t in side) for side in (first, second)]
+    pages = []
+    for side in (first, second):
+        texts = [(f"{t.task.site} {t.task.task_id} seed {t.task.seed}", t.task.instruction) for t in side]
+        pages.append(sorted(text if said is None else f"{text} {said!r:.100}" for text, said in texts))
     if pages[0] != pages[1]:
         differing = sorted(set(pages[0]) ^ set(pages[1])) or ["pages that were played twice"]
         raise DataError(

@@ -59,10 +59,9 @@ def main(args: argparse.Namespace) -> int:
     if sees and untried:
         raise UsageError(f"rollout.image_size is not supported yet with sft.{', sft.'.join(untried)}")
     check_data(config, paths)
-    from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output
 
-    with joined(pick_device(config.models.device), hold_output(paths.out)):
+    with joined(config, hold_output(paths.out)):
         report = train_start(config, paths)
     if not report:  # not the main process
         return 0

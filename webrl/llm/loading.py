@@ -459,9 +459,6 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     """Write the adapter of a folder merged into its base, with tokenizer or processor, as one whole model.
 
     In float32, as training writes its models: an adapter's movement may be smaller than one bfloat16 rounding step.
-
-    Raises:
-        ModelError: as `load_causal_lm`.
     """
     from transformers import AutoProcessor
 
@@ -574,8 +571,7 @@ _KEY = "webrl_prompt"
 def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
     """The prompt for a model: the one asked for (`models.prompt`), or what its tokenizer says.
 
-    Raises:
-        ModelError: the tokenizer names another prompt, of a later version perhaps.
+    (It may name another prompt, of a later version perhaps: ModelError.)
     """
     name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
     if name not in get_args(PromptName):

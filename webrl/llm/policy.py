@@ -23,13 +23,10 @@ from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
 
 
 def check_sampling(config: RolloutConfig) -> None:
-    """Refuse training rollouts whose recorded log-probs differ from the distribution that is sampled.
+    """Raise UsageError for training rollouts whose recorded log-probs are not those of the sampled distribution.
 
-    The recorded log-probs are the model's own (temperature 1), so any other temperature biases a policy gradient that
-    takes them for the behaviour policy's.
-
-    Raises:
-        UsageError: another temperature.
+    They are the model's own (temperature 1), so any other temperature biases a policy gradient that takes them for the
+    behaviour policy's.
     """
     if config.temperature != 1.0:
         raise UsageError(

@@ -84,11 +84,7 @@ def read_demonstrations(
 
 
 def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
-
-    Raises:
-        DataError: a source has another form.
-    """
+    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source; DataError for another form."""
     files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
     if found := [file for file in files if file.is_file()]:
         for file in found:

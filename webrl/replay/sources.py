@@ -94,12 +94,7 @@ def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
 
 @contextlib.contextmanager
 def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
-    """Open all tools of an actor, including its scores, which are kept in `cache`.
-
-    Raises:
-        ModelError: an unusable model folder.
-        DataError: an unusable cache.
-    """
+    """Open all tools of an actor, its scores too, which are kept in `cache`; DataError if that cannot be used."""
     tools = tools_of(actor, config, problems)
     fingerprint = model_fingerprint(actor)  # may raise, so before a file is made
     with Scorer(cache, fingerprint, lambda records: score_steps(records, actor, config)) as scorer:

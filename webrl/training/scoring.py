@@ -182,21 +182,13 @@ def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
 
 
 def examples_of(records: Sequence[StepRecord], config: RunConfig) -> list[Example]:
-    """Prompt, action and picture of each step.
-
-    Raises:
-        TrainingError: a step that was played blind where the run's actor sees, or the other way round.
-    """
+    """Prompt, action and picture of each step; errors of `check_pictures`."""
     check_pictures(records, config)
     return [Example(r.prompt_ids, r.action_ids, Picture.of(r, config.run_dir)) for r in records]
 
 
 def check_pictures(records: Sequence[StepRecord], config: RunConfig) -> None:
-    """Return if all steps were played with a screenshot where the run's actor sees, else without.
-
-    Raises:
-        TrainingError: one was not.
-    """
+    """Raise TrainingError unless every step was played with a screenshot where the run's actor sees, else without."""
     size = config.rollout.image_size
     for record in records:
         if bool(record.screenshot_sha256) != (size is not None):

@@ -150,11 +150,7 @@ def local_processes(config: RunConfig) -> int:
 
 
 def first_host(nodelist: str) -> str:
-    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`.
-
-    Raises:
-        UsageError: not a node list.
-    """
+    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`; UsageError if it is none."""
     match = re.match(r"([^,\[\]]+)(?:\[([^\]]+)\])?([^,\[\]]*)", nodelist)
     if not match:
         raise UsageError(f"SLURM_JOB_NODELIST={nodelist!r} is not a node list")
@@ -163,11 +159,7 @@ def first_host(nodelist: str) -> str:
 
 
 def read_number(text: str, name: str) -> int:
-    """Parse a variable's number.
-
-    Raises:
-        UsageError: it is not a number.
-    """
+    """Parse a variable's number; UsageError if it is none."""
     try:
         return int(text)
     except ValueError:

@@ -55,11 +55,6 @@ class Batch:
     beside: list[int] = field(default_factory=list)
     """Of the second stream."""
 
-    @property
-    def samples(self) -> list[int]:
-        """Indices of all of them."""
-        return self.own + self.beside
-
 
 @dataclass(frozen=True)
 class Job:
@@ -258,7 +253,7 @@ class _Loop:
                 self._stop(step, batch, f"the {what} is {number}", results)
                 return means
         seconds = time.perf_counter() - started
-        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
+        num_tokens = sum(len(self.job.items[i].ids) for i in batch.own + batch.beside if self.job.active[i])
         speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
         parts = gather(own_values) if own_values else []
@@ -330,13 +325,14 @@ class _Loop:
         exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
         job, engine = self.job, self.engine
-        active = [i for i in batch.samples if job.active[i]]
+        samples = batch.own + batch.beside
+        active = [i for i in samples if job.active[i]]
         in_threads = engine.num_threads > 1 and bool(active)
         num_shares, budget = engine.num_ranks, self.budget
         if in_threads:
             num_shares, budget = engine.num_threads, min(budget, ROW_TOKENS)
         shares = plan_rows([len(job.items[i].ids) for i in active], budget, num_shares, packs=job.model.packs)
-        filler = min(batch.samples, key=lambda i: len(job.items[i].ids))
+        filler = min(samples, key=lambda i: len(job.items[i].ids))
 
         def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
             results: Results = []
@@ -373,7 +369,7 @@ class _Loop:
         """Write the offending samples out (all of the batch if no loss stands out) and end the update."""
         path = self.out.with_name(f"{self.out.name}_nonfinite_rank{self.engine.rank}.json")
         losses = {i: v for indices, values in results for i, v in zip(indices, values["loss"].tolist(), strict=False)}
-        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.samples
+        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.own + batch.beside
         rows = [{"id": self.job.ids[i], "loss": str(losses.get(i)), "ids": self.job.items[i].ids} for i in bad]
         write_json(path, {"step": step + 1, "reason": reason, "samples": rows})
         if self.job.trust is None:

@@ -112,11 +112,7 @@ class ServerProcess:
         raise ModelError(f"the model server was not healthy within {timeout_s:g} s; {self.log_tail()}")
 
     async def post(self, path: str, body: dict[str, Any] | None, *, api_key: str, timeout_s: float) -> str:
-        """POST JSON to the server; returns the text of its answer.
-
-        Raises:
-            ModelError: anything but 200, or no answer.
-        """
+        """POST JSON to the server; returns the text of its answer, ModelError for anything but 200."""
         import httpx
 
         headers = {"Authorization": f"Bearer {api_key}"}

@@ -140,11 +140,7 @@ class Bf16Engine(Engine):
         return float(on_host())
 
     def load_state(self, folder: Path) -> None:
-        """Read the masters back, and round them into the weights.
-
-        Raises:
-            TrainingError: the state holds something else.
-        """
+        """Read the masters back, and round them into the weights; TrainingError if the state holds something else."""
         try:
             super().load_state(folder)
         except RuntimeError as error:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 25_317,
+    "core: lines": 25_282,
     "core: files": 138,
-    "lines": 43_306,
+    "lines": 43_271,
     "files": 258,
     "names per 1000 lines": 61.3,
     "options": 172,

@@ -128,8 +128,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 def joined(config: RunConfig, lock: AbstractContextManager[None]) -> Iterator[None]:
     """Join the job's processes, if there are several; the main one, which writes, takes the lock.
 
-    Raises:
-        StageError: the lock's, on every process.
+    (Its StageError is raised on every process.)
     """
     from webrl.llm.loading import pick_device
     from webrl.training.ranks import broadcast, is_main, join, leave

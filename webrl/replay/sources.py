@@ -70,11 +70,7 @@ class Tools:
 
 
 def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
-    """The tools of an actor that come of its tokenizer.
-
-    Raises:
-        ModelError: an unusable model folder.
-    """
+    """The tools of an actor that come of its tokenizer; ModelError for an unusable model folder."""
     tokenizer = load_tokenizer(actor)
 
     def next_prompt(played: Trajectory) -> Sequence[int]:

@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from hashlib import blake2b
@@ -98,17 +98,9 @@ def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, t
     """
 
     async def work(bar: Any) -> dict[str, int]:
-        successes = 0
-
-        def show(label: Label) -> None:
-            nonlocal successes
-            successes += label.reward == 1
-            bar.set_postfix_str(f"judged solved {successes}")
-            bar.update()
-
         opened = open_model(config.models.orm, config.label.engine, config.models)
         async with nullcontext() if config.label.judge == "environment" else opened as model:
-            return await label_trajectories(trajectories, model, config.label, labels, on_label=show)
+            return await label_trajectories(trajectories, model, config.label, labels, bar)
 
     with progress(total or None, "label", "episodes") as bar:
         return asyncio.run(work(bar))
@@ -305,8 +297,7 @@ async def label_trajectories(
     model: LanguageModel | None,
     config: LabelConfig,
     out: Path,
-    *,
-    on_label: Callable[[Label], None] | None = None,
+    bar: Any = None,
 ) -> Counter[str]:
     """Judge finished trajectories into `out` (JSONL of Label), in order, `config.engine.max_batch` at once.
 
@@ -315,6 +306,7 @@ async def label_trajectories(
 
     Args:
         model: the judge; None if `config.judge` is the environment, whose own reward is the label then.
+        bar: shows the progress.
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
@@ -333,8 +325,9 @@ async def label_trajectories(
             file.append(label)
             counts["unjudged" if label.reward is None else "judged"] += 1
             counts["success"] += label.reward == 1
-            if on_label:
-                on_label(label)
+            if bar:
+                bar.set_postfix_str(f"judged solved {counts['success']}")
+                bar.update()
 
         try:
             for trajectory in trajectories:

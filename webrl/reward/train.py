@@ -25,11 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_data(paths: TrainingPaths) -> None:
-    """Check that there is a judged success to learn from, before a lock and a folder are made.
-
-    Raises:
-        DataError: there is none; bad lines are logged, even if there are no others.
-    """
+    """Raise DataError without a judged success to learn from, before a lock is taken; bad lines are logged."""
     for num_shown in (0, 20):
         judged, problems = Counter[int](), ProblemLog(num_shown=num_shown)
         for path in paths.data:

@@ -78,13 +78,14 @@ def score_samples(
 
 def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, device: str) -> list[Tensor]:
     """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
-
-    def score(row: Pack) -> list[Tensor]:
-        logprobs: Tensor = model(row)
-        counts = torch.bincount(row.target_sample, minlength=row.num_samples)
-        return list(logprobs.cpu().split(counts.tolist()))
-
-    return run_rows(model, samples, score, max_tokens, device, "score actions")
+    return run_rows(
+        model,
+        samples,
+        lambda row: model(row).cpu().split(torch.bincount(row.target_sample, minlength=row.num_samples).tolist()),
+        max_tokens,
+        device,
+        "score actions",
+    )
 
 
 def _ready(model: Model, device: str) -> Model:
@@ -125,18 +126,15 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     model = _ready(load_critic(critic_dir, dtype, sees=sees), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [make_item(state, limit) for state in states]
-
-    def score(row: Pack) -> list[Tensor]:
-        logits: Tensor = model(row)  # [B, 1]
-        return list(logits[:, 0].sigmoid().cpu())
-
-    return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
+    budget = config.critic.max_tokens
+    values = run_rows(model, items, lambda row: model(row)[:, 0].sigmoid().cpu(), budget, device, "score values")
+    return [float(value) for value in values]
 
 
 def run_rows(
     model: PackedActor | PackedCritic,
     items: Sequence[Item],
-    score: Callable[[Pack], list[Tensor]],
+    score: Callable[[Pack], Iterable[Tensor]],
     max_tokens: int,
     device: str,
     what: str,
@@ -159,7 +157,7 @@ def run_rows(
 
         def run(row: list[int]) -> list[Tensor]:
             with torch.inference_mode():
-                results = score(pack([items[i] for i in row], device)) if row else []
+                results = list(score(pack([items[i] for i in row], device))) if row else []
             bar.update()
             return results
 

@@ -134,10 +134,8 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
 def local_processes(config: RunConfig) -> int:
     """Processes by which the train stage runs on this machine; 1 in a job that a launcher started.
 
-    One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU.
-
-    Raises:
-        UsageError: as `read_topology`; also for an unknown engine, or more processes than GPUs.
+    One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU. UsageError as
+    `read_topology`, for an unknown engine, and for more processes than GPUs.
     """
     shards = any(load_plan(update.engine).kind == "fsdp2" for update in (config.actor, config.critic))
     if "WORLD_SIZE" in os.environ or not (shards or os.environ.get("NPROC_PER_NODE")):

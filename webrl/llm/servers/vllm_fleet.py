@@ -93,11 +93,7 @@ class ServerProcess:
             )
 
     async def wait_healthy(self, timeout_s: float) -> None:
-        """Wait until `/health` answers 200.
-
-        Raises:
-            ModelError: the command ended, or the time is up (the end of its log is quoted).
-        """
+        """Wait until `/health` answers 200; ModelError if the command ends, or the time is up (its log is quoted)."""
         import httpx
 
         deadline = time.monotonic() + timeout_s

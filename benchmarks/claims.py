@@ -19,7 +19,7 @@ from typing import Literal
 from webrl.config import EngineConfig, LabelConfig, ModelsConfig
 from webrl.llm import LanguageModel, open_model
 from webrl.reward.data import CLAIMS
-from webrl.reward.orm import judge
+from webrl.reward.orm import judge_one
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
@@ -76,11 +76,11 @@ async def verdicts(
     only: Literal["YES", "NO"] | None = None,
 ) -> list[tuple[float, str, str, float]]:
     """(P(YES) before, text, place, P(YES) after) of every trajectory (judged `only` so) with every text and place."""
-    scores = await asyncio.gather(*[judge(t, model, CONFIG) for t in trajectories])
+    scores = await asyncio.gather(*[judge_one(t, model, CONFIG) for t in trajectories])
     judged = [(t, p) for t, p in zip(trajectories, scores, strict=True) if verdict(p) == only or only is None]
     plants = [(text, place) for text in texts for place in places]
     changed = [planted(t, text, place) for t, _ in judged for text, place in plants]
-    after = iter(await asyncio.gather(*[judge(t, model, CONFIG) for t in changed]))
+    after = iter(await asyncio.gather(*[judge_one(t, model, CONFIG) for t in changed]))
     return [(p, text, place, next(after)) for _, p in judged for text, place in plants]
 
 

@@ -26,7 +26,7 @@ from training_shapes import shrink
 
 from webrl.config import ActorConfig
 from webrl.errors import WebRLError
-from webrl.training.architectures import attention_of, build, cast_weights, route_of
+from webrl.training.architectures import attention_of, cast_weights, route_of
 from webrl.training.layers.fused import MLPS, NORMS
 from webrl.training.models import PackedActor
 from webrl.training.trainer import train
@@ -246,8 +246,10 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
     route = route_of(config)
     config = shrink(config) if tiny else config
     dtype = torch.bfloat16 if shape.lora_rank else torch.float32
+    attention = attention_of(route)
     with torch.device(device):
-        lm = build(AutoModelForCausalLM, config, dtype, attention_of(route))
+        given = {"attn_implementation": attention} if attention else {}
+        lm = AutoModelForCausalLM.from_config(config, dtype=dtype, **given)
     return PackedActor(lm, route)
 
 

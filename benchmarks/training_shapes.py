@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from webrl.training.layers.attention import register
+from webrl.training.architectures import attention_of
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.packing import Item
 
@@ -143,7 +143,7 @@ def build(size: str, layers: int, dtype: torch.dtype, device: str) -> Models:
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            lm = LlamaForCausalLM._from_config(llama_config(size, layers), attn_implementation=register())
+            lm = LlamaForCausalLM._from_config(llama_config(size, layers), attn_implementation=attention_of("packed"))
             score = nn.Linear(lm.config.hidden_size, 1, bias=False)
     finally:
         torch.set_default_dtype(default)

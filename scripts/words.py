@@ -64,7 +64,7 @@ PLAIN = {
 """Pattern (case aside): what to write instead."""
 
 LIMITS = {
-    "llm": 1,
+    "reward": 1,
     "tasks": 2,
     "webrl_webarena": 1,
 }

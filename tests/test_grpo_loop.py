@@ -18,7 +18,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.preflight import check_settings
 from webrl.reports.run import phase_rows
 from webrl.reward.data import read_judged
-from webrl.reward.stage import group_counts
+from webrl.reward.orm import group_counts
 from webrl.rollouts.collect import collect
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_records, write_records

@@ -5,11 +5,12 @@ import re
 import pytest
 from llm_builders import PAGE, build_tokenizer, save_tiny_model
 
-from webrl.config import ModelsConfig, load_config
+from webrl.config import LabelConfig, ModelsConfig, RunConfig, load_config
 from webrl.errors import ModelError, PolicyError, StageError, UsageError
 from webrl.llm.loading import check_sight, load_tokenizer, mark_folder, prompt_of
-from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, policy_messages
+from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.preflight import check_settings
+from webrl.reward.orm import judge_prompt
 from webrl.rollouts.actions import read_answer
 from webrl.types import Step
 
@@ -26,7 +27,7 @@ def step(index, action, response=None, error=""):
 def build(tokenizer, history=(), page=PAGE, goal="Click OK.", max_tokens=4000, prompt="", **models):
     prompt = prompt or ("auto" if models.get("prompt_format") == "webrl" else "brief")
     config = ModelsConfig(max_prompt_tokens=max_tokens, prompt=prompt, **models)
-    return build_policy_prompt(tokenizer, goal, history, page, config)
+    return build_policy_prompt(tokenizer, goal, history, page, RunConfig(models=config))
 
 
 def test_chat_prompt_has_goal_history_page_in_this_order():
@@ -173,7 +174,8 @@ def test_an_instruction_that_does_not_fit_is_an_error_and_a_page_far_beyond_the_
 @pytest.mark.parametrize("prompt_format", ["chat", "webrl"])
 def test_judge_prompt_keeps_its_answer_header_when_the_page_is_cut(tokenizer, prompt_format):
     page = "[1] StaticText 'some text'\n" * 500
-    prompt = build_judge_prompt(tokenizer, "Buy", ["click('1')"], page, max_tokens=700, prompt_format=prompt_format)
+    config = LabelConfig(max_prompt_tokens=700, prompt_format=prompt_format)
+    prompt = judge_prompt("Buy", ["click('1')"], page, tokenizer, config)
     text = tokenizer.decode(prompt.ids)
     assert len(prompt.ids) <= 700
     assert len(prompt.observation) < len(page)

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Sampling, open_model
-from webrl.llm.loading import tokenizer_fingerprint, weights_fingerprint
+from webrl.llm.loading import model_fingerprint, tokenizer_fingerprint
 from webrl.llm.local.runner import SlotCache, draw_tokens, padded_pass
 
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
@@ -192,8 +192,8 @@ def test_tokenizer_fingerprint_survives_saving_and_sees_a_changed_vocabulary(tmp
 
 
 def test_weights_fingerprint_sees_other_weights(tmp_path):
-    first = weights_fingerprint(save_tiny_model(tmp_path / "a"))
-    assert first == weights_fingerprint(save_tiny_model(tmp_path / "b"))
-    assert first != weights_fingerprint(save_tiny_model(tmp_path / "c", seed=1))
+    first = model_fingerprint(str(save_tiny_model(tmp_path / "a")))
+    assert first == model_fingerprint(str(save_tiny_model(tmp_path / "b")))
+    assert first != model_fingerprint(str(save_tiny_model(tmp_path / "c", seed=1)))
     with pytest.raises(ModelError, match="holds no weights"):
-        weights_fingerprint(tmp_path)
+        model_fingerprint(str(tmp_path))

@@ -118,7 +118,7 @@ def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_
     trajectory = make_trajectory("a", ids=False)
     write_records(tmp_path / "trajectories.jsonl", [trajectory])
     steps, counts, _ = read_all(find_source(tmp_path), encode=open_encoder(tokenizer, "", RunConfig(models=models)))
-    prompt = build_policy_prompt(tokenizer, "do a", trajectory.steps[:1], "page 1 of a", models)
+    prompt = build_policy_prompt(tokenizer, "do a", trajectory.steps[:1], "page 1 of a", RunConfig(models=models))
     assert steps[1].prompt_ids == tuple(prompt.ids)
     assert steps[1].action_ids == (*encode_plain(tokenizer, "click('1')"), tokenizer.eos_token_id)
     assert steps[1].logprobs is None
@@ -134,7 +134,7 @@ def test_the_released_objective_gets_the_prompt_after_the_last_step(tmp_path, ac
     mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
     first, last = read_records(phase.train, StepRecord)
     tokenizer = load_tokenizer(str(actor))
-    after = build_policy_prompt(tokenizer, "do a", trajectory.steps, "page 1 of a", config.models)
+    after = build_policy_prompt(tokenizer, "do a", trajectory.steps, "page 1 of a", config)
     assert first.next_prompt_ids == ()
     assert last.next_prompt_ids == after.ids
     assert last.prompt_ids == trajectory.steps[1].prompt_ids

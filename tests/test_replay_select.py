@@ -14,9 +14,16 @@ from webrl.config import ReplayConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.replay.score import Scorer
-from webrl.replay.select import action_perplexity, draw, in_band, need_of
 from webrl.replay.sources import Source, Tools
-from webrl.replay.stage import add_history, refuse_other_weights, sampler_difference
+from webrl.replay.stage import (
+    action_perplexity,
+    add_history,
+    draw,
+    in_band,
+    need_of,
+    refuse_other_weights,
+    sampler_difference,
+)
 from webrl.types import StepRecord
 
 END = 9

@@ -26,8 +26,7 @@ from webrl.reward.data import (
 )
 from webrl.reward.data import judged as as_judged
 from webrl.reward.labels import agreement, judge_report, undecided_sites
-from webrl.reward.orm import answer_tokens
-from webrl.reward.stage import label_file
+from webrl.reward.orm import answer_tokens, label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_records
 from webrl.training.metrics import TrainingPaths

@@ -20,8 +20,7 @@ from webrl.llm import Completion
 from webrl.preflight import check_settings
 from webrl.reward.data import JudgedExample
 from webrl.reward.labels import read_labels
-from webrl.reward.orm import answer_tokens, configured_text, label_trajectories, yes_probability
-from webrl.reward.stage import label_file
+from webrl.reward.orm import answer_tokens, configured_text, label_file, label_trajectories, yes_probability
 from webrl.reward.train import prompt_ids
 from webrl.runs.store import write_records
 from webrl.types import Status, Step, Task, Trajectory
@@ -254,7 +253,7 @@ def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, capsys):
 def test_an_empty_text_is_none(tmp_path):
     (tmp_path / "text").write_text(" \n", encoding="utf-8")
     with pytest.raises(UsageError, match="is empty; the released"):
-        configured_text(LabelConfig(system_prompt=tmp_path / "text"))
+        configured_text(tmp_path / "text")
 
 
 def test_an_absent_model_folder_is_noticed_before_torch_is_imported(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from llm_builders import build_tokenizer
 from rollouts_builders import ClickNamedButton, Scripted, bid_of, in_browser, miniwob
 
-from webrl.config import ModelsConfig, RolloutConfig, validate_config
+from webrl.config import ModelsConfig, RolloutConfig, RunConfig, validate_config
 from webrl.errors import DataError, PolicyError, StageError, UsageError
 from webrl.evaluate import success_rate
 from webrl.llm.prompts import build_policy_prompt, policy_messages
@@ -89,8 +89,8 @@ def test_a_label_in_place_of_an_id_is_refused_with_the_id():
 def test_the_prompt_by_example_of_a_real_page_is_hardly_longer_than_the_brief_one():
     page = in_browser(lambda env: env.reset(miniwob("login-user")))
     tokenizer = build_tokenizer()  # of bytes
-    forms = [ModelsConfig(prompt=name) for name in ("brief", "examples")]
-    brief, examples = (build_policy_prompt(tokenizer, page.goal, (), page.text, models) for models in forms)
+    forms = [RunConfig(models=ModelsConfig(prompt=name)) for name in ("brief", "examples")]
+    brief, examples = (build_policy_prompt(tokenizer, page.goal, (), page.text, form) for form in forms)
     assert examples.observation == page.text
     assert 0 < len(examples.ids) - len(brief.ids) < 240
     text = tokenizer.decode(examples.ids)

@@ -189,7 +189,7 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monk
 def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, folder = make_config(epochs=1.0, save_every=1), make_actor(tmp_path / "actor")
     records = make_scored(folder, config)
-    monkeypatch.setattr(trainer, "_export", lambda *_: (_ for _ in ()).throw(Interrupted))
+    monkeypatch.setattr(trainer, "atomic_path", lambda *_: (_ for _ in ()).throw(Interrupted))
     arguments = {"seed": 3, "metrics_path": tmp_path / "m.jsonl"}
     with pytest.raises(Interrupted):
         train_actor(records, folder, tmp_path / "new", config, **arguments)

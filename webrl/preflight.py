@@ -150,7 +150,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
         load_rules(config.filter.rules)
     if due & {"label", "accept", "train-orm"}:
-        configured_text(config.label)
+        configured_text(config.label.system_prompt)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 
@@ -194,15 +194,13 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
     """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
-        check_sampling(config.rollout, training=True)
+        check_sampling(config.rollout)
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:
     """Return if the models that these stages start from can be loaded, and read what they are shown.
 
-    Raises:
-        ModelError: a model folder does not exist, holds pickles, does not fit itself (`check_model`), or is an actor
-            that sees and is shown text alone, or the other way round.
+    Raises ModelError: as of `check_model` and `check_sight`.
     """
     due = frozenset(stages)
     texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template
@@ -257,12 +255,7 @@ def check_room(config: RunConfig) -> None:
 
 
 def check_output(config: TrainingConfig, init: str, out: Path) -> None:
-    """Check where a model is trained to outside a run's phases.
-
-    Raises:
-        UsageError: it is a file.
-        StageError: there is no room.
-    """
+    """Check where a model is trained to outside a run's phases; UsageError for a file, StageError without room."""
     if out.is_file():
         raise UsageError(f"--out {str(out)!r} is a file; name a folder")
     if not out.is_dir() and (found := weights_of(init)) is not None:

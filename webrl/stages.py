@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
-from webrl.errors import DataError
+from webrl.errors import DataError, ModelError
 from webrl.evaluate import add_over_start, difference_text, named_rates
 from webrl.rollouts.suite import find_suite, open_sites, suite_of
 from webrl.runs.clock import spent_on
@@ -45,6 +45,8 @@ class Context:
         """π_{k-1}: the actor that this phase starts from."""
         self.has_curriculum = phase > 0 and config.tasks.source == "curriculum"
         """Whether this phase's tasks are written from the last one's failures."""
+        self.is_proposed = phase == 0 and find_suite(config.tasks.suite).proposes(config)
+        """Whether this phase is the first, and its tasks are proposed from pages of the site."""
 
     @property
     def rate_factor(self) -> float:
@@ -52,11 +54,6 @@ class Context:
         if self.phase == 0 or not self.previous.is_done("accept"):
             return 1.0
         return float(self.previous.read_stage("accept")["counts"]["rate_factor"])
-
-    @property
-    def is_proposed(self) -> bool:
-        """Whether this phase is the first, and its tasks are proposed from pages of the site."""
-        return self.phase == 0 and find_suite(self.config.tasks.suite).proposes(self.config)
 
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
@@ -137,7 +134,7 @@ def rollout(context: Context) -> Counts:
 def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Task]:
     """Further attempts at tasks that some attempts solve, as many groups as have ended alike so far (DAPO §3.2)."""
     from webrl.reward.labels import read_outcomes
-    from webrl.reward.stage import judge
+    from webrl.reward.orm import judge
     from webrl.rollouts.collect import name_episodes
 
     size, folder = context.config.rollout.num_generations, context.folder
@@ -164,7 +161,7 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
 
 def label(context: Context) -> Counts:
     """Judge every finished trajectory with the outcome reward model."""
-    from webrl.reward.stage import label_file
+    from webrl.reward.orm import label_file
 
     return label_file(context.config, context.folder.trajectories, context.folder.labels)
 
@@ -296,7 +293,7 @@ def accept(context: Context) -> Counts:
 def _compare(context: Context, before: Path, after: Path) -> Counts:
     from webrl.evaluate import sign_test
     from webrl.reward.labels import read_outcomes
-    from webrl.reward.stage import judge
+    from webrl.reward.orm import judge
 
     config, solved, unreadable = context.config, [], []
     for number, path in enumerate((before, after)):
@@ -360,7 +357,7 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
     labels: dict[str, Label] = {}
     if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:
         from webrl.reward.labels import read_labels
-        from webrl.reward.stage import judge
+        from webrl.reward.orm import judge
 
         path = context.folder.path / f"eval{mark}_labels.jsonl"
         judge(config, unscored, path, len(unscored))
@@ -382,10 +379,18 @@ def copy_model(name: str, target: Path, *, sees: bool = False) -> Counts:
     Raises:
         ModelError: neither is there.
     """
-    from webrl.llm.loading import base_of, hub_snapshot, model_folder, save_merged
+    from huggingface_hub import snapshot_download
 
-    folder = model_folder(name)
-    source = folder or hub_snapshot(name)
+    from webrl.llm.loading import MODEL_FILES, adapter_of_hub, as_model_error, base_of, model_folder, save_merged
+
+    source = folder = model_folder(name)
+    if source is None:
+        with as_model_error(f"cannot download the model {name!r}"):
+            source = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))  # its name is the commit
+        if any(source.glob("adapter_config.json")):
+            raise ModelError(adapter_of_hub(name))
+        if not any(source.glob("model*.safetensors")):
+            raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
     with atomic_path(target) as temporary:
         if base_of(name):
             save_merged(name, temporary, sees=sees)

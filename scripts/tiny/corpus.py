@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from tiny import synthetic
 from tiny.pretrain import Sample, Source
 from tiny.tokenizer import ASSISTANT, END, USER
-from webrl.llm.prompts import judge_text, policy_messages
+from webrl.llm.prompts import policy_messages
+from webrl.reward.orm import judge_text
 from webrl.tasks.prompts import feasibility_prompt, in_breadth_prompt
 from webrl.types import Step, Trajectory
 

@@ -16,11 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:  # noqa: ARG001 - every subcommand's signature
-    """Print the file.
-
-    Raises:
-        UsageError: it is not there (a broken installation).
-    """
+    """Print the file; UsageError if it is not there (a broken installation)."""
     path = find_shipped("constraints.txt")
     if path is None:
         raise UsageError(f"constraints.txt is missing in {Path(webrl.__file__).parent}; reinstall webrl")

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from packaging.specifiers import SpecifierSet
 
-from webrl.config.extras import TESTED
+from webrl.config.extras import openenv_conflict, other_version
 from webrl.errors import UsageError, WebRLError
 from webrl.runs.machine import query_gpus
 
@@ -144,9 +143,8 @@ def check_extra(name: str) -> Check:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Check(name, OPTIONAL, "not installed", fix)
-    tested = TESTED.get(name, {}).get(name, "")
-    if not SpecifierSet(tested).contains(version, prereleases=True):
-        return Check(name, WARNING, f"{version}; webrl runs with {name}{tested}", fix)
+    if other := other_version(name):
+        return Check(name, WARNING, f"webrl needs {other}", fix)
     works, said = _try(f"import {name}")
     if works:
         return Check(name, OK, version)
@@ -157,8 +155,6 @@ def check_extra(name: str) -> Check:
 
 def check_openenv() -> Check:
     """Check that not both packages that own the module `openenv` are installed; webrl itself needs neither."""
-    from webrl.config.extras import openenv_conflict
-
     detail, _, fix = (openenv_conflict() or "openenv and openenv-core are not both installed").partition(": ")
     return Check("openenv", WARNING if fix else OK, detail, fix)
 

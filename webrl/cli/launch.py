@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from webrl.config import RunConfig
 from webrl.errors import StageError, TrainingError, UsageError, WebRLError
 from webrl.runs.machine import visible_gpus
 from webrl.training.cpu_variables import cpu_environment
@@ -60,7 +61,8 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     """Start this node's processes and wait for the job.
 
     Raises:
-        TrainingError: the job failed, and the rank that died first and its log are named; or a signal ended it.
+        TrainingError: the job failed, and the rank that died first and its log are named; a signal ended it; or the
+            name of node 0 does not resolve, which torch's rendezvous would keep retrying.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -72,8 +74,19 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
     if max_restarts < 0:
         raise UsageError(f"MAX_RESTARTS={max_restarts}: expected 0 or more")
-    if several:
-        _wait_for_name(topology.master_addr)
+    until = time.monotonic() + NAME_SECONDS
+    while several:  # on a cluster that is just starting this can take a while
+        try:
+            socket.getaddrinfo(topology.master_addr.strip("[]"), None)
+            break
+        except (OSError, UnicodeError) as error:  # a label that is empty or too long
+            reason = getattr(error, "strerror", None) or str(error)
+        if time.monotonic() >= until:
+            raise TrainingError(
+                f"MASTER_ADDR={topology.master_addr!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 "
+                "by an address that every node can reach"
+            )
+        time.sleep(2)
     config = LaunchConfig(
         min_nodes=topology.min_nodes,
         max_nodes=topology.max_nodes,
@@ -112,15 +125,15 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
+def joined(config: RunConfig, lock: AbstractContextManager[None]) -> Iterator[None]:
     """Join the job's processes, if there are several; the main one, which writes, takes the lock.
 
-    Raises:
-        StageError: the lock's, on every process.
+    (Its StageError is raised on every process.)
     """
+    from webrl.llm.loading import pick_device
     from webrl.training.ranks import broadcast, is_main, join, leave
 
-    join(device)
+    join(pick_device(config.models.device))
     try:
         with contextlib.ExitStack() as stack:
             reason = None
@@ -134,27 +147,6 @@ def joined(device: str, lock: AbstractContextManager[None]) -> Iterator[None]:
             yield
     finally:
         leave()
-
-
-def _wait_for_name(host: str) -> None:
-    """Wait until the name resolves, which can take a while on a cluster that is just starting.
-
-    Raises:
-        TrainingError: it does not resolve; torch's rendezvous would keep retrying.
-    """
-    until = time.monotonic() + NAME_SECONDS
-    while True:
-        try:
-            socket.getaddrinfo(host.strip("[]"), None)
-            return
-        except (OSError, UnicodeError) as error:  # a label that is empty or too long
-            reason = getattr(error, "strerror", None) or str(error)
-        if time.monotonic() >= until:
-            raise TrainingError(
-                f"MASTER_ADDR={host!r} did not resolve within {NAME_SECONDS} s ({reason}): name node 0 by an "
-                "address that every node can reach"
-            )
-        time.sleep(2)
 
 
 if __name__ == "__main__":

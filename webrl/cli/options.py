@@ -51,16 +51,6 @@ def add_config_arguments(
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, run nothing")
 
 
-def add_training_arguments(
-    parser: argparse.ArgumentParser, *, prefer_newest: bool, data: str, init: str, out: str, sections: Sequence[str]
-) -> None:
-    """Add options for the data, initial model and output of standalone training, with help texts (`TrainingPaths`)."""
-    add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)
-    parser.add_argument("--data", nargs="+", metavar="PATH", help=data)
-    parser.add_argument("--init", metavar="DIR", help=init)
-    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
-
-
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Call `parser.parse_args`, but with settings on both sides of an option, and after the paths of `--data`."""
     args, rest = parser.parse_known_args(arguments)
@@ -81,11 +71,7 @@ def names_run(args: argparse.Namespace) -> bool:
 
 
 def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the CONFIG among them, and the overrides.
-
-    Raises:
-        UsageError: two CONFIGs.
-    """
+    """Return the CONFIG among them, and the overrides; UsageError for two CONFIGs."""
     names = [s for s in settings if "=" not in s]
     if len(names) > 1:
         raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")

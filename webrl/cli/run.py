@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -26,7 +26,7 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
 from webrl.training.topology import local_processes
-from webrl.types import Task, Trajectory
+from webrl.types import Trajectory
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
@@ -64,19 +64,43 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 
 def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
-    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
+    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well.
+
+    The other one is that of a phase folder, of a run's newest evaluated phase, or of a model, which is evaluated then.
+
+    Raises:
+        UsageError: a run folder without a finished evaluation.
+        ModelError: it is neither a run folder nor a model.
+    """
     check_inputs(config, (stage,))
-    other = None
+    other: Path | RunConfig | None = None
     if against is not None:
-        other = find_other(config, against)
+        path, folder = Path(against), RunFolder(Path(against))
+        if (path / "eval.jsonl").is_file():
+            other = path / "eval.jsonl"
+        elif folder.config.is_file():
+            evaluated = [k for k in range(folder.last_phase() + 1) if folder.phase(k).is_done("eval")]
+            if not evaluated:
+                raise UsageError(f"--against {against}: no phase of this run has been evaluated to the end")
+            other = folder.phase(evaluated[-1]).eval
+        else:
+            check_sight(config, against)
+            models = config.models.model_copy(update={"actor": against})
+            other = config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
         if phase is None:
             phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
-    _describe(config, counts, sys.stderr)  # standard output stays JSON
+    if text := find_suite(config.tasks.suite).describe(counts):
+        print(text, file=sys.stderr)  # standard output stays JSON
     if other is not None and phase is not None:
-        counts = {**counts, "against": compare(config, phase, other)}
-        print("\n".join(describe(counts["against"])), file=sys.stderr)
+        parts = compare(config, phase, other)
+        counts = {**counts, "against": parts}
+        print(f"against {parts['of']}", file=sys.stderr)
+        for name, found in parts.items():
+            if name != "of":  # held-out seeds: 198/234 = …, other 206/234 = …; −3.4 points [−7.1, 0.2], paired …
+                rates = f"{rate_text(found['this'])}, other {rate_text(found['other'])}"
+                print(f"{name}: {rates}; {difference_text(found)} over {found['tasks']} pages", file=sys.stderr)
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
     return 0
 
@@ -88,9 +112,12 @@ def run_all(config: RunConfig) -> int:
     console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, phases 0 to {config.num_phases}, seed {config.seed}", highlight=False)
 
+    suite = find_suite(config.tasks.suite)
+
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
-        _describe(config, summary["eval"], sys.stdout)
+        if text := suite.describe(summary["eval"]):
+            print(text)
 
     folder = run(config, on_phase=on_phase)
     summaries = read_json(folder.summary)["phases"]
@@ -101,33 +128,6 @@ def run_all(config: RunConfig) -> int:
         write_report([folder.path], report)
         console.print(f"report   {report}", highlight=False)
     return 0
-
-
-def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
-    """What the suite prints of an evaluation."""
-    if text := find_suite(config.tasks.suite).describe(counts):
-        print(text, file=file)
-
-
-def find_other(config: RunConfig, other: str) -> Path | RunConfig:
-    """The episodes of a phase folder, or of a run's newest evaluated phase; of a model, the run that evaluates it.
-
-    Raises:
-        UsageError: a run folder without a finished evaluation.
-        ModelError: it is neither a run folder nor a model.
-    """
-    path = Path(other)
-    if (path / "eval.jsonl").is_file():
-        return path / "eval.jsonl"
-    run = RunFolder(path)
-    if run.config.is_file():
-        evaluated = [k for k in range(run.last_phase() + 1) if run.phase(k).is_done("eval")]
-        if not evaluated:
-            raise UsageError(f"--against {other}: no phase of this run has been evaluated to the end")
-        return run.phase(evaluated[-1]).eval
-    check_sight(config, other)
-    models = config.models.model_copy(update={"actor": other})
-    return config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
 
 
 def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str, Any]:
@@ -141,12 +141,10 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
         found = RunFolder(found.run_dir).phase(0).eval
     mine = RunFolder(config.run_dir).phase(phase).eval
     first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
-
-    def page(task: Task) -> str:
-        text = f"{task.site} {task.task_id} seed {task.seed}"
-        return text if task.instruction is None else f"{text} {task.instruction!r:.100}"
-
-    pages = [sorted(page(t.task) for t in side) for side in (first, second)]
+    pages = []
+    for side in (first, second):
+        texts = [(f"{t.task.site} {t.task.task_id} seed {t.task.seed}", t.task.instruction) for t in side]
+        pages.append(sorted(text if said is None else f"{text} {said!r:.100}" for text, said in texts))
     if pages[0] != pages[1]:
         differing = sorted(set(pages[0]) ^ set(pages[1])) or ["pages that were played twice"]
         raise DataError(
@@ -164,13 +162,3 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
         rates = [success_rate(side).to_json() for side in (here, there)]
         parts[name] = {"this": rates[0], "other": rates[1], **difference}
     return parts
-
-
-def describe(parts: dict[str, Any]) -> list[str]:
-    """Lines of a comparison: `held-out seeds: 198/234 = …, other 206/234 = …; −3.4 points [−7.1, 0.2], paired`."""
-    lines = [f"against {parts['of']}"]
-    for name, found in parts.items():
-        if name != "of":
-            rates = f"{rate_text(found['this'])}, other {rate_text(found['other'])}"
-            lines.append(f"{name}: {rates}; {difference_text(found)} over {found['tasks']} pages")
-    return lines

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from webrl.cli.launch import joined
-from webrl.cli.options import add_training_arguments, resolve_config
+from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.demos.sft import check_data, train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
@@ -19,15 +18,16 @@ from webrl.training.metrics import TrainingPaths
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_training_arguments(
-        parser,
-        prefer_newest=False,
-        data="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
+    add_config_arguments(parser, prefer_newest=False, sections=("sft", "training", "models", "rollout", "tasks"))
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        metavar="PATH",
+        help="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
         "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
-        init="base model, folder or hub name (default: models.actor)",
-        out="folder of the trained model (default: RUN/sft)",
-        sections=("sft", "training", "models", "rollout", "tasks"),
     )
+    parser.add_argument("--init", metavar="DIR", help="base model, folder or hub name (default: models.actor)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the trained model (default: RUN/sft)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -59,24 +59,20 @@ def main(args: argparse.Namespace) -> int:
     if sees and untried:
         raise UsageError(f"rollout.image_size is not supported yet with sft.{', sft.'.join(untried)}")
     check_data(config, paths)
-    from webrl.llm.loading import pick_device
     from webrl.runs.lock import hold_output
 
-    with joined(pick_device(config.models.device), hold_output(paths.out)):
+    with joined(config, hold_output(paths.out)):
         report = train_start(config, paths)
-    if report:  # of the main process
-        print("\n".join([*describe(report), f"report {paths.report / 'report.json'}"]))
-    return 0
-
-
-def describe(report: dict[str, Any]) -> list[str]:
-    """Return the lines of the report: demonstrations used, and the last losses."""
+    if not report:  # not the main process
+        return 0
+    print("demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items()))
+    print(f"examples {report['examples']} (held out: {report['heldout']})")
     losses = report["losses"]
-    lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in report["demonstrations"].items())]
-    lines.append(f"examples {report['examples']} (held out: {report['heldout']})")
-    if not losses:
-        return [*lines, "the model already exists; remove its folder to train it again"]
-    lines.append(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
+    if losses:
+        print(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
+    else:
+        print("the model already exists; remove its folder to train it again")
     if "sft_val_loss" in losses:
-        lines.append(f"validation loss {losses['sft_val_loss']:.4f}")
-    return lines
+        print(f"validation loss {losses['sft_val_loss']:.4f}")
+    print(f"report {paths.report / 'report.json'}")
+    return 0

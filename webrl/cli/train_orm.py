@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from webrl.cli.options import add_training_arguments, resolve_config
+from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_output
@@ -16,16 +17,17 @@ from webrl.training.metrics import TrainingPaths
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_training_arguments(
-        parser,
-        prefer_newest=True,
-        data="judged episodes: trajectories.jsonl with environment rewards (or a folder with one),\n"
+    add_config_arguments(parser, prefer_newest=True, sections=("orm", "training", "label", "models"))
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        metavar="PATH",
+        help="judged episodes: trajectories.jsonl with environment rewards (or a folder with one),\n"
         "VAB result folders, or JSONL of instruction, responses, final_page, success\n"
         "(default: rollouts and evaluation episodes of the newest run)",
-        init="model to start from (default: models.orm)",
-        out="folder of the new model (default: RUN/orm)",
-        sections=("orm", "training", "label", "models"),
     )
+    parser.add_argument("--init", metavar="DIR", help="model to start from (default: models.orm)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the new model (default: RUN/orm)")
 
 
 def main(args: argparse.Namespace) -> int:

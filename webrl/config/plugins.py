@@ -90,11 +90,7 @@ def find(group: str, name: str) -> EntryPoint:
 
 
 def load(group: str, name: str) -> Any:
-    """Load the entry point of that name.
-
-    Raises:
-        UsageError: as `find`, or it cannot be imported.
-    """
+    """Load the entry point of that name; UsageError as of `find`, or if it cannot be imported."""
     row = find(group, name)
     try:
         return row.load()

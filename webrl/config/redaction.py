@@ -176,22 +176,14 @@ def without_references(text: str) -> str:
 
 
 def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
-    """See that the secrets of some sections (all, if none is named) are there before anything starts.
-
-    Raises:
-        UsageError: names every key that lacks its secret.
-    """
+    """Raise UsageError if the secrets of some sections (all, if none is named) are not there; names every such key."""
     missing = [key for key in _masked(config) if not sections or key.partition(".")[0] in sections]
     if missing:
         raise UsageError(f"a saved config holds no secrets, but {', '.join(missing)} had one: {_GIVE_AGAIN}")
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
-    """Return a config with its secrets, for another process of ours, never for a file.
-
-    Raises:
-        UsageError: a variable with a secret is not set.
-    """
+    """Return a config with its secrets, for another process of ours, never for a file; UsageError if one is not set."""
     try:
         return config.model_dump(mode="json", context={"reveal": True})
     except PydanticSerializationError as error:

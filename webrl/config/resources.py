@@ -23,11 +23,7 @@ def find_shipped(name: str) -> Path | None:
 
 
 def configs_dir() -> Path:
-    """Return `configs/`.
-
-    Raises:
-        UsageError: the folder is not there (a broken installation).
-    """
+    """Return `configs/`; UsageError if it is not there (a broken installation)."""
     if found := find_shipped("configs"):
         return found
     looked = " and ".join(str(folder / "configs") for folder in (_PACKAGE, _PACKAGE.parent))

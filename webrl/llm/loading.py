@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _tokenizers: dict[str, Any] = {}
-"""The most recently used ones, by `tokenizer_digest` or hub name."""
+"""The most recently used ones, by a digest of a folder's files or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a separate model."""
@@ -73,7 +73,17 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it next to the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
-    key = tokenizer_digest(folder) if folder else name
+    key = name
+    if folder:  # over all that its tokenizer is loaded from, chat template included
+        digest = hashlib.sha256()
+        files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
+        for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
+            digest.update(f"{file.name} {file.stat().st_size} ".encode())
+            digest.update(file.read_bytes())
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
+            config = json.loads((folder / "config.json").read_bytes())
+            digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
+        key = digest.hexdigest()
     tokenizer = _tokenizers.pop(key, None)
     if tokenizer is None:
         from tokenizers import Tokenizer
@@ -368,24 +378,6 @@ def model_folder(name: str) -> Path | None:
     return None
 
 
-@spent_on("model files")
-def hub_snapshot(name: str) -> Path:
-    """The folder of a model's files in the Hub's cache, downloaded if missing; its name is the commit.
-
-    Raises:
-        ModelError: the Hub does not have it, or cannot be reached.
-    """
-    from huggingface_hub import snapshot_download
-
-    with as_model_error(f"cannot download the model {name!r}"):
-        folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))
-    if any(folder.glob("adapter_config.json")):
-        raise ModelError(adapter_of_hub(name))
-    if not any(folder.glob("model*.safetensors")):
-        raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
-    return folder
-
-
 def base_of(name: str) -> str | None:
     """Name of the base model if `name` is an adapter's folder; None for a whole model, or a hub name.
 
@@ -467,9 +459,6 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     """Write the adapter of a folder merged into its base, with tokenizer or processor, as one whole model.
 
     In float32, as training writes its models: an adapter's movement may be smaller than one bfloat16 rounding step.
-
-    Raises:
-        ModelError: as `load_causal_lm`.
     """
     from transformers import AutoProcessor
 
@@ -477,19 +466,6 @@ def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
     whole = base_of(name) or name
     reader = AutoProcessor.from_pretrained(whole, trust_remote_code=False) if sees else load_tokenizer(name)
     reader.save_pretrained(target)
-
-
-def tokenizer_digest(folder: Path) -> str:
-    """Hex digits over all that a folder's tokenizer is loaded from, chat template included."""
-    digest = hashlib.sha256()
-    files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
-    for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
-        digest.update(f"{file.name} {file.stat().st_size} ".encode())
-        digest.update(file.read_bytes())
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
-        config = json.loads((folder / "config.json").read_bytes())
-        digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
-    return digest.hexdigest()
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -512,19 +488,22 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return fingerprint
 
 
-def weights_fingerprint(folder: Path | str) -> str:
-    """16 hex digits over the weight files of a model or adapter folder.
+def model_fingerprint(name: str, model: Any = None) -> str:
+    """16 hex digits over the weight files of a model or adapter folder; a hub model's name and commit.
 
     Files above 64 MiB are sampled (size, first block, 256 blocks spread evenly, last block), so that an 8B model
     takes well under a second. Cached by path, size and modification time.
 
     Raises:
-        ModelError: the folder holds no `.safetensors` or `.bin` weights.
+        ModelError: as `model_folder`, or the folder holds no weights.
     """
-    root = Path(folder)
-    files = sorted(root.glob("*.safetensors")) or sorted(root.glob("*.bin"))
+    folder = model_folder(name)
+    if folder is None:
+        commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+        return f"{name}@{commit[:12]}" if commit else name
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ModelError(f"{str(root)!r} holds no weights (*.safetensors); was the checkpoint saved completely?")
+        raise ModelError(f"{str(folder)!r} holds no weights (*.safetensors); was the checkpoint saved completely?")
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
@@ -546,15 +525,6 @@ def _file_digest(path: str, version: tuple[int, int]) -> bytes:
                 file.seek((size - _BLOCK_BYTES) * index // _NUM_BLOCKS)
                 digest.update(file.read(_BLOCK_BYTES))
     return digest.digest()
-
-
-def model_fingerprint(name: str, model: Any = None) -> str:
-    """Fingerprint of a folder's weights, or a hub model's commit."""
-    folder = model_folder(name)
-    if folder:
-        return weights_fingerprint(folder)
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
-    return f"{name}@{commit[:12]}" if commit else name
 
 
 def pick_device(device: str) -> str:
@@ -601,8 +571,7 @@ _KEY = "webrl_prompt"
 def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
     """The prompt for a model: the one asked for (`models.prompt`), or what its tokenizer says.
 
-    Raises:
-        ModelError: the tokenizer names another prompt, of a later version perhaps.
+    (It may name another prompt, of a later version perhaps: ModelError.)
     """
     name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
     if name not in get_args(PromptName):

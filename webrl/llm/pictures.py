@@ -35,11 +35,7 @@ class Picture:
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
     def read(self) -> bytes:
-        """Return the bytes that were shown.
-
-        Raises:
-            DataError: the file is missing, or a different one.
-        """
+        """Return the bytes that were shown; DataError if the file is missing, or a different one."""
         try:
             png = self.path.read_bytes()
         except OSError as error:
@@ -69,8 +65,7 @@ class Example(NamedTuple):
 def shrink(png: bytes, size: int) -> bytes:
     """Convert to a PNG in RGB whose longer side is at most `size` pixels (0: its own), keeping the aspect ratio.
 
-    Raises:
-        ValueError: it is not a picture.
+    (What is no picture is a ValueError.)
     """
     from PIL import Image, PngImagePlugin, UnidentifiedImageError
 

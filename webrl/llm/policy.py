@@ -22,16 +22,13 @@ from webrl.llm.loading import prompt_of
 from webrl.llm.prompts import Prompt, build_policy_prompt, policy_messages
 
 
-def check_sampling(config: RolloutConfig, training: bool) -> None:
-    """Refuse sampling that makes the recorded log-probs differ from the distribution that was sampled.
+def check_sampling(config: RolloutConfig) -> None:
+    """Raise UsageError for training rollouts whose recorded log-probs are not those of the sampled distribution.
 
-    The recorded log-probs are the model's own (temperature 1), so any other temperature biases a policy gradient that
-    takes them for the behaviour policy's.
-
-    Raises:
-        UsageError: a training rollout at another temperature.
+    They are the model's own (temperature 1), so any other temperature biases a policy gradient that takes them for the
+    behaviour policy's.
     """
-    if training and config.temperature != 1.0:
+    if config.temperature != 1.0:
         raise UsageError(
             f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because otherwise the "
             "recorded log-probs are not those of the sampled distribution; leave it out"
@@ -60,7 +57,8 @@ class ModelPolicy:
         rollout = config.rollout
         if temperature is not None:
             rollout = rollout.model_copy(update={"temperature": temperature})
-        check_sampling(rollout, training)
+        if training:
+            check_sampling(rollout)
         self._config = config.model_copy(update={"rollout": rollout})
         self._sampling = sampling or (
             lambda seed: Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=seed)
@@ -94,10 +92,7 @@ class ModelPolicy:
             return PolicyOutput.of(await self._model.chat(messages, sampling), page)
 
         def build(tokenizer: Any) -> Prompt:
-            return build_policy_prompt(
-                tokenizer, goal, past, page, models, rollout.dialect, eyes=eyes, image=turn.screenshot,
-                image_size=rollout.image_size or 0, show_text=rollout.show_text,
-            )  # fmt: skip
+            return build_policy_prompt(tokenizer, goal, past, page, self._config, eyes=eyes, image=turn.screenshot)
 
         # an image processor has its own tokenizer, which no other thread may use
         built = build(eyes.tokenizer) if eyes else await with_tokenizer(self._model.tokenizer, build)

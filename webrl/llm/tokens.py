@@ -298,7 +298,7 @@ def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
                 f"model {name!r}: generation_config.json or config.json names end token {end!r} (eos_token_id), but "
                 f"the vocabulary has {size} tokens; correct eos_token_id there"
             )
-    found = (tokenizer.eos_token_id, *configured, _template_end(tokenizer), _added(tokenizer, RELEASED_END))
+    found = (tokenizer.eos_token_id, *configured, _template_end(tokenizer), _released_end(tokenizer))
     return tuple(dict.fromkeys(end for end in found if end is not None))
 
 
@@ -307,7 +307,7 @@ def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
 
     `webrl`: that of the released checkpoints; otherwise what the chat template writes behind an answer.
     """
-    end = _added(tokenizer, RELEASED_END) if prompt_format == "webrl" else _template_end(tokenizer)
+    end = _released_end(tokenizer) if prompt_format == "webrl" else _template_end(tokenizer)
     end = tokenizer.eos_token_id if end is None else end
     if end is None:
         raise ModelError(f"{tokenizer.name_or_path!r} has no end token: set eos_token in its tokenizer_config.json")
@@ -329,5 +329,5 @@ def _template_end(tokenizer: Any) -> int | None:
     return int(tokenizer.convert_tokens_to_ids(match.group())) if match else None
 
 
-def _added(tokenizer: Any, name: str) -> int | None:
-    return next((i for i, token in tokenizer.added_tokens_decoder.items() if token.content == name), None)
+def _released_end(tokenizer: Any) -> int | None:
+    return next((i for i, token in tokenizer.added_tokens_decoder.items() if token.content == RELEASED_END), None)

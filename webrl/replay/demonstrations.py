@@ -84,11 +84,7 @@ def read_demonstrations(
 
 
 def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source.
-
-    Raises:
-        DataError: a source has another form.
-    """
+    """Stream (trajectory, 1 or 0, or None if it has not been judged) of one source; DataError for another form."""
     files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
     if found := [file for file in files if file.is_file()]:
         for file in found:
@@ -174,8 +170,6 @@ def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
 
 StepEncoder = Callable[[Trajectory, int], Example]
 """Tokenises step `index` of a trajectory (`open_encoder` makes one)."""
-NextPrompt = Callable[[Trajectory], Sequence[int]]
-"""[P] the prompt after a trajectory's last step (the released objective's s')."""
 
 
 def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
@@ -187,21 +181,19 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
     Raises:
         ModelError: `rollout.image_size` is set, and the model has no vision.
     """
-    models, rollout, eyes = config.models, config.rollout, None
-    if rollout.image_size is not None:
+    eyes = None
+    if config.rollout.image_size is not None:
         from webrl.llm.eyes import Eyes
 
         eyes = Eyes(actor)
         tokenizer = eyes.tokenizer
-    end = closing_ids(tokenizer, models.prompt_format)
+    end = closing_ids(tokenizer, config.models.prompt_format)
 
     def encode(trajectory: Trajectory, index: int) -> Example:
         step, past = trajectory.steps[index], trajectory.steps[:index]
         picture, png = read_picture(trajectory, index, config) if eyes else (None, None)
-        prompt = build_policy_prompt(
-            tokenizer, trajectory.instruction, past, step.observation, models, rollout.dialect, eyes=eyes, image=png,
-            image_size=rollout.image_size or 0, show_text=rollout.show_text,
-        )  # fmt: skip
+        goal, page = trajectory.instruction, step.observation
+        prompt = build_policy_prompt(tokenizer, goal, past, page, config, eyes=eyes, image=png)
         return Example(prompt.ids, (*encode_response(tokenizer, step.response), *end), picture)
 
     return encode
@@ -227,21 +219,6 @@ def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple
             f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it at that size"
         )
     return picture, png
-
-
-def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
-    """Return the prompt of the round after the last one, with the last page again, if the objective needs it.
-
-    Only `webrl_released` values that state (THUDM/WebRL); None for the others.
-    """
-    if config.actor.objective != "webrl_released":
-        return None
-
-    def encode(trajectory: Trajectory) -> Sequence[int]:
-        goal, steps, dialect = trajectory.instruction, trajectory.steps, config.rollout.dialect
-        return build_policy_prompt(tokenizer, goal, steps, steps[-1].observation, config.models, dialect).ids
-
-    return encode
 
 
 def encode_response(tokenizer: Any, text: str) -> list[int]:

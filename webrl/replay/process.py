@@ -211,7 +211,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
             "stages of `webrl run`"
         )
     if plan.orm:
-        configured_text(config.label)
+        configured_text(config.label.system_prompt)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
     if plan.orm and rollouts and rollouts.kind == "records":
         raise UsageError(f"--add_reward needs trajectories; {rollouts.path} holds training records without pages")
@@ -237,7 +237,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 raise UsageError(f"--output_path {plan.output}: it would replace {path}, an input; name another file")
     for model in filter(None, (plan.actor, plan.orm)):  # last: it imports torch
         check_model(model, sees=False, use=config.label.engine.kind if model == plan.orm else "transformers")
-    from webrl.reward.stage import judge
+    from webrl.reward.orm import judge
 
     summary: dict[str, Any] = {}
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -14,15 +14,14 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
-from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint, weights_fingerprint
+from webrl.llm.loading import load_tokenizer, model_fingerprint, tokenizer_fingerprint
 from webrl.llm.pictures import Example
+from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import (
-    NextPrompt,
     StepEncoder,
     judged_demonstrations,
     open_encoder,
-    released_next_prompt,
 )
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
@@ -56,8 +55,8 @@ class Tools:
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
     """Fingerprint of the tokenizer; "" is not known."""
-    next_prompt: NextPrompt | None = None
-    """Fills `next_prompt_ids` (released objective)."""
+    next_prompt: Callable[[Trajectory], Sequence[int]] | None = None
+    """[P] the prompt after a trajectory's last step, for `next_prompt_ids` (released objective)."""
     end_token_ids: tuple[int, ...] = ()
     """Left out of an action's perplexity."""
     scorer: Scorer | None = None
@@ -71,17 +70,19 @@ class Tools:
 
 
 def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
-    """The tools of an actor that come of its tokenizer.
-
-    Raises:
-        ModelError: an unusable model folder.
-    """
+    """The tools of an actor that come of its tokenizer; ModelError for an unusable model folder."""
     tokenizer = load_tokenizer(actor)
+
+    def next_prompt(played: Trajectory) -> Sequence[int]:
+        """Of the round after the last one, with the last page again: THUDM/WebRL values that state."""
+        steps = played.steps
+        return build_policy_prompt(tokenizer, played.instruction, steps, steps[-1].observation, config).ids
+
     return Tools(
         problems,
         encode=open_encoder(tokenizer, actor, config),
         tokenizer=tokenizer_fingerprint(tokenizer),
-        next_prompt=released_next_prompt(config, tokenizer),
+        next_prompt=next_prompt if config.actor.objective == "webrl_released" else None,
         end_token_ids=tuple(end_token_ids(actor, tokenizer)),
         run_dir=config.run_dir,
     )
@@ -89,14 +90,9 @@ def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
 
 @contextlib.contextmanager
 def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
-    """Open all tools of an actor, including its scores, which are kept in `cache`.
-
-    Raises:
-        ModelError: an unusable model folder.
-        DataError: an unusable cache.
-    """
+    """Open all tools of an actor, its scores too, which are kept in `cache`; DataError if that cannot be used."""
     tools = tools_of(actor, config, problems)
-    fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor  # may raise, so before a file is made
+    fingerprint = model_fingerprint(actor)  # may raise, so before a file is made
     with Scorer(cache, fingerprint, lambda records: score_steps(records, actor, config)) as scorer:
         yield replace(tools, scorer=scorer)
 

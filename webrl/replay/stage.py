@@ -1,4 +1,10 @@
-"""Stage "replay": this phase's training records, scored under π_{k-1}, plus earlier successes.
+"""Stage "replay": this phase's training records, scored under π_{k-1}, plus earlier successes (paper §3.4).
+
+Which steps are replayed, in the order of the released code: successes only; one trajectory per task; the perplexity
+band, step by step; then a seeded draw of at most `max_ratio` x the current steps. Two things differ from the released
+code. A task is an instruction on the first page that came with it (`task_key`): with one trajectory per instruction,
+four of 13 task types that ask the same few things of many pages ("Close the dialog") had 2 % of the replayed steps. And
+the draw is by need (`draw`), not uniform.
 
 A replayed step whose successor is not replayed carries that state along (`next_prompt_ids`), so that the file alone is
 enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and task.
@@ -7,26 +13,27 @@ enough to train on. Memory holds one chunk of records, and a few bytes for each 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import shutil
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from webrl.config import ReplayConfig, RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.select import Reason, ReplayFilter, draw, need_of
 from webrl.replay.sources import Source, Tools, labelled_outcomes, open_tools, read_steps
-from webrl.reward.labels import read_outcomes
+from webrl.reward.labels import count_failures, failure_rates, read_outcomes
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import dump_line, read_records, write_records
@@ -36,6 +43,24 @@ logger = logging.getLogger(__name__)
 
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""
+LEAST_NEED = 0.1
+"""A site that never fails is replayed as one that fails one task in ten."""
+_EDGE = 1e-9
+"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 despite rounding of the last bit."""
+Reason = Literal[
+    "kept",
+    "unjudged",
+    "failed",
+    "repeated_task",
+    "other_tokenizer",
+    "unscored",
+    "empty_action",
+    "too_certain",
+    "too_uncertain",
+    "over_ratio",
+    "strategy_none",
+]
+"""The outcome of selecting a history step; every step is counted under exactly one."""
 
 
 def mix_replay(
@@ -189,7 +214,23 @@ def add_history(
 
 def _admit(sources: Sequence[Source], tools: Tools, config: ReplayConfig, counts: Counter[str]) -> Iterator[StepRecord]:
     """Stream the history steps that may be replayed, with their next states; count the others by reason."""
-    replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
+    replayed = set[bytes]()  # `task_key` of each task that a success has been admitted of
+
+    def choose(first: StepRecord) -> Reason:
+        """Return "kept" if this trajectory may be replayed, else why not; each task's first success is, only once."""
+        if config.strategy == "none":
+            return "strategy_none"
+        if first.outcome is None:
+            return "unjudged"
+        if first.outcome != 1:
+            return "failed"
+        if tools.tokenizer and first.tokenizer and first.tokenizer != tools.tokenizer:
+            return "other_tokenizer"
+        key = task_key(first)
+        if key in replayed:
+            return "repeated_task"
+        replayed.add(key)
+        return "kept"
 
     def read() -> Iterator[StepRecord]:
         for source in sources:
@@ -204,7 +245,7 @@ def _admit(sources: Sequence[Source], tools: Tools, config: ReplayConfig, counts
         for step, after in pairwise(chain(read(), [None])):
             assert step
             if step.trajectory_id != place[0] or step.index <= place[1]:  # also a trajectory after its own copy
-                reason = replay_filter.choose(step)
+                reason = choose(step)
             place = step.trajectory_id, step.index
             if reason != "kept":
                 counts[reason] += 1
@@ -218,10 +259,100 @@ def _admit(sources: Sequence[Source], tools: Tools, config: ReplayConfig, counts
             else:
                 yield step
 
-    scorer = tools.scorer if config.strategy == "perplexity" else None
-    for step in scorer.stream(candidates()) if scorer else candidates():
-        reason = replay_filter.check_step(step.action_ids, step.ref_logprobs)
+    by_band = config.strategy == "perplexity"
+    for step in tools.scorer.stream(candidates()) if tools.scorer and by_band else candidates():
+        reason = "kept"
+        if by_band and step.ref_logprobs is None:
+            reason = "unscored"
+        elif by_band:
+            perplexity = action_perplexity(step.ref_logprobs or (), step.action_ids, tools.end_token_ids)
+            if perplexity is None:
+                reason = "empty_action"
+            elif not in_band(perplexity, config.perplexity_low, config.perplexity_high):
+                reason = "too_certain" if perplexity < config.perplexity_low else "too_uncertain"
         if reason == "kept":
             yield replace(step, source="replay")
         else:
             counts[reason] += 1
+
+
+def task_key(first: StepRecord) -> bytes:
+    """Identify the task as it was attempted: by site, instruction, and the first page shown (8 bytes).
+
+    Args:
+        first: record of a trajectory's first step; its prompt holds the page, or its screenshot shows it.
+    """
+    shown = orjson.dumps(first.prompt_ids).decode()
+    parts = "\x00".join((first.site, first.instruction, first.screenshot_sha256, shown))
+    return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def draw(
+    sites: Sequence[str], need: Mapping[str, float], num_current: int, config: ReplayConfig, rng: random.Random
+) -> list[int]:
+    """Positions of the admitted steps that are replayed, ascending: at most `max_ratio` x `num_current`.
+
+    `draw: uniform` takes any. `draw: need` shares the places among the task
+    types as seats among parties by their votes (Adams' method): a type's step number k = 0, 1, … in a random order is
+    taken at k / need, lowest first. So every type gets one before any gets a second, each about its share by need, and
+    where a type has fewer steps than that, the others get the rest.
+
+    Args:
+        sites: of each admitted step.
+        need: weight of each site, above 0.
+    """
+    limit = min(len(sites), int(config.max_ratio * num_current + 1e-9))
+    if limit == len(sites):
+        return list(range(limit))
+    order = rng.sample(range(len(sites)), len(sites))
+    if config.draw == "need":
+        taken: Counter[str] = Counter()
+        turns = array("d", bytes(8 * len(order)))
+        for position in order:
+            turns[position] = taken[sites[position]] / need[sites[position]]
+            taken[sites[position]] += 1
+        order.sort(key=turns.__getitem__)
+    return sorted(order[:limit])
+
+
+def need_of(sites: Collection[str], attempts: Iterable[tuple[str, str, int | None]]) -> dict[str, float]:
+    """Return how much each site of the buffer needs replay: the rate at which the current phase fails there.
+
+    Not below `LEAST_NEED`, so that what is never failed any more is still rehearsed.
+
+    Args:
+        attempts: (site, task id, outcome) of each trajectory of the phase. A site without one has the common rate.
+    """
+    rates = failure_rates(*count_failures(attempts), sites)
+    return {site: max(rate, LEAST_NEED) for site, rate in rates.items()}
+
+
+def action_perplexity(
+    logprobs: Sequence[float], action_ids: Sequence[int], end_token_ids: Collection[int]
+) -> float | None:
+    """exp(-(Σ log p) / n) over the action's tokens, the end token left out (as the released code does).
+
+    Args:
+        logprobs: [A] log-probability of each token of `action_ids`.
+        action_ids: [A] sampled ids, with or without the end token.
+
+    Returns:
+        The perplexity, at least 1; infinity where it does not fit a float; None for an action without tokens.
+
+    Raises:
+        ValueError: lengths differ.
+    """
+    if len(logprobs) != len(action_ids):
+        raise ValueError(f"{len(logprobs)} log-probs for {len(action_ids)} action tokens; they must match one to one")
+    length = len(action_ids)
+    while length and action_ids[length - 1] in end_token_ids:
+        length -= 1
+    if not length:
+        return None
+    mean = math.fsum(logprobs[:length]) / length
+    return math.inf if mean < -700 else math.exp(-mean)
+
+
+def in_band(perplexity: float, low: float, high: float) -> bool:
+    """Return `low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
+    return low * (1 - _EDGE) <= perplexity < high * (1 - _EDGE)

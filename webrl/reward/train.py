@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import LabelConfig, RunConfig, plugins
@@ -26,11 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_data(paths: TrainingPaths) -> None:
-    """Check that there is a judged success to learn from, before a lock and a folder are made.
-
-    Raises:
-        DataError: there is none; bad lines are logged, even if there are no others.
-    """
+    """Raise DataError without a judged success to learn from, before a lock is taken; bad lines are logged."""
     for num_shown in (0, 20):
         judged, problems = Counter[int](), ProblemLog(num_shown=num_shown)
         for path in paths.data:
@@ -86,7 +81,23 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     )
     report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
     if heldout:
-        truth, p_yes = [e.success for e in heldout], score_examples(config, str(paths.out), heldout)
+
+        async def score(bar: Any) -> list[float]:
+            async with open_model(str(paths.out), config.label.engine, config.models) as model:
+                limit, tokens = asyncio.Semaphore(config.label.engine.max_batch), answer_tokens(model.tokenizer)
+
+                async def one(example: JudgedExample) -> float:
+                    async with limit:
+                        ids = prompt_ids(example, model.tokenizer, config.label)
+                        yes, no = await model.choice_logprobs(ids, tokens)
+                        bar.update()
+                        return yes_probability(yes, no)
+
+                return list(await asyncio.gather(*(one(e) for e in heldout)))
+
+        with progress(len(heldout), "judge held-out", "episodes", leave=False) as bar:
+            p_yes = asyncio.run(score(bar))
+        truth = [e.success for e in heldout]
         by_site = count_sites([e.site for e in heldout], truth, [int(p > 0.5) for p in p_yes])
         if plot_reliability := plugins.hook("reliability-figure"):
             plot_reliability(truth, {"as trained": p_yes}, paths.report / "reliability.png")
@@ -107,23 +118,3 @@ def encode_example(
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
     """[P] the judge's prompt."""
     return judge_prompt(example.instruction, example.responses, example.final_page, tokenizer, config).ids
-
-
-def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedExample]) -> list[float]:
-    """P(YES) of each example."""
-
-    async def work(bar: Any) -> list[float]:
-        async with open_model(model_dir, config.label.engine, config.models) as model:
-            limit, tokens = asyncio.Semaphore(config.label.engine.max_batch), answer_tokens(model.tokenizer)
-
-            async def one(example: JudgedExample) -> float:
-                async with limit:
-                    ids = prompt_ids(example, model.tokenizer, config.label)
-                    yes, no = await model.choice_logprobs(ids, tokens)
-                    bar.update()
-                    return yes_probability(yes, no)
-
-            return list(await asyncio.gather(*(one(e) for e in examples)))
-
-    with progress(len(examples), "judge held-out", "episodes", leave=False) as bar:
-        return asyncio.run(work(bar))

@@ -217,14 +217,12 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
     from webrl.training.scoring import state_values
 
     tokenizer = load_tokenizer(str(critic))
-    models, dialect = config.models, config.rollout.dialect
-    prompts = {}
-    for task in tasks:
-        if page := texts.get(task.task_id):
-            prompt = build_policy_prompt(tokenizer, task.instruction or "", (), page, models, dialect)
-            prompts[task.task_id] = Example(prompt.ids, ())
-    values = state_values(list(prompts.values()), critic, config) if prompts else ()
-    by_task = dict(zip(prompts, values, strict=True))
+    known = [task for task in tasks if texts.get(task.task_id)]
+    prompts = [
+        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], config).ids for task in known
+    ]
+    values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
+    by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]
 
 

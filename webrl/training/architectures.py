@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from webrl.config import OptimConfig
 from webrl.errors import ModelError
-from webrl.training.layers.attention import register
+from webrl.training.layers.attention import NAME, packed_attention
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,12 @@ def attention_of(route: Route) -> str | None:
 
     For architectures that are not known it is `eager`: others leave out what they do not know (sdpa: capped scores).
     """
-    return {"packed": register(), "single": None, "plain": "eager"}[route]
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if route == "packed":
+        AttentionInterface.register(NAME, packed_attention)
+        AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+    return {"packed": NAME, "single": None, "plain": "eager"}[route]
 
 
 def turn_off_dropout(model: nn.Module) -> None:

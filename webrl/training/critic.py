@@ -91,11 +91,7 @@ def load_value_lm(folder: str | Path, fresh: bool, seed: int = 0, dtype: torch.d
 
 
 def critic_config(folder: str | Path, fresh: bool) -> tuple[Any, dict[str, int]]:
-    """The config of a folder that a critic is to be made of, and the options for a fresh head: {} if it is a critic.
-
-    Raises:
-        ModelError: as `load_critic`.
-    """
+    """The config of a folder that a critic is to be made of, and the options for a fresh head: {} if it is a critic."""
     config = config_of(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     if not fresh and not is_critic:

@@ -218,11 +218,7 @@ def context_limit(lm: Any, max_tokens: int) -> int:
 
 
 def check_tokenizer(folder: str | Path, fingerprints: set[str]) -> Any:
-    """Load a folder's tokenizer and refuse records made with another one.
-
-    Raises:
-        TrainingError: a fingerprint differs (both are quoted).
-    """
+    """Load a folder's tokenizer; TrainingError for records made with another one, whose fingerprint is quoted."""
     tokenizer = load_tokenizer(str(folder))
     own = tokenizer_fingerprint(tokenizer)
     others = sorted(fingerprints - {own, ""})

@@ -204,11 +204,6 @@ def released_loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     return LossOutput(loss=mask * losses, metrics={"mask_fraction": mask, "beta": beta.detach()})
 
 
-def successes(records: Sequence[StepRecord], _config: ActorConfig) -> list[float]:
-    """1 for demonstrations and successes, 0 for failures; steps without an outcome are taken to be demonstrations."""
-    return [0.0 if record.outcome == 0 else 1.0 for record in records]
-
-
 def best_trajectories(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
     """1 for steps of the best trajectories, 0 for the rest (paper §4.1, the baseline `filtered_bc`).
 
@@ -355,7 +350,12 @@ OBJECTIVES = {
     "webrl_scaled": Objective(advantages=mixed_advantages, trains=lambda _: True, loss=scaled_loss),
     # The mask makes the loss of all other advantages zero.
     "webrl_released": Objective(advantages=released_advantages, trains=lambda a: a > 0, loss=released_loss),
-    "sft": Objective(advantages=successes, loss=likelihood_loss, needs_reference=False),
+    # Demonstrations and successes; steps without an outcome are taken to be demonstrations.
+    "sft": Objective(
+        advantages=lambda records, _: [0.0 if record.outcome == 0 else 1.0 for record in records],
+        loss=likelihood_loss,
+        needs_reference=False,
+    ),
     "filtered_bc": Objective(advantages=best_trajectories, loss=likelihood_loss, needs_reference=False),
     # None of the phase's own steps: the update imitates `replay.demos` only, in as many steps as another objective
     # takes. The control of every claim that reinforcement learning adds to supervised learning.

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -55,13 +54,10 @@ class Pack:
     """[N] token ids to predict; empty for values."""
     target_sample: Tensor
     """[N] which sample of the row (0..B-1) a target belongs to."""
-    pictures: tuple[Picture | None, ...] = ()
+    num_samples: int
+    """B."""
+    pictures: tuple[Picture | None, ...]
     """B, in the order of the samples."""
-
-    @cached_property
-    def num_samples(self) -> int:
-        """B."""
-        return len(self.layout.seq_lens)
 
 
 def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
@@ -84,6 +80,7 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
         layout=Layout.of(lens, tuple(max(item.num_targets, 1) for item in items), device),
         targets=send(torch.tensor(targets, dtype=torch.long), device),
         target_sample=send(torch.repeat_interleave(torch.arange(len(items)), num_targets), device),
+        num_samples=len(items),
         pictures=tuple(item.picture for item in items),
     )
 

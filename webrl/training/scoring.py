@@ -77,13 +77,14 @@ def score_samples(
 
 def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, device: str) -> list[Tensor]:
     """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
-
-    def score(row: Pack) -> list[Tensor]:
-        logprobs: Tensor = model(row)
-        counts = torch.bincount(row.target_sample, minlength=row.num_samples)
-        return list(logprobs.cpu().split(counts.tolist()))
-
-    return run_rows(model, samples, score, max_tokens, device, "score actions")
+    return run_rows(
+        model,
+        samples,
+        lambda row: model(row).cpu().split(torch.bincount(row.target_sample, minlength=row.num_samples).tolist()),
+        max_tokens,
+        device,
+        "score actions",
+    )
 
 
 def _ready(model: Model, device: str) -> Model:
@@ -124,18 +125,15 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     model = _ready(load_critic(critic_dir, dtype, sees=sees), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [make_item(state, limit) for state in states]
-
-    def score(row: Pack) -> list[Tensor]:
-        logits: Tensor = model(row)  # [B, 1]
-        return list(logits[:, 0].sigmoid().cpu())
-
-    return [float(v) for v in run_rows(model, items, score, config.critic.max_tokens, device, "score values")]
+    budget = config.critic.max_tokens
+    values = run_rows(model, items, lambda row: model(row)[:, 0].sigmoid().cpu(), budget, device, "score values")
+    return [float(value) for value in values]
 
 
 def run_rows(
     model: PackedActor | PackedCritic,
     items: Sequence[Item],
-    score: Callable[[Pack], list[Tensor]],
+    score: Callable[[Pack], Iterable[Tensor]],
     max_tokens: int,
     device: str,
     what: str,
@@ -147,7 +145,8 @@ def run_rows(
     if not items:
         return []
     ranks, rank = world()
-    lengths, budget = [len(item.ids) for item in items], row_budget(max_tokens, device)
+    lengths = [len(item.ids) for item in items]
+    budget = min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
     rows = plan_rows(lengths, budget, ranks, packs=model.packs)[rank]
     with (
         spent_on("scoring"),
@@ -157,7 +156,7 @@ def run_rows(
 
         def run(row: list[int]) -> list[Tensor]:
             with torch.inference_mode():
-                results = score(pack([items[i] for i in row], device)) if row else []
+                results = list(score(pack([items[i] for i in row], device))) if row else []
             bar.update()
             return results
 
@@ -173,11 +172,6 @@ def run_rows(
     return [results[i] for i in range(len(items))]
 
 
-def row_budget(max_tokens: int, device: str) -> int:
-    """Tokens of one packed row on this device."""
-    return min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
-
-
 def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
     """float32 on the CPU, bfloat16 on a GPU, unless the config names one."""
     dtype: torch.dtype = getattr(torch, pick_dtype(config.models.dtype, device))
@@ -185,21 +179,13 @@ def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
 
 
 def examples_of(records: Sequence[StepRecord], config: RunConfig) -> list[Example]:
-    """Prompt, action and picture of each step.
-
-    Raises:
-        TrainingError: a step that was played blind where the run's actor sees, or the other way round.
-    """
+    """Prompt, action and picture of each step; errors of `check_pictures`."""
     check_pictures(records, config)
     return [Example(r.prompt_ids, r.action_ids, Picture.of(r, config.run_dir)) for r in records]
 
 
 def check_pictures(records: Sequence[StepRecord], config: RunConfig) -> None:
-    """Return if all steps were played with a screenshot where the run's actor sees, else without.
-
-    Raises:
-        TrainingError: one was not.
-    """
+    """Raise TrainingError unless every step was played with a screenshot where the run's actor sees, else without."""
     size = config.rollout.image_size
     for record in records:
         if bool(record.screenshot_sha256) != (size is not None):

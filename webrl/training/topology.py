@@ -134,10 +134,8 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
 def local_processes(config: RunConfig) -> int:
     """Processes by which the train stage runs on this machine; 1 in a job that a launcher started.
 
-    One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU.
-
-    Raises:
-        UsageError: as `read_topology`; also for an unknown engine, or more processes than GPUs.
+    One, unless `NPROC_PER_NODE` says otherwise or an engine shards the models, which takes one per GPU. UsageError as
+    `read_topology`, for an unknown engine, and for more processes than GPUs.
     """
     shards = any(load_plan(update.engine).kind == "fsdp2" for update in (config.actor, config.critic))
     if "WORLD_SIZE" in os.environ or not (shards or os.environ.get("NPROC_PER_NODE")):
@@ -150,11 +148,7 @@ def local_processes(config: RunConfig) -> int:
 
 
 def first_host(nodelist: str) -> str:
-    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`.
-
-    Raises:
-        UsageError: not a node list.
-    """
+    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`; UsageError if it is none."""
     match = re.match(r"([^,\[\]]+)(?:\[([^\]]+)\])?([^,\[\]]*)", nodelist)
     if not match:
         raise UsageError(f"SLURM_JOB_NODELIST={nodelist!r} is not a node list")
@@ -163,11 +157,7 @@ def first_host(nodelist: str) -> str:
 
 
 def read_number(text: str, name: str) -> int:
-    """Parse a variable's number.
-
-    Raises:
-        UsageError: it is not a number.
-    """
+    """Parse a variable's number; UsageError if it is none."""
     try:
         return int(text)
     except ValueError:

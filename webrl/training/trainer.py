@@ -35,7 +35,7 @@ from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.ranks import gather
-from webrl.training.scoring import row_budget
+from webrl.training.scoring import CPU_ROW_TOKENS
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
@@ -43,12 +43,6 @@ from webrl.training.trust import TrustRegion
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
 """Of each row of one step: its sample indices, and per-sample metrics."""
-
-
-class NotFiniteError(TrainingError):
-    """A loss or a gradient that is not a finite number."""
-
-    reason = ""
 
 
 @dataclass(frozen=True)
@@ -59,11 +53,6 @@ class Batch:
     """The loss is the mean over them."""
     beside: list[int] = field(default_factory=list)
     """Of the second stream."""
-
-    @property
-    def samples(self) -> list[int]:
-        """Indices of all of them."""
-        return self.own + self.beside
 
 
 @dataclass(frozen=True)
@@ -133,14 +122,41 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
             job.trust.keep(engine.full_state(), first)
         log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
         with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
-            _run(loop, batches, first, checkpoints, log, bar)
+            for step in range(first, len(batches)):
+                with spent_on("gradient steps"):
+                    values = loop.step(step, batches[step])
+                if job.trust and job.trust.stopped:  # by a loss or a gradient that is not finite
+                    break
+                bar.set_postfix_str(f"loss {values['loss']:.4f}")
+                bar.update()
+                is_last = step + 1 == len(batches)
+                is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
+                if job.heldout and is_watched:
+                    values["val_loss"] = loop.validate()
+                is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
+                if job.trust and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0))):
+                    values |= loop.check_region(step + 1, is_last=is_last)
+                if log:
+                    log.write(step + 1, values)
+                if job.trust and job.trust.stopped:
+                    break
+                if is_saved:
+                    checkpoints.save(engine, step + 1)
+    if job.trust and job.trust.stopped:
+        kept = f"{job.trust.kept_steps} of {len(batches)} steps are kept"
+        logger.warning("%s at learning rate %g: %s; %s", job.name, config.lr, job.trust.stopped, kept)
     if job.trust and job.trust.retries:
         engine.close()
         if engine.is_main:
             checkpoints.discard()
         engine.barrier()
         return {}
-    _export(engine, job.trust.weights if job.trust and job.trust.stopped else engine.full_state(), job, out)
+    state = job.trust.weights if job.trust and job.trust.stopped else engine.full_state()
+    with spent_on("model files"):
+        if engine.is_main:
+            with atomic_path(out) as temporary:
+                job.save(state, temporary)
+        engine.barrier()
     engine.close()
     if log is None:
         return {}
@@ -188,43 +204,6 @@ def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
     return config.lr
 
 
-def _run(
-    loop: _Loop, batches: Sequence[Batch], first: int, checkpoints: Checkpoints, log: MetricLog | None, bar: Any
-) -> None:
-    """Run the remaining optimizer steps, until the last one or the edge of the trust region."""
-    job, config = loop.job, loop.config
-    for step in range(first, len(batches)):
-        try:
-            with spent_on("gradient steps"):
-                values = loop.step(step, batches[step])
-        except NotFiniteError as error:
-            if job.trust is None:
-                raise
-            job.trust.stop(error.reason, step + 1)
-            job.trust.may_retry &= step > 0  # before the first update it is not the learning rate's
-            break
-        bar.set_postfix_str(f"loss {values['loss']:.4f}")
-        bar.update()
-        is_last = step + 1 == len(batches)
-        is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
-        if job.heldout and is_watched:
-            values["val_loss"] = loop.validate()
-        is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
-        is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
-        if is_checked:
-            values |= loop.check_region(step + 1, is_last=is_last)
-        is_over = job.trust is not None and bool(job.trust.stopped)
-        if log:
-            log.write(step + 1, values)
-        if is_over:
-            break
-        if is_saved:
-            checkpoints.save(loop.engine, step + 1)
-    if job.trust and job.trust.stopped:
-        kept = f"{job.trust.kept_steps} of {len(batches)} steps are kept"
-        logger.warning("%s at learning rate %g: %s; %s", job.name, config.lr, job.trust.stopped, kept)
-
-
 class _Loop:
     """The state that the steps of one run share."""
 
@@ -236,15 +215,17 @@ class _Loop:
         self.before: list[dict[int, Tensor]] = []
         """Log-probabilities of the parts of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
-        self.budget = row_budget(config.max_tokens, device)
+        self.budget = min(config.max_tokens, CPU_ROW_TOKENS) if device == "cpu" else config.max_tokens
         # once: a small model's step would wait for hundreds of modules to be switched
         self.engine.model.train()
 
     def step(self, step: int, batch: Batch) -> dict[str, Any]:
         """One optimizer step; returns the loss, and metrics averaged over the samples that they are of, of all ranks.
 
+        A loss or a gradient that is not a finite number ends the update; the weights are as they were.
+
         Raises:
-            NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
+            TrainingError: it does so outside a trust region.
         """
         started = time.perf_counter()
         results = self._rows(batch)
@@ -266,12 +247,12 @@ class _Loop:
         means = {key: total / len(batch.own) for key, total in totals.items()}
         means |= {k: v / max(len(batch.beside), 1) for k, v in totals.items() if k.startswith("imitation_")}
         means["loss"] = totals["loss"] / len(batch.own)
-        if not math.isfinite(means["loss"]):
-            self._stop(step, batch, f"the loss is {means['loss']}", results)
-        if not math.isfinite(norm):
-            self._stop(step, batch, f"the gradient norm is {norm}", results)
+        for what, number in (("loss", means["loss"]), ("gradient norm", norm)):
+            if not math.isfinite(number):
+                self._stop(step, batch, f"the {what} is {number}", results)
+                return means
         seconds = time.perf_counter() - started
-        num_tokens = sum(len(self.job.items[i].ids) for i in batch.samples if self.job.active[i])
+        num_tokens = sum(len(self.job.items[i].ids) for i in batch.own + batch.beside if self.job.active[i])
         speed = {"tokens_per_s": num_tokens / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         own_values = {key: [v for row in copied for v in row().tolist()] for key, copied in histograms.items()}
         parts = gather(own_values) if own_values else []
@@ -343,13 +324,14 @@ class _Loop:
         exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
         job, engine = self.job, self.engine
-        active = [i for i in batch.samples if job.active[i]]
+        samples = batch.own + batch.beside
+        active = [i for i in samples if job.active[i]]
         in_threads = engine.num_threads > 1 and bool(active)
         num_shares, budget = engine.num_ranks, self.budget
         if in_threads:
             num_shares, budget = engine.num_threads, min(budget, ROW_TOKENS)
         shares = plan_rows([len(job.items[i].ids) for i in active], budget, num_shares, packs=job.model.packs)
-        filler = min(batch.samples, key=lambda i: len(job.items[i].ids))
+        filler = min(samples, key=lambda i: len(job.items[i].ids))
 
         def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
             results: Results = []
@@ -383,18 +365,19 @@ class _Loop:
         return [result for results, _ in parts for result in results]
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
-        """Write the offending samples out (all of the batch if no loss stands out) and end the run."""
+        """Write the offending samples out (all of the batch if no loss stands out) and end the update."""
         path = self.out.with_name(f"{self.out.name}_nonfinite_rank{self.engine.rank}.json")
         losses = {i: v for indices, values in results for i, v in zip(indices, values["loss"].tolist(), strict=False)}
-        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.samples
+        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.own + batch.beside
         rows = [{"id": self.job.ids[i], "loss": str(losses.get(i)), "ids": self.job.items[i].ids} for i in bad]
         write_json(path, {"step": step + 1, "reason": reason, "samples": rows})
-        error = NotFiniteError(
-            f"{self.job.name}, step {step + 1}: {reason}; the samples concerned are in {path}; "
-            "lower the learning rate, or look at their log-probabilities"
-        )
-        error.reason = f"{reason} ({path.name})"
-        raise error
+        if self.job.trust is None:
+            raise TrainingError(
+                f"{self.job.name}, step {step + 1}: {reason}; the samples concerned are in {path}; "
+                "lower the learning rate, or look at their log-probabilities"
+            )
+        self.job.trust.stopped = f"step {step + 1}: {reason} ({path.name})"
+        self.job.trust.may_retry &= step > 0  # before the first update it is not the learning rate's
 
 
 @contextlib.contextmanager
@@ -414,14 +397,6 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
             f"out of memory with max_tokens={config.max_tokens}, checkpointing={config.checkpointing}, engine="
             f"{config.engine}{held}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or lora_rank=16"
         ) from error
-
-
-@spent_on("model files")
-def _export(engine: Engine, state: dict[str, Tensor], job: Job, out: Path) -> None:
-    if engine.is_main:
-        with atomic_path(out) as temporary:
-            job.save(state, temporary)
-    engine.barrier()
 
 
 def peak_memory_gib() -> float:

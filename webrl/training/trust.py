@@ -79,14 +79,10 @@ class TrustRegion:
         """End the update if a limit is passed."""
         kl, drop = metrics["trust_kl"], metrics["trust_success_drop"]
         if not kl <= self.max_kl:
-            self.stop(f"KL {kl:.3g} passed actor.max_kl={self.max_kl:g}", step)
+            self.stopped = f"step {step}: KL {kl:.3g} passed actor.max_kl={self.max_kl:g}"
         elif not drop <= self.max_success_drop:
             limit = f"actor.max_success_drop={self.max_success_drop:g}"
-            self.stop(f"successful actions lost {drop:.3g} nats, past {limit}", step)
-
-    def stop(self, reason: str, step: int) -> None:
-        """End the update."""
-        self.stopped = f"step {step}: {reason}"
+            self.stopped = f"step {step}: successful actions lost {drop:.3g} nats, past {limit}"
 
     def keep(self, state: dict[str, Tensor], step: int) -> None:
         """Keep a copy of the weights as they are after `step`; `state` may alias the model's."""

@@ -372,11 +372,7 @@ def _read(records: Records, what: str) -> list[StepRecord]:
 
 
 def _is_finished(out_dir: Path) -> bool:
-    """Return whether the model is there already.
-
-    Raises:
-        UsageError: other files are, which the model's folder would replace.
-    """
+    """Whether the model is there already; UsageError for other files, which its folder would replace."""
     found = sorted(path.name for path in out_dir.iterdir()) if out_dir.is_dir() else []
     if out_dir.is_file():
         found = [out_dir.name]

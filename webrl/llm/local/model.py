@@ -152,11 +152,7 @@ class LocalModel:
             raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
-        """Return token ids that the model can continue by `num_new`.
-
-        Raises:
-            PolicyError: no tokens, unknown ones, or too many.
-        """
+        """Return token ids that the model can continue by `num_new`; PolicyError for none, unknown ones or too many."""
         prompt = list(prompt_ids)
         if not prompt:
             raise PolicyError("empty prompt")

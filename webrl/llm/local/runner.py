@@ -281,7 +281,23 @@ def draw_tokens(
     rows = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
     if rows:
         chosen = log_probs if len(rows) == len(samplings) else log_probs[rows]
-        scaled = _scale(chosen, [samplings[i] for i in rows])  # [R, V]
+        own = [samplings[i] for i in rows]
+        if any(s.temperature != 1.0 for s in own):
+            temperatures = torch.tensor([[s.temperature] for s in own], device=chosen.device)
+            chosen = torch.log_softmax(chosen / temperatures, dim=-1)
+        scaled = chosen  # [R, V]
+        for row, sampling in enumerate(own):  # top-k, then top-p
+            if sampling.top_k <= 0 and sampling.top_p >= 1.0:
+                continue
+            ordered, order = chosen[row].sort(descending=True)
+            keep = torch.ones_like(ordered, dtype=torch.bool)
+            if sampling.top_k > 0:
+                keep[sampling.top_k :] = False
+            if sampling.top_p < 1.0:
+                before = torch.softmax(ordered.masked_fill(~keep, -torch.inf), dim=-1).cumsum(dim=-1)
+                keep[1:] &= before[:-1] < sampling.top_p
+            scaled = scaled.clone()
+            scaled[row, order[~keep]] = -torch.inf
         cdf = torch.softmax(scaled, dim=-1).double().cumsum(dim=-1)  # [R, V]
         draws = torch.tensor([[generators[i].random()] for i in rows], dtype=torch.float64, device=cdf.device)
         drawn = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(-1)  # [R]
@@ -289,23 +305,3 @@ def draw_tokens(
         tokens[rows] = torch.minimum(drawn, (cdf < cdf[:, -1:]).sum(dim=-1))
     picked = log_probs.gather(1, tokens[:, None]).squeeze(1)
     return tokens.tolist(), picked.tolist()
-
-
-def _scale(log_probs: Tensor, samplings: list[Sampling]) -> Tensor:
-    """Apply temperature, then top-k, then top-p, each row its own. [R, V]."""
-    if any(s.temperature != 1.0 for s in samplings):
-        temperatures = torch.tensor([[s.temperature] for s in samplings], device=log_probs.device)
-        log_probs = torch.log_softmax(log_probs / temperatures, dim=-1)
-    for row, sampling in enumerate(samplings):
-        if sampling.top_k <= 0 and sampling.top_p >= 1.0:
-            continue
-        ordered, order = log_probs[row].sort(descending=True)
-        keep = torch.ones_like(ordered, dtype=torch.bool)
-        if sampling.top_k > 0:
-            keep[sampling.top_k :] = False
-        if sampling.top_p < 1.0:
-            before = torch.softmax(ordered.masked_fill(~keep, -torch.inf), dim=-1).cumsum(dim=-1)
-            keep[1:] &= before[:-1] < sampling.top_p
-        log_probs = log_probs.clone()
-        log_probs[row, order[~keep]] = -torch.inf
-    return log_probs

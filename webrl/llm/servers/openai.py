@@ -74,8 +74,17 @@ class OpenAIModel:
                 tokenizer = load_tokenizer(name)
             except ModelError as error:
                 why_not = str(error)
-            if tokenizer is not None and (why_not := await _why_no_ids(pool, served_name)):
-                tokenizer = None
+            if tokenizer is not None:
+                body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
+                body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
+                try:
+                    parse_completion(await pool.ask("/completions", body, lambda answer: answer))
+                except (MalformedAnswer, Refused) as error:
+                    if isinstance(error, Refused) and error.status in (401, 403):
+                        raise _as_error(error) from error
+                    tokenizer, why_not = None, str(error)
+                except PolicyError as error:
+                    raise ModelError(f"{served_name!r} does not answer: {error}") from error
         except BaseException:
             await pool.close()
             raise
@@ -212,23 +221,6 @@ async def _served_name(pool: HttpPool, engine: EngineConfig, name: str) -> str:
     if names and engine.model_name not in names:
         raise ModelError(f"engine.model_name={engine.model_name!r} is not served; served: {', '.join(names[:20])}")
     return engine.model_name
-
-
-async def _why_no_ids(pool: HttpPool, served_name: str) -> str:
-    """Return why a server's token ids cannot be used; "" if they can."""
-    body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
-    body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
-    try:
-        parse_completion(await pool.ask("/completions", body, lambda answer: answer))
-    except MalformedAnswer as error:
-        return str(error)
-    except Refused as error:
-        if error.status in (401, 403):
-            raise _as_error(error) from error
-        return str(error)
-    except PolicyError as error:
-        raise ModelError(f"{served_name!r} does not answer: {error}") from error
-    return ""
 
 
 def _as_error(error: Refused) -> ModelError | PolicyError:

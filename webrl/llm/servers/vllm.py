@@ -32,11 +32,7 @@ class VllmModel(OpenAIModel):
 
     @classmethod
     async def start(cls, name: str, engine: EngineConfig, models: ModelsConfig) -> VllmModel:
-        """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy.
-
-        Raises:
-            ModelError: no vLLM, unusable folder, too few GPUs, or a server that does not start (its log is quoted).
-        """
+        """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy; errors as `borrow`."""
         fleet = await borrow(name, engine, models)
         try:
             return cls(name, fleet, models)

@@ -46,11 +46,7 @@ class Weights:
 
     @classmethod
     def of(cls, name: str) -> Weights:
-        """Look at a model or adapter folder (or hub name).
-
-        Raises:
-            ModelError: absent or incomplete folder.
-        """
+        """Look at a model or adapter folder (or hub name); ModelError if it is absent or incomplete."""
         base = base_of(name)
         rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
         whole = config_of(base or name)
@@ -67,12 +63,7 @@ class Weights:
 
 
 def find_python(engine: EngineConfig) -> str:
-    """The interpreter that has vLLM.
-
-    Raises:
-        ExtraMissing: this one has none.
-        ModelError: `engine.vllm_python` cannot be run.
-    """
+    """The interpreter that has vLLM; ExtraMissing if this one has none, ModelError if the named one cannot be run."""
     if engine.vllm_python is None:
         require("vllm", "engine.kind=vllm")
         return sys.executable
@@ -82,11 +73,7 @@ def find_python(engine: EngineConfig) -> str:
 
 
 def gpu_groups(engine: EngineConfig) -> list[list[str]]:
-    """GPUs of each replica; one empty group (the CPU) on a machine without any.
-
-    Raises:
-        ModelError: fewer GPUs than `engine.tensor_parallel`.
-    """
+    """GPUs of each replica; one empty group (the CPU) on a machine without any. ModelError for too few."""
     gpus, size = visible_gpus(), engine.tensor_parallel
     if not gpus:
         return [[]]

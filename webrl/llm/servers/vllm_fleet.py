@@ -93,11 +93,7 @@ class ServerProcess:
             )
 
     async def wait_healthy(self, timeout_s: float) -> None:
-        """Wait until `/health` answers 200.
-
-        Raises:
-            ModelError: the command ended, or the time is up (the end of its log is quoted).
-        """
+        """Wait until `/health` answers 200; ModelError if the command ends, or the time is up (its log is quoted)."""
         import httpx
 
         deadline = time.monotonic() + timeout_s
@@ -112,11 +108,7 @@ class ServerProcess:
         raise ModelError(f"the model server was not healthy within {timeout_s:g} s; {self.log_tail()}")
 
     async def post(self, path: str, body: dict[str, Any] | None, *, api_key: str, timeout_s: float) -> str:
-        """POST JSON to the server; returns the text of its answer.
-
-        Raises:
-            ModelError: anything but 200, or no answer.
-        """
+        """POST JSON to the server; returns the text of its answer, ModelError for anything but 200."""
         import httpx
 
         headers = {"Authorization": f"Bearer {api_key}"}

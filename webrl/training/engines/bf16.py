@@ -59,29 +59,6 @@ class Bucket:
         self.master.grad = self.room
 
 
-def make_buckets(weights: dict[str, nn.Parameter], exact: dict[str, Tensor], device: torch.device) -> list[Bucket]:
-    """Divide the weights by name into buckets; `exact` are their float32 values, and is emptied on the way."""
-    names_of: list[list[str]] = []
-    for kind in sorted({(p.ndim < 2, str(p.dtype)) for p in weights.values()}):
-        capacity = -1
-        for name, p in weights.items():
-            if (p.ndim < 2, str(p.dtype)) != kind:
-                continue
-            if p.numel() > capacity:
-                names_of.append([])
-                capacity = _BUCKET_WEIGHTS
-            names_of[-1].append(name)
-            capacity -= p.numel()
-    buckets = []
-    for names in names_of:
-        own: list[Tensor] = [weights[name] for name in names]
-        flat = torch.empty(sum(p.numel() for p in own), device=device, dtype=torch.float32)
-        for part, name in zip(_unflatten_dense_tensors(flat, own), names, strict=True):
-            part.copy_(exact.pop(name))
-        buckets.append(Bucket(names, own, nn.Parameter(flat if own[0].ndim < 2 else flat[None])))
-    return buckets
-
-
 class Bf16Engine(Engine):
     """One process, or replicas whose gradients are summed in float32."""
 
@@ -95,7 +72,24 @@ class Bf16Engine(Engine):
         cast_weights(model)
         model.to(device)
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.buckets = make_buckets(weights, exact, device)
+        names_of: list[list[str]] = []
+        for kind in sorted({(p.ndim < 2, str(p.dtype)) for p in weights.values()}):
+            capacity = -1
+            for name, p in weights.items():
+                if (p.ndim < 2, str(p.dtype)) != kind:
+                    continue
+                if p.numel() > capacity:
+                    names_of.append([])
+                    capacity = _BUCKET_WEIGHTS
+                names_of[-1].append(name)
+                capacity -= p.numel()
+        self.buckets = []
+        for names in names_of:
+            own: list[Tensor] = [weights[name] for name in names]
+            flat = torch.empty(sum(p.numel() for p in own), device=device, dtype=torch.float32)
+            for part, name in zip(_unflatten_dense_tensors(flat, own), names, strict=True):
+                part.copy_(exact.pop(name))
+            self.buckets.append(Bucket(names, own, nn.Parameter(flat if own[0].ndim < 2 else flat[None])))
         masters = nn.ParameterList(bucket.master for bucket in self.buckets)
         if self.num_ranks > 1:
             for master in masters:
@@ -146,11 +140,7 @@ class Bf16Engine(Engine):
         return float(on_host())
 
     def load_state(self, folder: Path) -> None:
-        """Read the masters back, and round them into the weights.
-
-        Raises:
-            TrainingError: the state holds something else.
-        """
+        """Read the masters back, and round them into the weights; TrainingError if the state holds something else."""
         try:
             super().load_state(folder)
         except RuntimeError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from webrl.config import OptimConfig
 from webrl.config.resources import EnginePlan
@@ -41,6 +42,9 @@ class Engine:
         """True on the process that writes files and logs."""
         self.model, self.optimizer = self.prepare(model)
         self.check_type()
+        is_plain = type(self) is Engine and self.num_ranks == 1
+        self.num_threads = num_row_threads(model, self.accelerator.device) if is_plain else 1
+        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
 
     def make_accelerator(self, device: str) -> Any:
         """The accelerator, without autocast."""
@@ -61,11 +65,7 @@ class Engine:
         return prepared
 
     def check_type(self) -> None:
-        """Refuse an engine other than the requested one.
-
-        Raises:
-            TrainingError: it was silently replaced.
-        """
+        """Raise TrainingError for another engine than the requested one, which accelerate silently replaced."""
         found = type(self.model).__name__
         must_be_wrapped = self.num_ranks > 1 or self.plan.kind == "deepspeed"
         if must_be_wrapped and not found.endswith(self.wants):
@@ -90,12 +90,6 @@ class Engine:
         """
         self.accelerator.backward(loss * self.num_ranks)
 
-    @property
-    def num_threads(self) -> int:
-        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
-        is_plain = type(self) is Engine and self.num_ranks == 1
-        return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
-
     def gradients(self, loss: Tensor) -> Gradients:
         """Return the gradients that `backward` would add; callable from any thread."""
         return list(
@@ -118,15 +112,12 @@ class Engine:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = self.clip()
+        found = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # over all shards
         if math.isfinite(norm) and (loss is None or loss.isfinite()):
             self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
-
-    def clip(self) -> float:
-        """Scale gradients to the configured norm; return the norm before."""
-        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
 
     def close(self) -> None:
         """Free model and optimizer: the next model is loaded into the same process."""

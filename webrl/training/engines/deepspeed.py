@@ -37,7 +37,12 @@ class DeepSpeedEngine(Engine):
         from accelerate.utils import InitProcessGroupKwargs
 
         forget_accelerator()
-        warn_of_locks()
+        from torch.utils.cpp_extension import get_default_build_root
+
+        # A lock in torch's folder of compiled extensions is of a build that is running, or of one that was killed
+        # (`torch.utils.file_baton`): torch waits for its end forever and silently.
+        for lock in sorted(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()).glob("**/lock")):
+            logger.warning("%s: waiting for the build that holds this lock; if nothing builds, remove the file", lock)
         if "LOCAL_RANK" not in os.environ:  # a single process, which no launcher started
             os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -138,17 +143,3 @@ def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) 
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
     }
-
-
-def warn_of_locks() -> None:
-    """Name the locks in torch's folder of compiled extensions, for whose end torch waits forever and silently.
-
-    A build that is running holds one, and so does one that was killed (`torch.utils.file_baton`).
-    """
-    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-    if not folder:
-        from torch.utils.cpp_extension import get_default_build_root
-
-        folder = get_default_build_root()
-    for lock in sorted(Path(folder).glob("**/lock")):
-        logger.warning("%s: waiting for the build that holds this lock; if nothing builds, remove the file", lock)

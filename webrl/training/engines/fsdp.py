@@ -76,11 +76,6 @@ class FsdpEngine(Engine):
         if not isinstance(self.model, FSDPModule) or whole:
             raise TrainingError(f"engine {self.plan.name!r} did not shard {whole[:1] or [type(self.model).__name__]}")
 
-    def clip(self) -> float:
-        """Norm over all shards."""
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
     def save_state(self, folder: Path) -> None:
         """torch.distributed.checkpoint: loads on any number of ranks."""
         weights, optimizer = get_state_dict(self.model, self.optimizer)

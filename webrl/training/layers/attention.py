@@ -195,12 +195,3 @@ def _varlen_options() -> dict[str, bool]:
 
     known = inspect.signature(varlen_attn).parameters
     return {name: name in known for name in ("window_size", "scale", "enable_gqa")}
-
-
-def register() -> str:
-    """Make `attn_implementation="webrl_packed"` known to transformers; returns that name."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
-    return NAME

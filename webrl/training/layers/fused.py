@@ -37,6 +37,7 @@ ROTARY = frozenset((
 _ACTIVATIONS: dict[str, Activation] = {
     "SiLUActivation": "silu", "SiLU": "silu", "GELUTanh": "gelu_tanh", "GELUActivation": "gelu",
 }  # fmt: skip
+_find = cache(importlib.util.find_spec)
 _MAX_WIDTH = 16_384
 """Elements of a row that a kernel holds at a time, at most."""
 
@@ -44,13 +45,7 @@ _MAX_WIDTH = 16_384
 def has_kernels(x: Tensor) -> bool:
     """True if Triton's kernels (`kernels.py`) may compute on this tensor; the compiler makes its own."""
     fits = x.is_cuda and x.numel() > 0 and x.shape[-1] <= _MAX_WIDTH
-    return fits and not torch.compiler.is_compiling() and has_triton()
-
-
-@cache
-def has_triton() -> bool:
-    """True if Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    return fits and not torch.compiler.is_compiling() and _find("triton") is not None
 
 
 def fuse(lm: nn.Module) -> None:

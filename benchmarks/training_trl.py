@@ -17,7 +17,6 @@ from training_engine import BATCH, TINY_BATCH, Figures, Shape, Steps, make_recor
 from training_shapes import shrink
 
 from webrl.errors import TrainingError
-from webrl.training.architectures import build
 from webrl.training.trainer import peak_memory_gib
 
 
@@ -48,10 +47,11 @@ def train_trl(shape: Shape, max_tokens: int, steps: Steps, device: str, tiny: bo
     config = shrink(shape.config()) if tiny else shape.config()
     flash = importlib.util.find_spec("flash_attn") is not None
     with torch.device(device):
-        model = build(
-            AutoModelForCausalLM, config, torch.bfloat16 if shape.lora_rank else torch.float32,
-            "flash_attention_2" if flash else "sdpa",
-        )  # fmt: skip
+        model = AutoModelForCausalLM.from_config(
+            config,
+            dtype=torch.bfloat16 if shape.lora_rank else torch.float32,
+            attn_implementation="flash_attention_2" if flash else "sdpa",
+        )
     batch = TINY_BATCH if tiny else BATCH
     records = make_records(batch * steps.total, config.get_text_config().vocab_size)
     rows = [

@@ -261,3 +261,17 @@ def test_commands_of_the_documents_exist():
         assert re.search(rf"^{target}:", makefile, re.M), f"make {target}"
     for script in set(re.findall(r"^(?:python|bash) (\S+)", text, re.M)):
         assert (ROOT / script).is_file(), script
+
+
+def test_what_benchmarks_scripts_and_examples_import_of_webrl_is_there():
+    paths = [path for folder in ("benchmarks", "scripts", "examples") for path in (ROOT / folder).rglob("*.py")]
+    imports = {
+        (node.module, alias.name, path.name)
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module and node.module.startswith("webrl")
+        for alias in node.names
+    }
+    assert len(imports) > 100
+    for module, name, path in sorted(imports):
+        assert hasattr(__import__(module, fromlist=[name]), name), f"{path}: {module}.{name}"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,9 +140,20 @@ def test_a_record_that_is_not_finite_ends_the_update_and_the_last_good_actor_sta
     records = make_scored(folder, config)
     broken = [dataclasses.replace(records[0], value=float("nan")), *records[1:]]
     counts = train_actor(broken, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
-    assert "the loss is nan" in counts["actor_stopped"]
+    stopped = re.match(r"step (\d+): the loss is nan", counts["actor_stopped"])
+    assert stopped
+    assert [line["step"] for line in metric_lines(tmp_path / "m.jsonl")] == [*range(1, int(stopped[1]))]
     assert all(torch.isfinite(w).all() for w in weights_of(tmp_path / "new").values())
     assert (tmp_path / "new_nonfinite_rank0.json").exists()
+
+
+def test_a_loss_that_is_not_finite_before_the_first_step_is_not_tried_at_a_lower_rate(tmp_path: Path) -> None:
+    config, folder = make_config(lr=1e-4), make_actor(tmp_path / "actor")
+    broken = [dataclasses.replace(r, value=float("nan")) for r in make_scored(folder, config)]
+    counts = train_actor(broken, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert counts["actor_stopped"] == "step 1: the loss is nan (new_nonfinite_rank0.json)"
+    assert (counts["actor_rate_factor"], counts["actor_kept_steps"]) == (1, 0)
+    assert are_equal(folder, tmp_path / "new")
 
 
 def test_an_update_with_demonstrations_adds_their_mean_loss_times_the_weight(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
 def check_models(config: RunConfig, stages: Collection[str]) -> None:
     """Return if the models that these stages start from can be loaded, and read what they are shown.
 
-    Raises ModelError: as of `check_model` and `check_sight`.
+    Raises ModelError as `check_model` and `check_sight`.
     """
     due = frozenset(stages)
     texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template

@@ -128,7 +128,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 def joined(config: RunConfig, lock: AbstractContextManager[None]) -> Iterator[None]:
     """Join the job's processes, if there are several; the main one, which writes, takes the lock.
 
-    (Its StageError is raised on every process.)
+    Raises StageError on every process where the lock raises it.
     """
     from webrl.llm.loading import pick_device
     from webrl.training.ranks import broadcast, is_main, join, leave

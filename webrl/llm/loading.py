@@ -571,7 +571,7 @@ _KEY = "webrl_prompt"
 def prompt_of(tokenizer: Any, asked: str = "auto") -> PromptName:
     """The prompt for a model: the one asked for (`models.prompt`), or what its tokenizer says.
 
-    (It may name another prompt, of a later version perhaps: ModelError.)
+    Raises ModelError where that is another prompt, perhaps of a later version.
     """
     name = asked if asked != "auto" else getattr(tokenizer, "init_kwargs", {}).get(_KEY, "examples")
     if name not in get_args(PromptName):

@@ -65,7 +65,7 @@ class Example(NamedTuple):
 def shrink(png: bytes, size: int) -> bytes:
     """Convert to a PNG in RGB whose longer side is at most `size` pixels (0: its own), keeping the aspect ratio.
 
-    (What is no picture is a ValueError.)
+    Raises ValueError for bytes that are not a picture.
     """
     from PIL import Image, PngImagePlugin, UnidentifiedImageError
 

@@ -166,7 +166,7 @@ def require_newest(command: str) -> Path:
 
 
 def require_run(path: Path) -> RunFolder:
-    """Return the run folder of that path. Raises UsageError: it is none; StageError: its settings are lost."""
+    """Return the run folder of that path. Raises UsageError: it is not one; StageError: its settings are lost."""
     folder = RunFolder(path)
     if not path.is_dir():
         raise UsageError(f"{str(path)!r} {'is a file' if path.exists() else 'does not exist'}; name a run folder")

@@ -179,7 +179,7 @@ def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
 
 
 def examples_of(records: Sequence[StepRecord], config: RunConfig) -> list[Example]:
-    """Prompt, action and picture of each step; errors of `check_pictures`."""
+    """Prompt, action and picture of each step. Raises as `check_pictures`."""
     check_pictures(records, config)
     return [Example(r.prompt_ids, r.action_ids, Picture.of(r, config.run_dir)) for r in records]
 

@@ -148,7 +148,7 @@ def local_processes(config: RunConfig) -> int:
 
 
 def first_host(nodelist: str) -> str:
-    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`; UsageError if it is none."""
+    """First host of a Slurm node list: `gpu[03-07,12],login1` -> `gpu03`; UsageError for anything else."""
     match = re.match(r"([^,\[\]]+)(?:\[([^\]]+)\])?([^,\[\]]*)", nodelist)
     if not match:
         raise UsageError(f"SLURM_JOB_NODELIST={nodelist!r} is not a node list")
@@ -157,7 +157,7 @@ def first_host(nodelist: str) -> str:
 
 
 def read_number(text: str, name: str) -> int:
-    """Parse a variable's number; UsageError if it is none."""
+    """Parse a variable's number; UsageError for anything else."""
     try:
         return int(text)
     except ValueError:

@@ -32,7 +32,7 @@ class VllmModel(OpenAIModel):
 
     @classmethod
     async def start(cls, name: str, engine: EngineConfig, models: ModelsConfig) -> VllmModel:
-        """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy; errors as `borrow`."""
+        """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy. Raises as `borrow`."""
         fleet = await borrow(name, engine, models)
         try:
             return cls(name, fleet, models)

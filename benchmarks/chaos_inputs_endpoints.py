@@ -183,6 +183,8 @@ def hostile_endpoints() -> Iterator[str]:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         server.close()
+        for answer in asyncio.all_tasks() - {asyncio.current_task()}:
+            answer.cancel()
 
     task = loop.create_task(work())
     thread = threading.Thread(target=loop.run_until_complete, args=(task,), daemon=True)

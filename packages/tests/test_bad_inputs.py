@@ -17,7 +17,7 @@ def address():
 
 
 def parameter(case):
-    """The row. WebArena's and the arena's need their packages; the first two files of tables are left to the companions.
+    """The row. WebArena's and the arena's need their packages; arguments and files are left to the companions' tests.
 
     A shell script is a process of its own, and who waits for an OpenEnv server's first word waits for long.
     """

@@ -64,8 +64,9 @@ ENDPOINTS = (
     BadInput(_gen("{address}/list/v1"), 1, "{address}/list/v1", "lists no model", "model_name"),
     BadInput(_gen("{address}/null/v1"), 1, "{address}/null/v1", "lists no model", "model_name"),
     BadInput(_gen("{address}/strings/v1"), 1, "{address}/strings/v1", "lists no model", "model_name"),
-    BadInput(_gen("{address}/huge/v1"), 1, "{address}/huge/v1", "malformed JSON", ""),
-    BadInput(_gen("{address}/zip_bomb/v1"), 1, "{address}/zip_bomb/v1", "malformed JSON", ""),
+    BadInput(_gen("{address}/endless/v1"), 1, "{address}/endless/v1", "larger than 64 MiB", "check the address"),
+    BadInput(_gen("{address}/zip_bomb/v1"), 1, "{address}/zip_bomb/v1", "larger than 64 MiB", "check the address"),
+    BadInput(_gen("{address}/endless_answers/v1"), 1, "{address}/endless_answers/v1", "larger than 64 MiB", "fewer tokens"),
     BadInput(_gen("{address}/chat/v1") + " --model other", 1, "'other'", "model_name", "served: "),
     BadInput(_gen("{address}/no_answers/v1"), 1, "no_answers", "{address}/no_answers/v1", ""),
     BadInput(_label(f"{_CLOSED}/v1"), 1, f"{_CLOSED}/v1", "no model server", "ConnectError", files=_JUDGED),
@@ -114,13 +115,13 @@ async def _answer(request: str, writer: asyncio.StreamWriter) -> None:
         writer.write(_http(f"{kind[6:]} Told", b'{"error": {"message": "told to"}}'))
     elif kind in whole:
         writer.write(whole[kind]())
-    elif path.endswith("/models") and kind in ("chat", "no_answers", "odd_answers"):
+    elif path.endswith("/models") and kind in ("chat", "no_answers", "odd_answers", "endless_answers"):
         writer.write(_json(_MODELS))
-    elif path.endswith("/chat/completions"):
+    elif path.endswith("/chat/completions") and kind != "endless_answers":
         content: dict[str, object] = {"no_answers": None, "odd_answers": "\x00\u202e\ud800 odd_answers " * 50}
         message = {"role": "assistant", "content": content.get(kind, 'Click on the "ok" button.')}
         writer.write(_json({"choices": [{"message": message, "finish_reason": "stop"}]}))
-    elif path.endswith("/completions"):
+    elif path.endswith("/completions") and kind != "endless_answers":
         writer.write(_http("404 Not Found", b"{}"))
     else:
         await _SLOW[kind](writer)
@@ -139,9 +140,9 @@ async def _trickle(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _huge(writer: asyncio.StreamWriter) -> None:
+async def _endless(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
-    for _ in range(512):
+    while True:
         writer.write(b"[" * (1 << 20))
         await writer.drain()
 
@@ -157,7 +158,8 @@ async def _zip_bomb(writer: asyncio.StreamWriter) -> None:
 _SLOW: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
     "hang": _hang,
     "trickle": _trickle,
-    "huge": _huge,
+    "endless": _endless,
+    "endless_answers": _endless,
     "zip_bomb": _zip_bomb,
 }
 
@@ -183,6 +185,8 @@ def hostile_endpoints() -> Iterator[str]:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         server.close()
+        for answer in asyncio.all_tasks() - {asyncio.current_task()}:
+            answer.cancel()
 
     task = loop.create_task(work())
     thread = threading.Thread(target=loop.run_until_complete, args=(task,), daemon=True)

@@ -31,6 +31,7 @@ FILES = (
     BadInput(f"{_GEN} --rules rules.yaml", 2, "7", "rules.yaml: all", "a rule is text", files={"rules.yaml": "all: [7]"}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "one text", "rules.yaml", "mapping of sites", files={"rules.yaml": "shopping: one text"}),
     BadInput(f"{_GEN} --rules rules.yaml", 2, "<stream end>", "rules.yaml", "YAML", files={"rules.yaml": "a: ["}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "'shopping'", "rules.yaml", "was it cut off", files={"rules.yaml": "all: [a]\nshopping:\n"}),
     BadInput(f"{_GEN} --rules folder", 2, "'folder'", "rules", "Is a directory", files={"folder": a_folder}),
     # rollouts to process
     BadInput(f"{_PROCESS} --rollout_path hostile/empty", 1, "hostile/empty", "no usable step", ""),
@@ -105,6 +106,7 @@ FOLDERS = (
     BadInput(_NAMED.format("eval") + " --phase 1", 1, "'accept'", "phase_01", "`webrl run`", files=a_run() | {"runs/r/phase_01.bak/x": "", "runs/r/phase_1e9/x": ""}),
     BadInput("webrl label --run runs/r actor.lr=1", 1, "'actor.lr'"[1:-1], "runs/r", "Choose another `name=`", files=a_run("rollout")),
     BadInput(_NAMED.format("label"), 2, "'actr'", "runs/r/config.yaml", "did you mean", files={"runs/r/config.yaml": "name: r\nactr: {lr: 1}\n"}),
+    BadInput(_NAMED.format("label"), 1, "ends within a line", "runs/r/config.yaml", "put its config.yaml back", files=a_run("rollout") | {"runs/r/config.yaml": "name: r\ntasks: {num_seed_tasks: 2}\nnum_phases: 1"}),
     BadInput(_NAMED.format("label"), 2, "0xff", "runs/r/config.yaml", "UTF-8", files={"runs/r/config.yaml": b"\xff"}),
     BadInput(_NAMED.format("label"), 2, "'runs/r'", "config.yaml", "`webrl run`", files={"runs/r/config.yaml": a_folder}),
     BadInput("webrl run --run runs/r", 2, "'runs/r'", "no config.yaml", "name the CONFIG", files={"runs/r/phase_00/stages/rollout.json": "{}"}),

@@ -63,6 +63,7 @@ MODELS = (
     BadInput(_label("m"), 1, "'m'", "perceptron", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_architecture("perceptron"))}),
     BadInput(_label("m"), 1, "'m'", "", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_architecture("clip"))}),
     BadInput(_label("m"), 1, "'m'", "no model.safetensors in 'm'", "copy it again", files={**_JUDGED, "m": copy_of(_TINY, model_safetensors=None)}),
+    BadInput(_label("m"), 1, "'m'", "pytorch_model.bin", "save_pretrained(NEW)", files={**_JUDGED, "m": copy_of(_TINY, model_safetensors=None), "m/pytorch_model.bin": b"\x80\x02]q\x00."}),
     BadInput(_label("m"), 1, "'m'", "cannot load", "", files={**_JUDGED, "m": copy_of(_TINY, model_safetensors=_half)}),
     BadInput(_label("m"), 1, "'m'", "cannot load", "", files={**_JUDGED, "m": copy_of(_TINY, model_safetensors=b"")}),
     BadInput(_label("m"), 1, "'m'", "cannot load", "", files={**_JUDGED, "m": copy_of(_TINY, model_safetensors=_huge_header)}),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from webrl.cli.train_worker import train_phase
-from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_options, load_config
+from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_options, load_config, read_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import (
     add_over_start,
@@ -221,6 +221,23 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
         load_config(tmp_path / "own.yaml")
 
 
+def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines(tmp_path: Path, caplog) -> None:
+    whole = "seed: 3\ntasks:\n  site_weights:\n    '': 0.5\nactor: {lr: 0.5}\ntrackers: []\nname: ''  # none\n"
+    silent, refused = [], []
+    for length in range(len(whole) + 1):
+        (tmp_path / "own.yaml").write_text(whole[:length])
+        caplog.clear()
+        try:
+            read_config(tmp_path / "own.yaml")
+        except UsageError as error:
+            refused += [whole[:length]] if "was it cut off? Write the value, or null" in str(error) else []
+        else:
+            silent += [] if "has no end: was it cut off? If not, add a newline" in caplog.text else [whole[:length]]
+    lines = whole.splitlines(keepends=True)
+    assert silent == ["".join(lines[:number]) for number in (0, 1, 4, 5, 6, 7)]
+    assert {"".join(lines[:2]), "".join(lines[:3]), "seed:"} <= set(refused)
+
+
 def test_every_option_has_a_description() -> None:
     assert [option.keys for option in describe_options() if not option.description] == []
 
@@ -302,10 +319,11 @@ def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -
         open_run(config_in(tmp_path, seed=1))
     assert open_run(config_in(tmp_path, num_phases=3)).path == folder.path == tmp_path / "r"
     open_run(config_in(tmp_path, rollout={"recycle_after": 5000}))
-    for text in ("\n", "# nothing but this\n"):
+    part = folder.config.read_text().partition("seed: 0")
+    for text, what in (("\n", "is empty"), ("# nothing\n", "is empty"), ("".join(part[:2]), "ends within a line")):
         folder.config.write_text(text)
         for use in (lambda: open_run(config_in(tmp_path)), lambda: require_run(folder.path)):
-            with pytest.raises(StageError, match=r"r/config.yaml is empty: the settings of this run are lost"):
+            with pytest.raises(StageError, match=f"r/config.yaml {what}: the settings of this run are lost; put its"):
                 use()
     folder.config.unlink()
     assert open_run(config_in(tmp_path, seed=1)).path == folder.path
@@ -326,7 +344,9 @@ def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch
     config = config_in(tmp_path, models={"orm": "~/judge", "generator": str(tmp_path)})  # a server has its weights
     run_stage(config, "gen-tasks", 0)
     (judge / "model.safetensors").write_bytes((judge / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\1")
-    with pytest.raises(StageError, match=r"models\.orm=~/judge: holds other weights than when this run began"):
+    with pytest.raises(
+        StageError, match=r"models\.orm=~/judge: holds other weights .*; put those back, or start a new run"
+    ):
         run_stage(config, "filter-tasks", 0)
 
 

@@ -412,6 +412,17 @@ def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_t
         copy_model("ann/nothing", tmp_path / "nothing")
 
 
+def test_a_hub_model_of_pickles_is_refused_before_it_is_loaded(folder, tmp_path, monkeypatch):
+    torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    put_into_hub_cache(monkeypatch, tmp_path, old=folder)
+    for load in (load_actor, lambda name: load_causal_lm(name, dtype="float32"), lambda n: copy_model(n, tmp_path / n)):
+        with pytest.raises(
+            ModelError, match=r"'ann/old'.* no weights in model\*\.safetensors, .*save_pretrained\(NEW\)"
+        ):
+            load("ann/old")
+
+
 @pytest.mark.parametrize(
     "text", ['{"eos_token_id": [3, 4],}', "", "[]", '{"eos_token_id": "3"}', '{"eos_token_id": [3.5]}']
 )

@@ -843,6 +843,26 @@ PROGRAMS = {
         const end = performance.now() + 5; while (performance.now() < end);
         n -= 1; n ? postMessage(0) : shown(); };
         postMessage(0)""",
+    "deadline": "AbortSignal.timeout(300).onabort = shown",
+    "devices": """let n = 8; const look = () => navigator.mediaDevices.enumerateDevices().then(() => {
+        n -= 1; n ? look() : shown(); }); look()""",
+    "sound": """let n = 6; const play = () => { const sound = new OfflineAudioContext(1, 44100 * 20, 44100);
+        const tone = sound.createOscillator(); tone.connect(sound.destination); tone.start();
+        sound.startRendering().then(() => { n -= 1; n ? play() : shown(); }); }; play()""",
+    "heard picture": """const i = document.createElement('img'); i.addEventListener('error', shown); i.src = '/soon';
+        document.body.append(i)""",
+    "written picture": "b.insertAdjacentHTML('afterend', '<img src=/soon onerror=shown()>')",
+    "hidden frame": """const f = document.createElement('iframe'); f.hidden = true; f.onload = shown;
+        f.src = '/wait'; document.body.append(f)""",
+    "heard frame": """const f = document.createElement('iframe'); f.hidden = true; f.addEventListener('load', shown);
+        f.setAttribute('src', '/wait'); document.body.append(f)""",
+    "other frame": "hidden.onload = shown; hidden.src = '/wait'",
+    "frame of a form": """hidden.onload = shown; const form = document.createElement('form');
+        Object.assign(form, {action: '/wait', target: 'within'}); document.body.append(form); form.submit()""",
+    "frame of a button": """hidden.onload = shown; document.body.insertAdjacentHTML('beforeend',
+        '<form action=/wait><button formtarget=within id=send>'); send.click()""",
+    "smooth scroll": """b.style.marginBottom = '9000px'; addEventListener('scrollend', shown);
+        scrollTo({top: 300, behavior: 'smooth'})""",
     "trusted": """const policy = trustedTypes.createPolicy('p', {createScript: (text) => text});
         setTimeout(policy.createScript('shown()'), 100)""",
 }
@@ -874,7 +894,9 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
     frame = "<script>function load(then) { fetch('/late').then((r) => r.json()).then(then) }</script>"
     pages = {
         "/": f"{POLICY * (name == 'trusted')}<title>start</title><button id=b>run</button>"
-        f"<script>b.onclick = () => {{ {run} }}</script><iframe src=/frame></iframe>",
+        f"<script>b.onclick = () => {{ {run} }}</script><iframe src=/frame></iframe>"
+        "<iframe id=hidden name=within style=display:none></iframe>",
+        "/wait": answers("<p>there", wait_s=0.3),
         "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
         "/module": late, "/booting": "<script>import('/module')</script>",
         "/soon": answers("none", wait_s=0.3, kind="image/png"),

@@ -136,14 +136,10 @@ def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
                 "num_rollouts": counts.get("rollout", {}).get("num_rollouts", 0),
                 "rollout_status": counts.get("rollout", {}).get("status", {}),
                 "num_labelled_success": counts.get("label", {}).get("num_success", 0),
-                "label": counts.get("label", {}),
                 "num_replayed": counts.get("replay", {}).get("num_replayed", 0),
-                "replay": counts.get("replay", {}),
                 "losses": counts.get("train", {}),
-                "accept": counts.get("accept", {}),
-                "eval": counts.get("eval", {}),
-                "seconds": {name: stage["seconds"] for name, stage in done.items()},
-                "peak_mib": {name: stage["peak_mib"] for name, stage in done.items()},
+                **{name: counts.get(name, {}) for name in ("label", "replay", "accept", "eval")},
+                **{key: {name: stage[key] for name, stage in done.items()} for key in ("seconds", "peak_mib")},
             }
         )
     summary = {"name": config.name, "seed": config.seed, "phases": phases}

@@ -381,19 +381,19 @@ def copy_model(name: str, target: Path, *, sees: bool = False) -> Counts:
     """
     from huggingface_hub import snapshot_download
 
-    from webrl.llm.loading import MODEL_FILES, adapter_of_hub, as_model_error, base_of, model_folder, save_merged
+    from webrl.llm import loading
 
-    source = folder = model_folder(name)
+    source = folder = loading.model_folder(name)
     if source is None:
-        with as_model_error(f"cannot download the model {name!r}"):
-            source = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))  # its name is the commit
+        with loading.as_model_error(f"cannot download the model {name!r}"):
+            source = Path(snapshot_download(name, allow_patterns=list(loading.MODEL_FILES)))  # its name is the commit
         if any(source.glob("adapter_config.json")):
-            raise ModelError(adapter_of_hub(name))
+            raise ModelError(loading.adapter_of_hub(name))
         if not any(source.glob("model*.safetensors")):
-            raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
+            raise ModelError(f"the model {name!r} has no weights in model*.safetensors, and {loading.PICKLES}")
     with atomic_path(target) as temporary:
-        if base_of(name):
-            save_merged(name, temporary, sees=sees)
+        if loading.base_of(name):
+            loading.save_merged(name, temporary, sees=sees)
         else:
             shutil.copytree(source, temporary)
     return {} if folder else {"hub_commit": source.name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from webrl.errors import UsageError
 
+logger = logging.getLogger(__name__)
 MAX_BYTES = 1 << 20
 
 
@@ -33,6 +35,8 @@ def read_yaml(path: Path, what: str) -> Any:
         raise UsageError(
             f"{path}: line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
         ) from None
+    if text and not text.endswith("\n"):
+        logger.warning("%s: line %d has no end: was it cut off? If not, add a newline", path, text.count("\n") + 1)
     return parse_yaml(text, str(path))
 
 
@@ -40,8 +44,8 @@ def parse_yaml(text: str, source: str) -> Any:
     """Return the plain data of one YAML document.
 
     Raises:
-        UsageError: malformed, tags that construct Python objects, a duplicate key in a mapping, or nested too deep;
-            `source` and the line are quoted.
+        UsageError: malformed, tags that construct Python objects, a duplicate key in a mapping, no value of the last
+            key, or nested too deep; `source` and the line are quoted.
     """
     try:
         return yaml.load(text, Loader=_StrictLoader)
@@ -57,7 +61,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that appears twice in a mapping; PyYAML would use the last."""
+    """Refuses a key that appears twice in a mapping (PyYAML would use the last), and one that a text ends with."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""
@@ -68,4 +72,9 @@ class _StrictLoader(yaml.SafeLoader):
                 problem = f"key {key.value!r} is given twice; keep only one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
+        last: Any = node.value[-1][1] if node.value else node
+        is_absent = last.value == "" and last.style not in ("'", '"')
+        if is_absent and not last.end_mark.buffer[last.end_mark.pointer :].strip("\0\r\n "):
+            problem = f"the text ends after {node.value[-1][0].value!r:.80}: was it cut off? Write the value, or null"
+            raise yaml.constructor.ConstructorError(None, None, problem, last.start_mark)
         return node

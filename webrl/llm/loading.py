@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from webrl.runs.store import open_input, read_json, write_json
 logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
+PICKLES = "pickles can run code; if trusted, convert: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
 _tokenizers: dict[str, Any] = {}
 """The most recently used ones, by a digest of a folder's files or hub name."""
 _MAX_TOKENIZERS = 8
@@ -148,12 +150,13 @@ def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool 
         ModelError: absent, broken or unfitting weights.
     """
     whole = base_of(name) or name
-    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}  # for refuse_gaps
+    options |= {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}  # refuse_gaps
+    os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # else transformers sends names to a server that makes others
     with as_model_error(f"cannot load the model {name!r}"):
         with quiet():
             model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
         refuse_gaps(whole, model, found, new_heads=new_heads)
-        for file in filter(Path.is_file, weight_files(whole)):  # of the Hub, transformers loads others too
+        for file in weight_files(whole):
             headers(whole, file, scaled=bool(getattr(model.config, "quantization_config", None)))
         return model if whole == name else merge_adapter(model, name, whole)
 
@@ -366,8 +369,7 @@ def model_folder(name: str) -> Path | None:
         pickles = sorted(file for kind in ("*model*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.glob(kind))
         if pickles and not any(path.glob("*.safetensors")):
             raise ModelError(
-                f"model folder {str(path)!r} has its weights in {pickles[0].name}, a pickle, and pickles can run code; "
-                "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+                f"model folder {str(path)!r} has its weights in {pickles[0].name}, a pickle, and {PICKLES}"
             )
         return path
     if path.is_file():
@@ -507,8 +509,7 @@ def model_fingerprint(name: str, model: Any = None) -> str:
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
-        digest.update(file.name.encode())
-        digest.update(_file_digest(str(file.resolve()), (stat.st_size, stat.st_mtime_ns)))
+        digest.update(file.name.encode() + _file_digest(str(file.resolve()), (stat.st_size, stat.st_mtime_ns)))
     return digest.hexdigest()[:_HEX_DIGITS]
 
 
@@ -518,8 +519,7 @@ def _file_digest(path: str, version: tuple[int, int]) -> bytes:
     digest = hashlib.sha256(str(size).encode())
     with Path(path).open("rb") as file:
         if size <= _WHOLE_FILE_BYTES:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            digest.update(file.read())
         else:
             for index in range(_NUM_BLOCKS + 1):
                 file.seek((size - _BLOCK_BYTES) * index // _NUM_BLOCKS)
@@ -550,12 +550,13 @@ def library_message(error: BaseException) -> str:
     text = str(error).strip()
     if "trust_remote_code" in text:
         return CODE_REFUSED
+    if "use_safetensors" in text:
+        return f"it has no weights in model*.safetensors, and {PICKLES}"
     if isinstance(error, KeyError):  # its text is the key alone
         text = f"a file there names {text}, which is not known here"
-    lines = text.splitlines() or [type(error).__name__]
-    if lines[0].endswith(":") and len(lines) > 1:  # torch's "Error(s) in loading state_dict for …:" says nothing yet
-        return f"{lines[0]} {lines[1].strip()}"[:300]
-    return lines[0][:300]
+    lines = [line.strip() for line in text.splitlines()] or [type(error).__name__]
+    # torch's "Error(s) in loading state_dict for …:" says nothing yet
+    return " ".join(lines[: 1 + lines[0].endswith(":")])[:300]
 
 
 def adapter_of_hub(name: str) -> str:

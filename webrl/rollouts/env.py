@@ -47,7 +47,7 @@ _PATIENCE = 0.6
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 # Where scripts are disabled (`Content-Security-Policy: sandbox`), other worlds hear events, but have no timers.
-_TIMER = "window.setTimeout = (run, ms) => { AbortSignal.timeout(ms ?? 0).onabort = () => run(); };\n"
+_TIMER = "setTimeout = ((end) => (run, ms = 0) => { end(ms).onabort = () => run(); })(AbortSignal.timeout);\n"
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 _OF_A_PAGE = _ID_PARAMETERS | {"x", "from_x"}
 OTHER_TAB = "Error: nothing was done: the tab that was shown has closed, or another has opened; this is the active one"

@@ -126,8 +126,7 @@ class RunFolder:
     def last_phase(self) -> int:
         """Return the number of the newest phase folder; -1 if there is none."""
         names = [p.name.removeprefix("phase_") for p in self.path.glob("phase_*") if p.is_dir()]
-        numbers = [int(name) for name in names if name.isdecimal()]
-        return max(numbers, default=-1)
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def open_run(config: RunConfig) -> RunFolder:
@@ -177,11 +176,13 @@ def require_run(path: Path) -> RunFolder:
 
 
 def _check_whole(folder: RunFolder) -> None:
-    """An empty file would read as the defaults."""
-    if folder.config.is_file() and read_yaml(folder.config, "config") is None:
+    """An empty file, or the rest of one, would read as the defaults; a run ends its file with a newline."""
+    path = folder.config
+    is_empty = path.is_file() and read_yaml(path, "config") is None
+    if is_empty or (path.is_file() and not path.read_bytes().endswith(b"\n")):
         raise StageError(
-            f"{folder.config} is empty: the settings of this run are lost; put its config.yaml back, or delete it "
-            "to continue with the settings that you name"
+            f"{path} {'is empty' if is_empty else 'ends within a line'}: the settings of this run are lost; put its "
+            "config.yaml back, or delete it to continue with the settings that you name"
         )
 
 
@@ -257,12 +258,8 @@ def seconds_left(
         return None if None in known else sum((usual[1] for usual in known if usual), 0.0)
 
     of_phase = total([stage for stage in stages if not run.phase(phase).is_done(stage)], phase)
-    if phase >= num_phases:
-        return of_phase, of_phase
-    later = total(stages, phase + 1)
-    if of_phase is None or later is None:
-        return of_phase, None
-    return of_phase, of_phase + (num_phases - phase) * later
+    later = total(stages, phase + 1) if phase < num_phases else 0.0
+    return of_phase, None if of_phase is None or later is None else of_phase + (num_phases - phase) * later
 
 
 PACKAGES = (
@@ -290,10 +287,8 @@ def package_versions() -> tuple[tuple[str, str], ...]:
     """Return (name, version) of webrl, Python and the installed ones of `PACKAGES`."""
     found = [("webrl", webrl.__version__), ("python", platform.python_version())]
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return tuple(found)
 
 

@@ -31,6 +31,8 @@ _LONGEST_PAUSE_S = 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_CHARS = 300
+_MAX_ANSWER_BYTES = 64 << 20  # 4,096 tokens with 20 log-probabilities each take less than 10 MiB
+_TOO_LARGE = f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB: check the address, or ask for fewer tokens"
 
 
 class MalformedAnswer(Exception):
@@ -138,30 +140,28 @@ class HttpPool:
         try:
             # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
             async with asyncio.timeout(self._timeout_s):
-                response = await self._exchange(url, body)
+                response, content = await self._exchange(url, body)
         except TimeoutError:
             raise _Retry(f"no answer within {self._timeout_s:g} s") from None
         except httpx.TransportError as error:
             raise _Retry(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         except RuntimeError as error:  # httpx: the client has been closed
             raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error
+        text = content.decode(errors="replace")
         if response.status_code >= 500 or response.status_code in (408, 429):
-            try:
-                asked_s = float(response.headers.get("Retry-After", "0"))
-            except ValueError:
-                asked_s = 0.0
-            pause_s = min(_LONGEST_RETRY_AFTER_S, max(0.0, asked_s))
-            raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", pause_s)
+            asked = response.headers.get("Retry-After", "")  # seconds, or a date
+            pause_s = min(_LONGEST_RETRY_AFTER_S, float(asked)) if asked.replace(".", "", 1).isdecimal() else 0.0
+            raise _Retry(f"{response.status_code} {text[:_MAX_ERROR_CHARS]}", pause_s)
         if response.status_code >= 300:
             where = response.headers.get("Location", "")
-            raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
+            raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else text)
         try:
-            return response.json()
+            return json.loads(content)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
+            raise _Retry(f"malformed JSON ({error}): {text[:80]!r}") from error
 
-    async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """One request and its whole answer.
+    async def _exchange(self, url: str, body: Mapping[str, Any] | None) -> tuple[httpx.Response, bytearray]:
+        """One request, and its whole answer unpacked.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
         server: a client that has been used is then thrown away, and another takes its place, in the end a fresh one.
@@ -185,7 +185,13 @@ class HttpPool:
             else:
                 client = self._free.pop()
             try:
-                return await client.request("GET" if body is None else "POST", url, json=body)
+                async with client.stream("GET" if body is None else "POST", url, json=body) as response:
+                    content = bytearray()
+                    async for part in response.aiter_bytes():
+                        content += part
+                        if len(content) > _MAX_ANSWER_BYTES:
+                            raise _Retry(_TOO_LARGE)
+                    return response, content
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 self._clients.remove(client)
                 await client.aclose()

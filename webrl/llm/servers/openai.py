@@ -143,9 +143,7 @@ class OpenAIModel:
                 body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
                 last = await self.ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
                 if str(token) not in last:
-                    raise ModelError(
-                        f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)"
-                    )
+                    raise ModelError(f"{self.served_name!r} reports no prompt_logprobs for token {token}")
                 found[token] = last[str(token)]
         return [found[token] for token in token_ids]
 

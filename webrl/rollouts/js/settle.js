@@ -84,6 +84,22 @@
     };
   }
 
+  const heeded = new WeakSet(); // hears of its end (EventTarget's addEventListener, below)
+  const { timeout } = window.AbortSignal; // since Chromium 103
+  if (timeout) AbortSignal.timeout = function (delay) {
+    const signal = apply(timeout, AbortSignal, [delay]);
+    const due = now() + Number(delay);
+    native.setTimeout(() => { // the deadline of a request is no work
+      if (signal.aborted || !(signal.onabort || heeded.has(signal))) return;
+      timeouts.set(signal, due);
+      listen(signal, 'abort', () => {
+        timeouts.delete(signal);
+        wake();
+      }, { once: true });
+    }, 0);
+    return signal;
+  };
+
   const { postTask } = window.Scheduler?.prototype ?? {}; // since Chromium 94, and where there is TLS
   if (postTask) Scheduler.prototype.postTask = function (...args) {
     const begun = apply(postTask, this, args);
@@ -151,7 +167,7 @@
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
         const begun = apply(begin, this, args);
-        wait(begun, this);
+        wait(begun, this, args);
         return begun;
       };
     }
@@ -169,6 +185,11 @@
   for (const prototype of [FontFace.prototype, fontSet]) takesTime(prototype, 'load', within);
   takesTime(HTMLImageElement.prototype, 'decode', within);
   takesTime(HTMLMediaElement.prototype, 'load', withinUntil('loadeddata', 'error'));
+  takesTime(HTMLMediaElement.prototype, 'play', within);
+  takesTime(window.MediaDevices?.prototype, 'enumerateDevices');
+  takesTime(window.MediaDevices?.prototype, 'getDisplayMedia getUserMedia', within);
+  takesTime(window.BaseAudioContext?.prototype, 'decodeAudioData');
+  takesTime(window.OfflineAudioContext?.prototype, 'startRendering');
   takesTime(IDBFactory.prototype, 'open deleteDatabase', withinUntil('success', 'error', 'blocked'));
   takesTime(IDBDatabase.prototype, 'transaction', withinUntil('complete', 'abort'));
   takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', withinUntil('loadend'));
@@ -179,6 +200,19 @@
       native.requestAnimationFrame(() => native.setTimeout(done, 0));
     });
   }
+  // What scrolls smoothly sets out within a few frames.
+  const SET_OUT_MS = 100;
+  let arrive; // ends the wait for what has
+  const { getComputedStyle } = window;
+  const setOut = (_, part, [how] = []) => {
+    const isSmooth = (each) => each instanceof Element && getComputedStyle(each).scrollBehavior === 'smooth';
+    if (how?.behavior === 'smooth' || isSmooth(part) || isSmooth(document.documentElement)) {
+      native.setTimeout(errand(), SET_OUT_MS);
+    }
+  };
+  takesTime(Element.prototype, 'scroll scrollBy scrollIntoView scrollTo', setOut);
+  takesTime(window, 'scroll scrollBy scrollTo', setOut);
+  if (window.navigation) listen(navigation, 'navigate', ({ hashChange }) => { if (hashChange) setOut(); });
   const { toBlob } = HTMLCanvasElement.prototype;
   HTMLCanvasElement.prototype.toBlob = function (callback, ...args) {
     let done = () => {};
@@ -200,14 +234,46 @@
     atEnd(picture, LOADED, errand());
     return picture;
   } });
-  // Of the other pictures those whose coming the page has something to do at.
-  const { set: setSource, ...source } = Object.getOwnPropertyDescriptor(HTMLImageElement.prototype, 'src');
-  Object.defineProperty(HTMLImageElement.prototype, 'src', { ...source, set(url) {
-    apply(setSource, this, [url]);
-    native.setTimeout(() => {
-      if (!this.complete && (this.onload ?? this.onerror)) atEnd(this, LOADED, errand());
-    }, 0);
-  } });
+  // Of the other pictures, and of frames, those whose coming the page has something to do at.
+  const hears = (element) => (element.onload ?? element.onerror ?? null) !== null || heeded.has(element);
+  const awaitLoad = (element, isComing) => native.setTimeout(() => {
+    if (hears(element) && isComing(element)) atEnd(element, LOADED, errand());
+  }, 0);
+  for (const [{ prototype }, names, isComing] of [[HTMLImageElement, ['src'], (picture) => !picture.complete],
+    [HTMLIFrameElement, ['src', 'srcdoc'], (frame) => frame.isConnected]]) {
+    for (const name of names) {
+      const { set: setSource, ...source } = Object.getOwnPropertyDescriptor(prototype, name);
+      Object.defineProperty(prototype, name, { ...source, set(value) {
+        apply(setSource, this, [value]);
+        awaitLoad(this, isComing);
+      } });
+    }
+  }
+  // Those that the page has not made itself, once for each address.
+  const { get: imagesOf } = Object.getOwnPropertyDescriptor(Document.prototype, 'images');
+  const isBlankYet = ({ contentDocument, src, srcdoc }) => (src || srcdoc) && contentDocument?.URL === 'about:blank';
+  const inPage = [[apply(imagesOf, document, []), ({ complete }) => !complete],
+    [apply(Document.prototype.getElementsByTagName, document, ['iframe']), isBlankYet]];
+  const awaited = new WeakMap();
+  const awaitWritten = () => {
+    for (const [elements, isComing] of inPage) {
+      for (const element of elements) {
+        if (!isComing(element) || element.loading === 'lazy' || !hears(element)) continue;
+        if (awaited.get(element) === element.src) continue;
+        awaited.set(element, element.src);
+        atEnd(element, LOADED, errand());
+      }
+    }
+  };
+  // A form may be sent into a frame.
+  const sentInto = (target) => {
+    const frame = target && apply(Document.prototype.getElementsByName, document, [target])[0];
+    if (frame?.localName === 'iframe') awaitLoad(frame, () => true);
+  };
+  takesTime(HTMLFormElement.prototype, 'submit', (_, form) => sentInto(form.target));
+  const submitted = ({ defaultPrevented, submitter, target }) => {
+    if (!defaultPrevented) sentInto(submitter?.formTarget || target.target);
+  };
 
   // Scripts that a page writes as HTML never run, nor say that they have come.
   const inert = new WeakSet();
@@ -380,6 +446,7 @@
     if (this instanceof Element && PRESSES.test(type)) clickable.add(this);
     if (this instanceof Element && type === 'drop') droppable.add(this);
     if (this instanceof Element && /^key(down|press|up)$/.test(type)) keyed.add(this);
+    if (/^(abort|error|load)$/.test(type)) heeded.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || hasHandler(element);
@@ -450,6 +517,11 @@
   api.listen = () => {
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
+    listen(window, 'submit', submitted);
+    if ('onscrollend' in window) { // since Chromium 114
+      listen(window, 'scroll', () => { arrive ??= errand(); }, { capture: true, passive: true });
+      listen(window, 'scrollend', () => { arrive = arrive?.(); }, { capture: true, passive: true });
+    }
     listen(window, 'message', turn); // counted as they come: our call of `postMessage` would name another sender
     api.listenToCopies?.();
     for (let index = 0; index < window.length; index += 1) {
@@ -474,6 +546,7 @@
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
     if (talks || tasks || document.readyState !== 'complete') return true;
+    awaitWritten();
     if (frames.size || idle.size || intervals.size || errands.size) return true;
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
@@ -492,12 +565,13 @@
     answered: () => now() - ended,
     conversed: () => conversed,
     runLate: () => { late = true; },
-    // How long what was heard is still waited for.
-    listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
+    // How long what was heard, or scrolls, is still waited for.
+    listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected), arrive ? QUIET_MS : 0),
     forget: () => {
       conversed ||= requests.size > 0;
       requests.clear();
       errands.clear();
+      arrive = undefined;
       rounds = 0;
       late = talks = false;
     },

@@ -12,7 +12,8 @@ from webrl.llm import LanguageModel, Message, Sampling
 
 
 class LoopbackServer:
-    """Faults are used up one request at a time: a status code, `drop`, `hang`, `trickle`, `malformed`, `no_choices`."""
+    """Faults are used up one request at a time: a status code, `drop`, `hang`, `trickle`, `malformed`, `no_choices`,
+    `packed` (it is not what its header says)."""
 
     def __init__(self, model: LanguageModel, *, name: str = "policy", chat_only: bool = False, token_list: bool = True):
         self.model = model
@@ -61,6 +62,8 @@ class LoopbackServer:
                 await asyncio.sleep(0.02)
         if fault == "malformed":
             return web.Response(text=json.dumps(answer)[:-20], content_type="application/json")
+        if fault == "packed":
+            return web.Response(text=json.dumps(answer), headers={"Content-Encoding": "gzip"})
         if fault == "no_choices":
             return web.json_response({"object": "text_completion"})
         return web.json_response(answer)

@@ -72,7 +72,7 @@ def test_choices_are_scored_whether_or_not_they_are_among_the_top_tokens(folder)
     assert any("prompt_logprobs" in body for body in bodies)
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "429", "drop", "hang", "trickle", "malformed", "no_choices"])
+@pytest.mark.parametrize("fault", ["500", "503", "429", "drop", "hang", "trickle", "malformed", "no_choices", "packed"])
 def test_one_failure_is_retried_and_the_answer_is_the_same(folder, fault):
     async def ask(client, local, server):
         server.faults.append(fault)
@@ -93,6 +93,7 @@ def test_one_failure_is_retried_and_the_answer_is_the_same(folder, fault):
         ("trickle", "no answer within 0.3 s"),
         ("malformed", "malformed JSON"),
         ("no_choices", "malformed answer: no choices"),
+        ("packed", "DecodingError: .*decompressing"),
     ],
 )
 def test_lasting_failure_is_a_policy_error_that_says_what_happened(folder, fault, message):

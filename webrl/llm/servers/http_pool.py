@@ -143,7 +143,7 @@ class HttpPool:
                 response, content = await self._exchange(url, body)
         except TimeoutError:
             raise _Retry(f"no answer within {self._timeout_s:g} s") from None
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise _Retry(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         except RuntimeError as error:  # httpx: the client has been closed
             raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error

@@ -232,7 +232,7 @@ def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines
         except UsageError as error:
             refused += [whole[:length]] if "was it cut off? Write the value, or null" in str(error) else []
         else:
-            silent += [] if "has no end: was it cut off? If not, add a newline" in caplog.text else [whole[:length]]
+            silent += [] if "has no newline: was the file cut off? If not, add one" in caplog.text else [whole[:length]]
     lines = whole.splitlines(keepends=True)
     assert silent == ["".join(lines[:number]) for number in (0, 1, 4, 5, 6, 7)]
     assert {"".join(lines[:2]), "".join(lines[:3]), "seed:"} <= set(refused)

@@ -36,7 +36,7 @@ def read_yaml(path: Path, what: str) -> Any:
             f"{path}: line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
         ) from None
     if text and not text.endswith("\n"):
-        logger.warning("%s: line %d has no end: was it cut off? If not, add a newline", path, text.count("\n") + 1)
+        logger.warning("%s: line %d has no newline: was the file cut off? If not, add one", path, text.count("\n") + 1)
     return parse_yaml(text, str(path))
 
 

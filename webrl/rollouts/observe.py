@@ -74,7 +74,7 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
                 given = given or _ABSENT
             if given is not _ABSENT:
                 properties.append((entry["name"], given))
-        if bid is None and (match := _BID.fullmatch(str(node.get("description", {}).get("value", "")))):
+        if bid is None and (said := node.get("description")) and (match := _BID.fullmatch(str(said.get("value", "")))):
             bid = match.group(1)
         # `aria-hidden`: Chromium 119 has what can have the focus all the same.
         if bid in hidden or (uses is not None and ("hidden", True) in properties):

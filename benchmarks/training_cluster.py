@@ -1,9 +1,9 @@
 """The part of `training.py` for several GPUs: the whole update with optimizer, started by torchrun, one rank a GPU.
 
 Ours: FSDP2 with float32 masters, bf16 compute, the cheapest memory policy that fits, without and with compiled layers.
-The re-enactment: DeepSpeed ZeRO-3 with checkpointing, on its own and with parameters and optimizer in CPU memory. One
-model serves as critic and actor in both (same shape, one at a time). Then one GPU alone for the scaling, and the 70B
-shape with LoRA.
+The re-enactment: DeepSpeed ZeRO-3 with checkpointing, on its own and with parameters and optimizer in CPU memory, and
+ZeRO-2. One model serves as critic and actor in both (same shape, one at a time). Then one GPU alone for the scaling,
+and the 70B shape with LoRA.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def main(seconds: float, layers: int, size: str) -> None:
         ("one GPU", 30, measure_alone),
         ("ours, compiled", 60, lambda layers, size: measure_ours(layers, size, compiled=True)),
         ("one GPU, compiled", 40, lambda layers, size: measure_alone(layers, size, compiled=True)),
+        ("ZeRO-2", 70, lambda layers, size: measure_released(layers, size, "zero2")),
         ("ZeRO-3 offload", 100, lambda layers, size: measure_released(layers, size, "zero3_offload")),
         ("70B LoRA", 50, measure_lora),
     ]
@@ -115,10 +116,12 @@ def report(figures: Figures, speeds: dict[str, float]) -> None:
     size, _ = ranks.world()
     table(f"whole update with optimizer, {size} GPUs", list(speeds.items()), ("", "samples/s"))
     for suffix in ("", ", compiled"):
-        ours, label = speeds.get(f"ours{suffix}", 0.0), suffix and "_compiled"
-        for name, key in (("ZeRO-3", "ratio_vs_released"), ("ZeRO-3 offload", "ratio_vs_released_offload")):
+        if not (ours := speeds.get(f"ours{suffix}")):
+            continue
+        label = suffix and "_compiled"
+        for name, key in (("ZeRO-3", ""), ("ZeRO-2", "_zero2"), ("ZeRO-3 offload", "_offload")):
             if name in speeds:
-                figures[f"{key}{label}"] = round(ours / speeds[name], 3)
+                figures[f"ratio_vs_released{key}{label}"] = round(ours / speeds[name], 3)
         if alone := speeds.get(f"one GPU{suffix}"):
             figures[f"scaling{label}"] = round(ours / (size * alone), 3)
     figures["samples_per_s"] = {name: round(speed, 4) for name, speed in speeds.items()}
@@ -229,8 +232,7 @@ def measure_released(layers: int, size: str, name: str) -> Figures:
     free()
     seconds = timed_update(engine, lambda items: released_update(engine, items), "full")
     engine.close()
-    key = "peak_gib_released" + ("_offload" if "offload" in name else "")
-    return {"samples_per_s": total_samples() / seconds, key: peak_gib()}
+    return {"samples_per_s": total_samples() / seconds, f"peak_gib_{name}": peak_gib()}
 
 
 def released_update(engine: Engine, items: Sequence[Item]) -> None:

@@ -34,6 +34,8 @@ ALIASES: dict[str, str] = {
     "reward": "rewards",
 }
 """Other public names of the options."""
+_AS_IN_RUN = {"num_workers", "envs_per_worker", "every_element", "viewport", "max_steps", "temperature"}
+"""Options that are `rollout`'s in a config of `webrl run`."""
 
 
 class GrpoSettings(Section):
@@ -60,6 +62,7 @@ class GrpoSettings(Section):
     observation: Literal["axtree", "dom", "html", "none"] = Field(
         "axtree", description="text form of the page; none: the model sees only the screenshot"
     )
+    every_element: bool | None = Field(None, description="as rollout.every_element of `webrl run`")
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
         None, description="size of pages in CSS pixels, 1280x720, and of their screenshots; none: the task's own"
     )
@@ -266,7 +269,7 @@ class GrpoSettings(Section):
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,
                 "arena": {"folder": self.arena_folder, "score_steps": True},
-                **self.model_dump(include={"num_workers", "envs_per_worker", "viewport", "max_steps", "temperature"}),
+                **self.model_dump(include=_AS_IN_RUN),
                 "observation": "axtree" if self.observation == "none" else self.observation,
                 "screenshots": self.sees,
                 # Without text the model is shown the screenshot as it is (`check_room`).

@@ -197,10 +197,19 @@ def test_where_one_of_several_servers_died_none_stays_awake_and_all_are_started_
     assert vllm.seen().count("start") == 6
 
 
-def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models):
-    (vllm.folder / "say").write_text("ValueError: No available memory for the cache blocks.\n")
-    with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85"):
+FULL_GPU = (
+    "(EngineCore pid=7) ERROR [core.py:1330] ValueError: Free memory on device cuda:0 (0.81/139.8 GiB) on startup is "
+    "less than desired GPU memory utilization (0.85, 118.8 GiB)."
+)
+
+
+@pytest.mark.parametrize("cause", ["ValueError: No available memory for the cache blocks.", FULL_GPU])
+def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models, cause):
+    noise = "WARNING This can cause fd limit errors like `OSError: [Errno 24] Too many open files`."
+    (vllm.folder / "say").write_text(f"{noise}\n{cause}\nTraceback (most recent call last):\n  wait_for_engine()\n")
+    with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85") as error:
         vllm.use(models[0])
+    assert str(error.value).endswith(f"says:\n{cause}")
 
 
 def test_what_an_error_of_the_servers_tells_to_change_may_be_changed_in_a_run_that_has_begun(tmp_path):

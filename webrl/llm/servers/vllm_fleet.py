@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
 _STOP_GRACE_S = 15.0
-_ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
+_ERROR_LINE = re.compile(r"^(?!.*\b(?:INFO|WARNING)\b).*\b\w*(?:Error|Exception): ")
 
 
 class ServerProcess:
@@ -150,12 +150,12 @@ class ServerProcess:
             return f"its log {self.log} cannot be read: {error}"
         # A worker's error, which is the cause, comes long before the end of the log.
         errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:8]
-        return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-1500:]])
+        return f"its log {self.log} says:\n" + ("\n".join(errors) or text[-1500:])
 
 
 _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
 """What vLLM says on platforms, and in versions, without it."""
-_OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available memory for the cache blocks", re.I)
+_OUT_OF_MEMORY = re.compile(r"out of memory|gpu.memory.utilization|No available memory for the cache blocks", re.I)
 
 
 class Fleet:

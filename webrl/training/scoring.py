@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 Model = TypeVar("Model", PackedActor, PackedCritic)
 
 CPU_ROW_TOKENS = 2048
-"""Rows longer than this are no faster on a CPU and fall out of its caches."""
+"""Rows longer than this are no faster on a CPU, and take memory."""
 
 
 def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: RunConfig) -> list[StepRecord]:

@@ -177,7 +177,7 @@ class EngineConfig(ServerConfig):
 
     kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
     max_batch: int = Field(16, ge=1, description="requests at once: per forward batch, or in flight (generate, label)")
-    num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
+    num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: torch's own")
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
     extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")

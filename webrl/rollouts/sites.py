@@ -19,8 +19,6 @@ from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from numpy.random import RandomState
-
     from webrl.rollouts.devtools import Tab
 
 MINIWOB_MAX_TIME_MS = 1_000_000
@@ -53,17 +51,9 @@ _source = cache(Path.read_text)
 
 def page_seed(seed: int) -> int:
     """The seed a page is started with, as BrowserGym derives it from a task's seed."""
-    generator = _generator()
-    generator.seed(seed % 2**32)
-    return int(generator.randint(0, 1_000_000))
-
-
-@cache
-def _generator() -> RandomState:
-    # Seeding one generator again costs a thirtieth of making a new one, and draws the same numbers.
     from numpy.random import RandomState
 
-    return RandomState(0)
+    return int(RandomState(seed % 2**32).randint(0, 1_000_000))
 
 
 @dataclass(frozen=True)

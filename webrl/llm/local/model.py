@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import random
 import threading
 import time
@@ -18,7 +17,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +27,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.local.runner import SlotCache, WholeRunner, draw_tokens, padded_pass, similar
-from webrl.llm.products import SMALL_MODEL_PARAMETERS, use_products
+from webrl.llm.products import use_products
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids, refuse_image
 from webrl.runs.clock import spent_on
 
@@ -40,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_PREFILL_TOKENS = 16384
 """Tokens, padding included, in one prefill pass (at least one prompt)."""
-_MAX_SMALL_THREADS = 2
-"""Threads of a small model by default: the browsers need the other cores."""
 _GATHER_S = 0.005
 """How long a batch whose answers are generated whole waits for concurrent requests."""
 _CLOSED = "the model was closed while it answered"
@@ -81,16 +77,11 @@ class LocalModel:
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
-        is_small = self._model.device.type == "cpu" and self._model.num_parameters() < SMALL_MODEL_PARAMETERS
         whole = None
         if (other_layers := _other_layers(self._model)) or eyes:
-            whole, is_small = WholeRunner(self._model, name, other_layers, self.end_ids, eyes), False
-        # A small model's matrix products are too short to share among threads: each thread has its own batch.
-        num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
-        num_threads = 1 if is_small else engine.num_threads
+            whole = WholeRunner(self._model, name, other_layers, self.end_ids, eyes)
         self._old_num_threads = torch.get_num_threads()
-        batcher = partial(Batcher, self._model, whole, self.end_ids, engine.max_batch, num_threads)
-        self._batchers = [batcher() for _ in range(num_batchers)]
+        self._batcher = Batcher(self._model, whole, self.end_ids, engine.max_batch, engine.num_threads)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
@@ -134,11 +125,11 @@ class LocalModel:
 
     async def close(self) -> None:
         """Stop the thread; open requests fail with PolicyError."""
-        await asyncio.gather(*[asyncio.to_thread(batcher.close) for batcher in self._batchers])
+        await asyncio.to_thread(self._batcher.close)
         torch.set_num_threads(self._old_num_threads)  # training in this process gets its own back
 
     async def _ask(self, request: Request) -> Answer:
-        future = min(self._batchers, key=lambda b: b.num_open).submit(request)
+        future = self._batcher.submit(request)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -222,11 +213,6 @@ class Batcher:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
         self._thread.start()
-
-    @property
-    def num_open(self) -> int:
-        """Requests waiting or in generation."""
-        return len(self._waiting) + len(self._active)
 
     def submit(self, request: Request) -> Future[Answer]:
         """Queue a request; cancelling its future takes it out of the queue, `abandoned` out of the batch."""

@@ -2,7 +2,7 @@
 
 With them a training step of a 0.27B model makes 1.5 times as many tokens per second (docs/figures.md, the row `plain
 layers`). The modules below are named one by one; all others compute as in transformers, and so do these inside compiled
-layers (the compiler fuses by itself) and where Triton is missing. On a CPU norms are torch's own `rms_norm`.
+layers (the compiler fuses by itself) and where Triton is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 if TYPE_CHECKING:
     from webrl.training.layers.kernels import Activation
@@ -64,19 +63,13 @@ def _norm(self: Any, hidden_states: Tensor) -> Tensor:
     """[..., D] in the precision of the input."""
     weight: Tensor = self.weight
     offset = NORMS[type(self).__name__]
-    if not offset and hidden_states.dtype != weight.dtype:
-        own: Tensor = type(self).forward(self, hidden_states)
-        return own
-    eps: float = self.eps if offset else self.variance_epsilon
-    if hidden_states.shape[-1:] == weight.shape and has_kernels(hidden_states):
+    fits = hidden_states.shape[-1:] == weight.shape and (offset or hidden_states.dtype == weight.dtype)
+    if fits and has_kernels(hidden_states):
         from webrl.training.layers.kernels import rms_norm
 
-        return rms_norm(hidden_states, weight, eps, offset)
-    if not offset:
-        return functional.rms_norm(hidden_states, weight.shape, weight, eps)
-    # one plus the weight has no room in bfloat16
-    whole = functional.rms_norm(hidden_states.float(), weight.shape, offset + weight.float(), eps)
-    return whole.type_as(hidden_states)
+        return rms_norm(hidden_states, weight, self.eps if offset else self.variance_epsilon, offset)
+    own: Tensor = type(self).forward(self, hidden_states)
+    return own
 
 
 def _gated_mlp(self: Any, x: Tensor) -> Tensor:

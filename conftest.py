@@ -54,6 +54,15 @@ def servers() -> Iterator["Servers"]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def kept_browsers() -> Iterator[None]:
+    """Browsers that all stages which a file's tests run play on, if their settings are the same."""
+    from webrl.rollouts.pool import keep_browsers
+
+    with keep_browsers():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _secrets_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test calls a secret ("other", say) is none to the tests after it."""

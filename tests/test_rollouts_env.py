@@ -541,7 +541,8 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
     assert [text.startswith(told) for text in texts] == [*[False] * 4, True]
 
 
-def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
+def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives(monkeypatch):
+    monkeypatch.setattr("webrl.rollouts.execute.PAGE_TIMEOUT_MS", 1000)
     (text,), _, _ = on_page({"/": "<img src=/never>", "/never": NEVER}, step_timeout_s=1200)
     assert "busy=1" in text
 
@@ -608,7 +609,8 @@ def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
     assert "leads out" not in in_browser(play, settle_cap_s=60).text
 
 
-def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
+def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed(monkeypatch):
+    monkeypatch.setattr("webrl.rollouts.env.PAGE_TIMEOUT_MS", 1000)
     pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
 
     async def play(env, url, _):

@@ -169,13 +169,8 @@ def test_weights_that_the_last_step_has_broken_are_not_saved(tmp_path, capsys):
 def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(tiny_model, tmp_path):
     out = tmp_path / "out"
     more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
-    more += [
-        "max_seq_length=1024",
-        "max_page_chars=400",
-        "rewards={outcome: 1, format: 1}",
-        "--model-id",
-        str(tiny_model),
-    ]
+    more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}"]
+    more += ["--model-id", str(tiny_model)]
     with server(num_sessions=8) as (url, _):
         report, episodes = grpo(out, *SMALL, *more, "save_interval=2", "--space-url", url)
         assert (out / "adapter_config.json").is_file()

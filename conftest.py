@@ -54,6 +54,40 @@ def servers() -> Iterator["Servers"]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def kept_browsers() -> Iterator[None]:
+    """Browsers that all stages which a file's tests run play on, if their settings are the same."""
+    from webrl.rollouts.pool import keep_browsers
+
+    with keep_browsers():
+        yield
+
+
+@pytest.fixture(scope="session")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Llama of 12 k parameters (`training_builders`), which no test changes."""
+    from training_builders import make_actor
+
+    return make_actor(tmp_path_factory.mktemp("tiny") / "actor")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Llama that reads bytes (`llm_builders`), which no test changes."""
+    from llm_builders import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="session")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny vision-language model (`eyes_builders`), which no test changes."""
+    from eyes_builders import build_vlm
+
+    build_vlm("idefics3", folder := tmp_path_factory.mktemp("tiny") / "vlm")
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _secrets_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test calls a secret ("other", say) is none to the tests after it."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
+from llm_loopback import ModelServer
 
 from webrl.config import EngineConfig
 from webrl.llm.servers.openai import OpenAIModel
@@ -16,7 +17,7 @@ from webrl.types import Task
 PAGE = "RootWebArea 'Click Button Task', focused\n\t[13] button 'ok'\n\t[14] button 'Next page'\n\t[15] textbox ''"
 
 
-class ChatServer:
+class ChatServer(ModelServer):
     """Answers `/v1/chat/completions` with `answer(user message, number of the request)`; an int is a status, a list
     the whole body.
     """
@@ -24,22 +25,6 @@ class ChatServer:
     def __init__(self, answer: Callable[[str, int], str | int | list[Any]]) -> None:
         self.answer = answer
         self.prompts: list[str] = []
-        self.url = ""
-
-    @asynccontextmanager
-    async def running(self):
-        app = web.Application()
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-        try:
-            yield self
-        finally:
-            await runner.cleanup()
 
     @asynccontextmanager
     async def model(self):
@@ -50,9 +35,6 @@ class ChatServer:
             yield model
         finally:
             await model.close()
-
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "writer", "object": "model"}]})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -11,18 +11,11 @@ from aiohttp import web
 from webrl.llm import LanguageModel, Message, Sampling
 
 
-class LoopbackServer:
-    """Faults are used up one request at a time: a status code, `drop`, `hang`, `trickle`, `malformed`, `no_choices`,
-    `packed` (it is not what its header says)."""
+class ModelServer:
+    """An OpenAI-compatible server of one model, whose answers subclasses give."""
 
-    def __init__(self, model: LanguageModel, *, name: str = "policy", chat_only: bool = False, token_list: bool = True):
-        self.model = model
-        self.name = name
-        self.chat_only = chat_only
-        self.token_list = token_list
-        self.faults: deque[str] = deque()
-        self.bodies: list[dict[str, Any]] = []
-        self.url = ""
+    name = "writer"
+    url = ""
 
     @asynccontextmanager
     async def running(self):
@@ -42,6 +35,22 @@ class LoopbackServer:
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"object": "list", "data": [{"id": self.name, "object": "model"}]})
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        raise web.HTTPNotFound
+
+
+class LoopbackServer(ModelServer):
+    """Faults are used up one request at a time: a status code, `drop`, `hang`, `trickle`, `malformed`, `no_choices`,
+    `packed` (it is not what its header says)."""
+
+    def __init__(self, model: LanguageModel, *, name: str = "policy", chat_only: bool = False, token_list: bool = True):
+        self.model = model
+        self.name = name
+        self.chat_only = chat_only
+        self.token_list = token_list
+        self.faults: deque[str] = deque()
+        self.bodies: list[dict[str, Any]] = []
 
     async def _fail(self, request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
         fault = self.faults.popleft() if self.faults else ""

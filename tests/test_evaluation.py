@@ -16,6 +16,7 @@ from webrl.runs.store import read_records, write_records
 from webrl.stages import Context, copy_model, evaluate
 from webrl.types import Trajectory
 
+pytestmark = pytest.mark.usefixtures("kept_browsers")
 SMALL = (
     "tasks.train_sites=[miniwob.enter-date,miniwob.click-option,miniwob.choose-list]", "tasks.num_eval_tasks=9",
     "tasks.num_heldout_tasks=2", "rollout.envs_per_worker=6", "rollout.max_steps=4", "rollout.num_workers=1",

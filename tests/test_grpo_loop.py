@@ -121,6 +121,7 @@ def ended_alike(group: Sequence[Trajectory], outcomes: Mapping[str, int | None])
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("kept_browsers")
 def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(tmp_path: Path) -> None:
     config = settings(*SMALL, f"runs_dir={tmp_path}")
     run = open_run(config)

@@ -22,6 +22,7 @@ from webrl.tasks.curriculum import probe_tasks
 from webrl.training.trust import next_rate_factor
 from webrl.types import Status, Task, Trajectory
 
+pytestmark = pytest.mark.usefixtures("kept_browsers")
 TINY = Path("data/tiny/actor")
 PROBED = ["accept.tasks=6", "tasks.train_sites=[miniwob.click-button,miniwob.click-tab,miniwob.enter-text]"]
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 SMALL = (
     "num_phases=1", "tasks.train_sites=[miniwob.click-button,miniwob.enter-text,miniwob.click-collapsible]",
     "tasks.num_seed_tasks=12", "tasks.num_eval_tasks=6", "tasks.num_heldout_tasks=2", "generate.num_tasks=12",
-    "filter.critic_band=false", "rollout.envs_per_worker=3", "rollout.max_steps=4", "critic.epochs=1", "actor.epochs=1",
+    "filter.critic_band=false", "rollout.envs_per_worker=3", "rollout.max_steps=4", "critic.epochs=1", "actor.steps=1",
     "accept.tasks=4",
 )  # fmt: skip
 SECRETS = (

@@ -199,23 +199,18 @@ def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
     assert agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl") is None
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("base"))
-
-
 def make_config(tmp_path, base, **orm):
     return validate_config(
         {"runs_dir": str(tmp_path), "models": {"device": "cpu", "orm": str(base)}, "label": {"max_prompt_tokens": 400},
          "orm": {"lr": 3e-3, "epochs": 3, "batch_size": 16, "hard_negatives": 0.0, **orm}}, "test")  # fmt: skip
 
 
-def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
+def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, tiny_model):
     # The last page tells: "done" or "todo".
     trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(120)]
     write_records(tmp_path / "trajectories.jsonl", trajectories)
-    config = make_config(tmp_path, base, heldout=0.5)
-    paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
+    config = make_config(tmp_path, tiny_model, heldout=0.5)
+    paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(tiny_model), tmp_path / "orm")
     report = train_orm(config, paths)
     assert (report["num_heldout"], report["heldout"]["num"]) == (60, 60)
     assert sum(report["data"].values()) == 60
@@ -244,10 +239,10 @@ def test_a_judge_behind_a_server_without_token_ids_is_one_clear_error():
         answer_tokens(None)
 
 
-def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, base):
+def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, tiny_model):
     trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(40)]
     write_records(tmp_path / "trajectories.jsonl", trajectories)
-    config = make_config(tmp_path, base)
+    config = make_config(tmp_path, tiny_model)
     never = config.label.model_copy(update={"threshold": 1.0})  # half of them did succeed
     config = config.model_copy(update={"label": never})
     strict = config.model_copy(update={"label": never.model_copy(update={"min_agreement": 0.85})})

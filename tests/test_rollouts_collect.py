@@ -13,17 +13,11 @@ from webrl.evaluate import success_rate
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
-from webrl.rollouts.pool import keep_browsers, run
+from webrl.rollouts.pool import run
 from webrl.runs.store import read_records
 from webrl.types import Status, Task, Trajectory
 
-pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _browsers_of_one_config_serve_all_its_tests():
-    with keep_browsers():
-        yield
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("kept_browsers")]
 
 
 def play(policy, task=None, **settings):

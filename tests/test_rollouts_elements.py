@@ -556,7 +556,8 @@ def test_a_large_part_that_is_covered_is_looked_at_in_few_places():
     ],
 )
 def test_a_page_that_keeps_loading_itself_is_shown_and_told(loops, shown):
-    texts, errors = on_page({"/": "<a href=/loop>go</a>", "/loop": loops}, "click('{go}')", "noop()", "goto('/loop')")
+    actions = ("click('{go}')", "noop()", "goto('/loop')")
+    texts, errors = on_page({"/": "<a href=/loop>go</a>", "/loop": loops}, *actions, settle_cap_s=0.5)
     assert not any(errors)
     # A busy machine may stop it between two documents: that is told, and not laid at the server's door.
     assert all(shown in text or text == f"{KEEPS_LOADING}\nRootWebArea '', focused" for text in (texts[1], texts[3]))
@@ -767,7 +768,7 @@ def test_a_drop_may_take_the_page_away():
     closes = {"/": start, "/away": page.replace("DROP", "window.close()")}
     drag = "drag_and_drop('{Milk}', '{here}')"
     for pages, actions, title in ((waits, [drag], "'t'"), (closes, ["click('{open}')", drag], "'first'")):
-        texts, errors = on_page(pages, *actions, step_timeout_s=10)
+        texts, errors = on_page(pages, *actions, settle_cap_s=1, step_timeout_s=6)
         assert errors == [""] * len(actions)
         assert texts[-1].startswith(f"RootWebArea {title}")
 

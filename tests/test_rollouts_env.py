@@ -200,7 +200,7 @@ def test_right_actions_on_a_busy_page_are_carried_out_once():
 
 SLOW_TO_ANSWER = """<title>t</title><div contenteditable aria-label=note style="width:90px;height:20px"></div>
 <button>Go</button><script>window.events = [];
-const work = () => { const end = performance.now() + 800; while (performance.now() < end); };
+const work = () => { const end = performance.now() + 600; while (performance.now() < end); };
 for (const type of ['click', 'dblclick', 'input', 'keydown'])
   document.addEventListener(type, (event) => { events.push(type + (event.shiftKey ? ' shift' : '')); work(); });
 </script>"""
@@ -509,7 +509,7 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     }
     draft = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()")
     actions = (*draft, "goto('/draft')", "go_back()", "click('{again}')")
-    texts, results, _ = on_page(pages, *actions, step_timeout_s=8, settle_cap_s=2)
+    texts, results, _ = on_page(pages, *actions, step_timeout_s=5, settle_cap_s=1)
     titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
     assert titles == ["first", "draft", "draft", "first", "draft", "first", "again"]
     assert [result.error for result in results] == [""] * 6
@@ -534,14 +534,15 @@ def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
     <button onclick="{"; ".join(add.format("/never", how) for how in hidden)}">Hide</button>"""
     pages = {"/": page, "/late": late, "/never": NEVER}
     actions = ("click('{Next}')", "click('{Add}')", "click('{Hide}')", "click('{On}')")
-    texts, results, _ = on_page(pages, *actions, settle_cap_s=4)
+    texts, results, _ = on_page(pages, *actions, settle_cap_s=2.5)
     assert [result.error for result in results] == [""] * 4
     assert [text.count("came from") for text in texts] == [0, 1, 2, 2, 2]
     told = "frames of this page that are still loading: 1\n"
     assert [text.startswith(told) for text in texts] == [*[False] * 4, True]
 
 
-def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives():
+def test_a_reset_does_not_wait_for_a_picture_once_nothing_else_arrives(monkeypatch):
+    monkeypatch.setattr("webrl.rollouts.execute.PAGE_TIMEOUT_MS", 1000)
     (text,), _, _ = on_page({"/": "<img src=/never>", "/never": NEVER}, step_timeout_s=1200)
     assert "busy=1" in text
 
@@ -608,7 +609,8 @@ def test_what_a_page_asked_for_belongs_to_no_later_episode(is_clean):
     assert "leads out" not in in_browser(play, settle_cap_s=60).text
 
 
-def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed():
+def test_a_tab_that_never_answers_whether_it_may_be_closed_is_closed(monkeypatch):
+    monkeypatch.setattr("webrl.rollouts.env.PAGE_TIMEOUT_MS", 1000)
     pages = {"/": "<title>first</title>", "/busy": "<script>onbeforeunload = () => { for (;;); }</script>"}
 
     async def play(env, url, _):
@@ -937,7 +939,7 @@ def test_an_answer_of_a_worker_that_says_nothing_by_itself_is_waited_for():
     const worker = new Worker(URL.createObjectURL(new Blob([work])));
     worker.onmessage = ({ data }) => { o.textContent = data; };
     b.onclick = () => worker.postMessage(1)</script>"""
-    texts, _, _ = on_page(page, "click('{Go}')")
+    texts, _, _ = on_page(page, "click('{Go}')", settle_cap_s=2)
     assert "'got 7'" in texts[1]
 
 

@@ -76,7 +76,7 @@ def test_a_page_that_never_loads_is_an_error_within_the_deadline():
             first = await env.reset(at(url + "/ok"))
             return await env.step(f"click('{bid_of(first.text, 'link', 'go')}')")
 
-    stuck = in_browser(play, step_timeout_s=5, settle_cap_s=1)
+    stuck = in_browser(play, step_timeout_s=3, settle_cap_s=1)
     assert "'ok'" in stuck.observation.text  # the old page is still there, and that is what the agent sees
 
 
@@ -135,7 +135,7 @@ def test_a_tab_that_is_opened_for_a_download_or_for_nothing_is_closed(link, answ
             await env.reset(at(url + "/file"))
         return clicked.observation.text, later.observation.text
 
-    clicked, later = visit({"/": f"<title>t</title>{link}", "/file": answer}, play)
+    clicked, later = visit({"/": f"<title>t</title>{link}", "/file": answer}, play, settle_cap_s=1)
     assert told in clicked + later
     assert "RootWebArea 't'" in later
 

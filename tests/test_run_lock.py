@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from processes import OF_THE_HUB
 
+from webrl import cli
 from webrl.errors import StageError
 from webrl.runs import lock
 from webrl.runs.lock import hold_output, hold_run, who_works_in
@@ -43,29 +44,20 @@ def holder(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def gen_tasks(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The first stage of the demo, which asks no model in phase 0."""
-    command = [sys.executable, "-m", "webrl.cli", "gen-tasks", "demo", "--run", str(folder), "trackers=[]"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: Path, capsys) -> None:
     run = tmp_path / "run"
+    gen_tasks = ["gen-tasks", "demo", "--run", str(run), "trackers=[]"]  # which asks no model in phase 0
     with holder(HOLD, run) as first:
-        second = gen_tasks(run)
-        assert second.returncode == 1
-        assert len(second.stderr.splitlines()) == 1, second.stderr
-        assert re.search(
-            rf"webrl: run folder '{run}' is in use by `-c {run}` \(process {first.pid} on \S+, since 20\d\d-",
-            second.stderr,
+        assert cli.main(gen_tasks) == 1
+        (refused,) = capsys.readouterr().err.splitlines()
+        assert re.match(
+            rf"webrl: run folder '{run}' is in use by `-c {run}` \(process {first.pid} on \S+, since 20\d\d-", refused
         )
         assert not (run / "config.yaml").exists()
-        plan = [sys.executable, "-m", "webrl.cli", "run", "demo", "--run", str(run), *OF_THE_HUB, "--dry-run"]
-        assert subprocess.run(plan, capture_output=True, timeout=300, check=False).returncode == 0
+        assert cli.main(["run", "demo", "--run", str(run), *OF_THE_HUB, "--dry-run"]) == 0
         first.kill()
         first.wait()
-        third = gen_tasks(run)
-    assert third.returncode == 0, third.stderr
+        assert cli.main(gen_tasks) == 0
     assert not (run / ".lock" / "holder.json").exists()
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llm_builders import save_tiny_model
 from test_interop_vab import write_trace
 from test_reward_data import make_trajectory
 
@@ -120,11 +119,10 @@ def config_for(folder, **sft):
     return validate_config({"models": models, "sft": options | sft}, "test")
 
 
-def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
+def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tiny_model, tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(16)])
-    paths = TrainingPaths((tmp_path,), str(base), tmp_path / "out")
-    report = train_start(config_for(base), paths)
+    paths = TrainingPaths((tmp_path,), str(tiny_model), tmp_path / "out")
+    report = train_start(config_for(tiny_model), paths)
     assert (report["examples"], report["heldout"]) == (12, 4)
     lines = read_metrics(paths.report / "metrics.jsonl", "sft")
     looks = [line for line in lines if "val_loss" in line]
@@ -134,29 +132,27 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     tokenizer = load_tokenizer(str(paths.out))
     ((_, action, _),) = encode(
         [make_trajectory(0, 1, num_steps=1)],
-        open_encoder(tokenizer, str(base), config_for(base)),
+        open_encoder(tokenizer, str(tiny_model), config_for(tiny_model)),
         "browsergym",
         ProblemLog(),
     )
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
 
-def test_other_outcomes_are_advised_only_where_outcomes_left_all_out(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
+def test_other_outcomes_are_advised_only_where_outcomes_left_all_out(tiny_model, tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(2)])
-    config = config_for(base)
+    config = config_for(tiny_model)
     other = config.model_copy(update={"rollout": config.rollout.model_copy(update={"dialect": "webrl"})})
     with pytest.raises(DataError, match=r"to imitate: \{'trajectories': 2, 'unreadable_action': 2\}$"):
-        train_start(other, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
+        train_start(other, TrainingPaths((tmp_path,), str(tiny_model), tmp_path / "out"))
 
 
-def test_an_experts_waits_are_not_imitated(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
+def test_an_experts_waits_are_not_imitated(tiny_model):
     played = make_trajectory(0, 1, num_steps=3)
     first, _, last = played.steps
     waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))
     problems = ProblemLog(num_shown=0)
-    encoder = open_encoder(load_tokenizer(str(base)), str(base), config_for(base))
+    encoder = open_encoder(load_tokenizer(str(tiny_model)), str(tiny_model), config_for(tiny_model))
     assert len(encode([played], encoder, "browsergym", problems)) == 3
     assert len(encode([waited], encoder, "browsergym", problems)) == 2
     assert problems.counts == {"wait": 1}
@@ -182,26 +178,24 @@ def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialec
 
 
 @pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])
-def test_a_model_is_trained_in_the_prompt_that_its_new_folder_names(tmp_path, asked, trained):
-    base = save_tiny_model(tmp_path / "base")
+def test_a_model_is_trained_in_the_prompt_that_its_new_folder_names(tiny_model, tmp_path, asked, trained):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(4)])
-    config = config_for(base)
+    config = config_for(tiny_model)
     config = config.model_copy(update={"models": config.models.model_copy(update={"prompt": asked})})
-    encoder = open_encoder(load_tokenizer(str(base)), str(base), config)
+    encoder = open_encoder(load_tokenizer(str(tiny_model)), str(tiny_model), config)
     before = encoder(make_trajectory(0, 1), 0)
-    train_start(config, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
+    train_start(config, TrainingPaths((tmp_path,), str(tiny_model), tmp_path / "out"))
     after = load_tokenizer(str(tmp_path / "out"))
     assert prompt_of(after) == trained
-    assert open_encoder(after, str(tmp_path / "out"), config_for(base))(make_trajectory(0, 1), 0) == before
+    assert open_encoder(after, str(tmp_path / "out"), config_for(tiny_model))(make_trajectory(0, 1), 0) == before
 
 
-def test_looking_changes_nothing_of_what_is_trained(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
+def test_looking_changes_nothing_of_what_is_trained(tiny_model, tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(8)])
     losses = []
     for every in (1, 0):
-        paths = TrainingPaths((tmp_path,), str(base), tmp_path / f"out{every}")
-        train_start(config_for(base, watch_every=every), paths)
+        paths = TrainingPaths((tmp_path,), str(tiny_model), tmp_path / f"out{every}")
+        train_start(config_for(tiny_model, watch_every=every), paths)
         losses.append([x["loss"] for x in read_metrics(paths.report / "metrics.jsonl", "sft")])
     assert losses[0] == losses[1]
 

@@ -75,11 +75,35 @@ class Plain(Suite):
         return []
 
 
-def webrl(*arguments, folder=None, path=()):
-    """Run `webrl ARGUMENTS`; `path`: folders in place of the toy's."""
+def python(*arguments, folder=None, path=()):
+    """Run `python ARGUMENTS`; `path`: folders in place of the toy's."""
     environment = os.environ | ({"PYTHONPATH": os.pathsep.join(map(str, path))} if path else {})
-    command = [sys.executable, "-m", "webrl.cli", *arguments]
+    command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+
+
+def webrl(*arguments, **where):
+    return python("-m", "webrl.cli", *arguments, **where)
+
+
+EACH = """
+import contextlib, io, json, sys
+from webrl import cli
+for command in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = cli.main(command.split())
+        except SystemExit as end:  # argparse's
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def each(*commands, folder=None, path=()):
+    """Exit code, stdout and stderr of each `webrl COMMAND`, all of them in one process: to start one takes a second."""
+    done = python("-c", EACH, *commands, folder=folder, path=path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.browser
@@ -106,6 +130,7 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
     assert drawn[0] != drawn[1]
 
 
+WORKS = "record-demos --dry-run tasks.suite=toy"
 _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 1\n"
             "    def check_settings(self, config, *, mixed): pass\n", "old",
@@ -121,22 +146,22 @@ def test_suites_that_cannot_be_used_are_named_and_the_others_work(toy):
         install(toy, package, rows, code)
     for package in ("one", "two"):
         install(toy, package, {"twins": f"{package}:Toy"}, "Toy = None\n")
-    for _, _, name, words in (*_BROKEN.values(), ("", "", "twins", "'twins' is provided by one and two")):
-        refused = webrl("run", f"tasks.suite={name}", "--dry-run")
-        assert refused.returncode == 2
-        assert words in refused.stderr
-        assert "Traceback" not in refused.stderr
-    assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
+    names = {name: words for _, _, name, words in _BROKEN.values()} | {"twins": "'twins' is provided by one and two"}
+    *refused, works = each(*(f"run tasks.suite={name} --dry-run" for name in names), WORKS)
+    assert works[0] == 0
+    for (code, _, said), words in zip(refused, names.values(), strict=True):
+        assert (code, words in said, "Traceback" in said) == (2, True, False), said
 
 
 def test_a_package_that_offers_a_suite_of_webrl_s_own_is_named_and_the_others_work(toy):
     install(toy, "other", {"miniwob": "other:Toy"}, "Toy = None\n")
-    for command in (("run", "demo"), ("rollout", "tasks.suite=miniwob")):
-        refused = webrl(*command, "--dry-run", folder=toy)  # without runs, or the newest is named too
-        assert refused.returncode == 2
-        (line,) = refused.stderr.splitlines()
+    commands = ("run demo --dry-run", "rollout tasks.suite=miniwob --dry-run", "run --help", WORKS)
+    *refused, shown, works = each(*commands, folder=toy)  # without runs, or the newest is named too
+    assert shown[0] == works[0] == 0
+    for code, _, said in refused:
+        (line,) = said.splitlines()
+        assert code == 2
         assert "'miniwob' is provided by other and webrl (webrl.suites); uninstall all but one of them" in line
-    assert webrl("run", "--help").returncode == webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 
 def core_alone(folder):
@@ -171,9 +196,7 @@ def test_a_config_with_the_settings_of_an_absent_companion_loads_and_says_what_i
 )
 def test_a_task_of_an_absent_companion_is_not_taken_for_a_plain_page(site, name, extra, tmp_path):
     code = f"from webrl.rollouts.suite import suite_at; suite_at({site!r})"
-    environment = os.environ | {"PYTHONPATH": str(core_alone(tmp_path))}
-    command = [sys.executable, "-c", code]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment).stderr
+    shown = python("-c", code, folder=tmp_path, path=[core_alone(tmp_path)]).stderr
     assert f"ExtraMissing: tasks.suite: {absent(name, extra)}" in shown
 
 
@@ -183,7 +206,7 @@ def test_no_suite_is_imported_before_it_is_named():
         "seed_tasks(load_config('demo'))\n"
         "print([name for name in sys.modules if name.startswith('webrl.suites.')])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    shown = python("-c", code, folder=ROOT).stdout
     assert "webrl.suites.miniwob" in shown
     assert not [name for name in ("arena", "webrl_site.", "webarena") if name in shown]
 
@@ -217,17 +240,12 @@ def test_a_command_that_cannot_be_used_is_named_and_the_others_work(tmp_path):
     rows = {"gone": "gone:GONE", "twice": "gone:TWICE"}
     install(tmp_path, "gone", rows, "import nowhere\n", group="webrl.commands")
     install(tmp_path, "other", {"twice": "other:TWICE"}, "\n", group="webrl.commands")
-    path = [tmp_path, ROOT]
-    listed = webrl("--help", path=path)
-    assert listed.returncode == 0
-    assert "cannot be used: 'gone': gone:GONE of gone cannot be imported: ModuleNotFoundError" in listed.stdout
-    assert "cannot be used: 'twice' is provided by gone and other" in listed.stdout
-    for name in ("gone", "twice"):
-        refused = webrl(name, path=path)
-        assert refused.returncode == 2
-        assert f"webrl: '{name}'" in refused.stderr
-        assert "Traceback" not in refused.stderr
-    assert webrl("constraints", path=path).returncode == 0
+    (code, listed, _), *refused, works = each("--help", "gone", "twice", "constraints", path=[tmp_path, ROOT])
+    assert code == works[0] == 0
+    assert "cannot be used: 'gone': gone:GONE of gone cannot be imported: ModuleNotFoundError" in listed
+    assert "cannot be used: 'twice' is provided by gone and other" in listed
+    for name, (code, _, said) in zip(("gone", "twice"), refused, strict=True):
+        assert (code, f"webrl: '{name}'" in said, "Traceback" in said) == (2, True, False), said
 
 
 def absent(name, extra):
@@ -244,11 +262,6 @@ def test_what_needs_a_companion_that_is_not_installed_says_what_installs_it(tmp_
         "rollout demo rollout.env=openenv rollout.urls=[http://127.0.0.1:9]": ("openenv", "serve"),
         "run tasks.suite=arena": ("arena", "arena"),
     }
-    code = "import sys; from webrl import cli; print([cli.main(command.split()) for command in sys.argv[1:]])"
-    environment = os.environ | {"PYTHONPATH": str(core_alone(tmp_path))}
-    command = [sys.executable, "-c", code, *needs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert done.stdout == f"{[2] * len(needs)}\n", done.stderr
-    said = [f"webrl: {absent(*each)}" for each in needs.values()]
+    said = [f"webrl: {absent(*what)}\n" for what in needs.values()]
     said[-1] = said[-1].replace("webrl: ", "webrl: the command line: tasks.suite = 'arena': ")
-    assert done.stderr.splitlines() == said
+    assert each(*needs, folder=tmp_path, path=[core_alone(tmp_path)]) == [[2, "", line] for line in said]

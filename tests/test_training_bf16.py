@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import FAR, make_actor, make_items, make_records
+from training_builders import FAR, make_items, make_records
 
 from webrl.config import OptimConfig, RunConfig
 from webrl.errors import TrainingError
@@ -56,9 +56,8 @@ def experts(**options: object) -> tuple[Experts, Engine]:
     return model, open_engine(model, OptimConfig.model_validate(settings), "cpu")
 
 
-def test_steps_smaller_than_a_rounding_of_bfloat16_are_not_lost(tmp_path: Path) -> None:
-    folder = make_actor(tmp_path / "actor")
-    model, engine = open_actor(folder, lr=1e-6, betas=(0.0, 0.0))
+def test_steps_smaller_than_a_rounding_of_bfloat16_are_not_lost(actor: Path) -> None:
+    model, engine = open_actor(actor, lr=1e-6, betas=(0.0, 0.0))
     before = {name: value.clone() for name, value in engine.full_state().items()}
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     for _ in range(3):
@@ -76,12 +75,12 @@ def test_steps_smaller_than_a_rounding_of_bfloat16_are_not_lost(tmp_path: Path) 
         assert torch.equal(p, engine.full_state()[name].to(torch.bfloat16))
 
 
-def test_the_gradient_is_that_of_float32_up_to_rounding_and_rows_add_up_in_float32(tmp_path: Path) -> None:
-    folder, items = make_actor(tmp_path / "actor"), make_items(8)
-    exact, plain = open_actor(folder, precision="fp32")
+def test_the_gradient_is_that_of_float32_up_to_rounding_and_rows_add_up_in_float32(actor: Path) -> None:
+    items = make_items(8)
+    exact, plain = open_actor(actor, precision="fp32")
     accumulate(exact, plain, [items])
     of_exact = dict(exact.named_parameters())
-    model, engine = open_actor(folder)
+    model, engine = open_actor(actor)
     accumulate(model, engine, [items[i : i + 2] for i in range(0, len(items), 2)])
     found = torch.cat([g.flatten() for g in master_gradients(engine).values()])
     expected = torch.cat([of_exact[name].grad.flatten() for name in master_gradients(engine)])
@@ -92,29 +91,27 @@ def test_the_gradient_is_that_of_float32_up_to_rounding_and_rows_add_up_in_float
     assert not torch.equal(found, found.to(torch.bfloat16).float())
 
 
-def test_training_computes_what_scoring_computed(tmp_path: Path) -> None:
-    folder = make_actor(tmp_path / "actor")
-    actor = {"precision": "bf16", "objective": "sft", "batch_size": 64, "lr": 1e-3}
-    config = RunConfig.model_validate({"models": {"device": "cpu", "dtype": "bfloat16"}, "actor": actor})
-    records = score_actions(make_records(), folder, config)
-    train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+def test_training_computes_what_scoring_computed(actor: Path, tmp_path: Path) -> None:
+    optim = {"precision": "bf16", "objective": "sft", "batch_size": 64, "lr": 1e-3}
+    config = RunConfig.model_validate({"models": {"device": "cpu", "dtype": "bfloat16"}, "actor": optim})
+    records = score_actions(make_records(), actor, config)
+    train_actor(records, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])
     assert first["actor/log_ratio"] == pytest.approx(0, abs=2e-2)  # rows are packed otherwise, products rounded so
-    _, engine = open_actor(folder)
+    _, engine = open_actor(actor)
     item = [make_items(4)[0]]
-    scored = load_actor(folder, torch.bfloat16)(pack(item))
+    scored = load_actor(actor, torch.bfloat16)(pack(item))
     assert torch.equal(engine.model(pack(item)), scored)
 
 
-def test_a_state_without_masters_is_refused(tmp_path: Path) -> None:
-    folder = make_actor(tmp_path / "actor")
-    open_actor(folder, precision="fp32")[1].save_state(tmp_path / "state" / "step_1")
+def test_a_state_without_masters_is_refused(actor: Path, tmp_path: Path) -> None:
+    open_actor(actor, precision="fp32")[1].save_state(tmp_path / "state" / "step_1")
     with pytest.raises(TrainingError, match=r"step_1 does not hold this model's float32 masters.*delete .*state"):
-        open_actor(folder)[1].load_state(tmp_path / "state" / "step_1")
+        open_actor(actor)[1].load_state(tmp_path / "state" / "step_1")
 
 
-def test_a_frozen_base_has_no_float32_copy(tmp_path: Path) -> None:
-    model, engine = open_actor(make_actor(tmp_path / "actor"), lora_rank=2)
+def test_a_frozen_base_has_no_float32_copy(actor: Path) -> None:
+    model, engine = open_actor(actor, lora_rank=2)
     frozen = [p for p in model.parameters() if not p.requires_grad]
     trained = [p for p in model.parameters() if p.requires_grad]
     assert frozen
@@ -123,8 +120,8 @@ def test_a_frozen_base_has_no_float32_copy(tmp_path: Path) -> None:
     assert set(engine.full_state()) == {n for n, p in model.named_parameters() if p.requires_grad}
 
 
-def test_a_tied_weight_stays_tied_and_gets_both_gradients(tmp_path: Path) -> None:
-    model, engine = open_actor(make_actor(tmp_path / "actor", tied=True))
+def test_a_tied_weight_stays_tied_and_gets_both_gradients(actor: Path) -> None:
+    model, engine = open_actor(actor)
     head, table = model.lm.get_output_embeddings().weight, model.lm.get_input_embeddings().weight
     assert head is table
     accumulate(model, engine, [make_items(4)])
@@ -132,16 +129,16 @@ def test_a_tied_weight_stays_tied_and_gets_both_gradients(tmp_path: Path) -> Non
     assert (grad.abs().sum(1) > 0).all()  # the head's reaches every token, the table's only those that occur
 
 
-def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
+def test_critic_and_adapters_learn_in_bfloat16(actor: Path, tmp_path: Path) -> None:
     shared = {"precision": "bf16", "lr": 5e-3, "batch_size": 8, "epochs": 6.0}
     config = RunConfig.model_validate(
         {"models": {"device": "cpu"}, "critic": shared, "actor": shared | FAR | {"lora_rank": 4, "objective": "sft"}}
     )
-    folder, records = make_actor(tmp_path / "actor"), make_records()
+    records = make_records()
     arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
-    train_critic(records, folder, tmp_path / "critic", config, **arguments)
-    scored = [dataclasses.replace(r, outcome=1) for r in score_actions(records, folder, config)]
-    train_actor(scored, folder, tmp_path / "new", config, **arguments)
+    train_critic(records, actor, tmp_path / "critic", config, **arguments)
+    scored = [dataclasses.replace(r, outcome=1) for r in score_actions(records, actor, config)]
+    train_actor(scored, actor, tmp_path / "new", config, **arguments)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     for name in ("critic", "actor"):
         losses = [line[f"{name}/loss"] for line in lines if line["name"] == name]

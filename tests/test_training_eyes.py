@@ -74,13 +74,6 @@ def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reac
     assert max(float(p.grad.abs().max()) for p in tower) > 0
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("vlm")
-    build_vlm("idefics3", path)
-    return path
-
-
 def record_of(answer, name: str, picture: Picture, root: Path, **fields) -> StepRecord:
     values = {"step_id": f"{name}:0", "trajectory_id": name, "instruction": "go", "site": "s", "phase": 1, "index": 0}
     values |= {"num_steps": 1, "prompt_ids": answer.prompt_ids, "action_ids": answer.ids, "outcome": 1}
@@ -93,36 +86,36 @@ def seeing_config(folder: Path, runs: Path, *more: str) -> RunConfig:
     return load_config(find_config("demo"), [*config, *SEEING, *more])
 
 
-def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file(folder, tmp_path):
-    config = seeing_config(folder, tmp_path)
+def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file(vlm, tmp_path):
+    config = seeing_config(vlm, tmp_path)
     config.run_dir.mkdir()
     picture = saved(config.run_dir, png())
-    (answer,) = sample(Eyes(str(folder)), load_actor(folder, sees=True).lm, [png()])
+    (answer,) = sample(Eyes(str(vlm)), load_actor(vlm, sees=True).lm, [png()])
     record = record_of(answer, "t0", picture, config.run_dir)
-    (scored,) = score_actions([record], folder, config)
+    (scored,) = score_actions([record], vlm, config)
     assert scored.ref_logprobs == pytest.approx(answer.logprobs, abs=1e-4)
 
     blind = replace(record, step_id="t1:0", screenshot="", screenshot_sha256="")
     with pytest.raises(TrainingError, match=r"step 't1:0' was played without a screenshot, and rollout.image_size=96"):
-        score_actions([record, blind], folder, config)
+        score_actions([record, blind], vlm, config)
     with pytest.raises(TrainingError, match=r"step 't0:0' was played with a screenshot, and rollout.image_size=None"):
-        score_actions([record], folder, load_config(find_config("demo"), [f"runs_dir={tmp_path}"]))
+        score_actions([record], vlm, load_config(find_config("demo"), [f"runs_dir={tmp_path}"]))
     with pytest.raises(TrainingError, match=r"with a picture and an action of .* do not fit the context of 20 tokens"):
         make_item(Example(answer.prompt_ids, answer.ids, picture), 20)
 
     picture.path.write_bytes(png((1, 2, 3)))
     with pytest.raises(DataError, match=rf"{picture.path}: not the screenshot that the model was shown"):
-        score_actions([record], folder, config)
+        score_actions([record], vlm, config)
     taller = saved(config.run_dir, png(size=(32, 96)))
     with pytest.raises(TrainingError, match=rf"{taller.path}: a prompt has \d+ picture tokens, and the processor"):
-        score_actions([record_of(answer, "t0", taller, config.run_dir)], folder, config)
+        score_actions([record_of(answer, "t0", taller, config.run_dir)], vlm, config)
     picture.path.unlink()
     with pytest.raises(DataError, match=rf"{picture.path}: the screenshot cannot be read .*is needed for training"):
-        score_actions([record], folder, config)
+        score_actions([record], vlm, config)
 
 
-def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_that_sees(folder, tmp_path):
-    eyes = Eyes(str(folder))
+def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_that_sees(vlm, tmp_path):
+    eyes = Eyes(str(vlm))
     letters = [eyes.tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in ("a", "b")]
     examples = []
     for number in range(12):
@@ -130,33 +123,33 @@ def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_tha
         picture = png((220, 20, 20) if is_red else (20, 20, 220), dot=2 * number)
         prompt = eyes.encode(SHORT, eyes.look(picture))
         examples.append(Example(prompt, (letters[is_red],), saved(tmp_path, picture)))
-    config = seeing_config(folder, tmp_path, "sft.lr=1e-2", "sft.batch_size=4", "sft.epochs=15")
+    config = seeing_config(vlm, tmp_path, "sft.lr=1e-2", "sft.batch_size=4", "sft.epochs=15")
     options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
-    train_sft(examples[:8], folder, tmp_path / "out", config.sft, heldout=examples[8:], **options)
+    train_sft(examples[:8], vlm, tmp_path / "out", config.sft, heldout=examples[8:], **options)
     trained = load_actor(tmp_path / "out", sees=True)
     assert trained.eyes.encode(SHORT, trained.eyes.look(png())) == eyes.encode(SHORT, eyes.look(png()))
     scores = score_targets(trained.eval(), [make_item(e, 2048) for e in examples[8:]], 4096, "cpu")
     assert min(float(s.exp()) for s in scores) > 0.7, "without pixels the two would share 1"
     with pytest.raises(TrainingError, match="screenshots is untested with lora_rank=4: leave that out"):
-        train_sft(examples, folder, tmp_path / "lora", config.sft.model_copy(update={"lora_rank": 4}), **options)
+        train_sft(examples, vlm, tmp_path / "lora", config.sft.model_copy(update={"lora_rank": 4}), **options)
 
 
-def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
-    config = seeing_config(folder, tmp_path)
+def test_demonstrations_are_encoded_as_the_policy_is_prompted(vlm, tmp_path):
+    config = seeing_config(vlm, tmp_path)
     config.run_dir.mkdir()
     picture = saved(config.run_dir, png())
     shown = make_trajectory(0, 1, num_steps=1)
     seen = replace(shown.steps[0], screenshot=picture.path.name, screenshot_sha256=picture.sha256)
-    encode = open_encoder(None, str(folder), config)
+    encode = open_encoder(None, str(vlm), config)
 
     async def act():
-        async with open_policy(str(folder), config) as policy:
+        async with open_policy(str(vlm), config) as policy:
             return await policy.act(Turn(shown.instruction, (), seen.observation, seed=1, screenshot=png()))
 
     output = asyncio.run(act())
     encoded = encode(replace(shown, steps=(seen,)), 0)
     assert encoded.prompt_ids == output.prompt_ids
-    assert Eyes(str(folder)).tokenizer.decode(encoded.action_ids) == f"{seen.response}<|eot_id|>"
+    assert Eyes(str(vlm)).tokenizer.decode(encoded.action_ids) == f"{seen.response}<|eot_id|>"
     with pytest.raises(DataError, match=r"t0:0 has no screenshot, which rollout.image_size=96 needs: record it"):
         encode(shown, 0)
 
@@ -174,9 +167,9 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
             encode_shown(shrink(page, size))
 
 
-def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(folder, tmp_path):
+def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(vlm, tmp_path):
     async def act(*more: str, **given):
-        async with open_policy(str(folder), seeing_config(folder, tmp_path, *more)) as policy:
+        async with open_policy(str(vlm), seeing_config(vlm, tmp_path, *more)) as policy:
             return await policy.act(Turn("go", (), "[1] button 'x'", seed=1, **given))
 
     with pytest.raises(StageError, match=r"step 0: there is no screenshot, which rollout.image_size asks for"):
@@ -187,30 +180,30 @@ def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_
         asyncio.run(act(screenshot=png(size=(200, 64))))
 
 
-def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, tmp_path):
+def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(vlm, tmp_path):
     alone = ("rollout.show_text=false", "rollout.image_size=0")
-    config = seeing_config(folder, tmp_path, *alone)
+    config = seeing_config(vlm, tmp_path, *alone)
     check_settings(config, "demo.yaml")
 
     async def act():
-        async with open_policy(str(folder), config) as policy:
+        async with open_policy(str(vlm), config) as policy:
             return await policy.act(Turn("go", (), "[1] button 'Unread'", seed=1, screenshot=png()))
 
     output = asyncio.run(act())
-    text = Eyes(str(folder)).tokenizer.decode(output.prompt_ids)
+    text = Eyes(str(vlm)).tokenizer.decode(output.prompt_ids)
     assert output.observation_shown == ""
     assert "Unread" not in text
     assert "mouse_click(x, y) clicks a point of it" in text
     with pytest.raises(
         UsageError, match="show_text=false, image_size=96: without text, actions use the screenshot's pixels"
     ):
-        seeing_config(folder, tmp_path, alone[0])
+        seeing_config(vlm, tmp_path, alone[0])
     for override, said in (
         ("rollout.dialect=webrl", "show_text=false: dialect=webrl has no coordinates; set dialect=browsergym"),
         ("tasks.source=curriculum", "show_text=false: the curriculum reads the pages that the actor read; set tasks"),
     ):
         with pytest.raises(UsageError, match=said):
-            check_settings(seeing_config(folder, tmp_path, *alone, override), "demo.yaml")
+            check_settings(seeing_config(vlm, tmp_path, *alone, override), "demo.yaml")
 
 
 @pytest.mark.parametrize(
@@ -231,9 +224,9 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
         ("tasks.source=curriculum", "filter.critic_band=true asks the critic about pages of which there is no"),
     ],
 )
-def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(folder, tmp_path, override, said):
+def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(vlm, tmp_path, override, said):
     def check(*overrides: str) -> None:
-        config = seeing_config(folder, tmp_path, *overrides)
+        config = seeing_config(vlm, tmp_path, *overrides)
         check_settings(config, "demo.yaml")
         check_inputs(config, ("rollout", "train"))
 
@@ -243,29 +236,29 @@ def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(
     assert said in str(refused.value)
 
 
-def test_the_options_of_a_critic_that_sees_are_looked_at_where_one_is_trained(folder, tmp_path):
+def test_the_options_of_a_critic_that_sees_are_looked_at_where_one_is_trained(vlm, tmp_path):
     lora = "critic.lora_rank=8"
-    check_inputs(seeing_config(folder, tmp_path, lora), ("train",))
-    check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl"), ("train",))
+    check_inputs(seeing_config(vlm, tmp_path, lora), ("train",))
+    check_inputs(seeing_config(vlm, tmp_path, "actor.objective=webrl"), ("train",))
     with pytest.raises(UsageError, match=r"screenshots: critic\.lora_rank=8: not yet"):
-        check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl", lora), ("train",))
+        check_inputs(seeing_config(vlm, tmp_path, "actor.objective=webrl", lora), ("train",))
 
 
-def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):
+def test_a_model_is_shown_what_it_can_read_or_refused(vlm, tmp_path, capsys):
     text = save_tiny_model(tmp_path / "text")
     with pytest.raises(ModelError, match=rf"rollout.image_size=96: model {str(text)!r} has no vision"):
         check_inputs(seeing_config(text, tmp_path), ("rollout",))
     with pytest.raises(ModelError, match=r"would see only the page's text: set rollout.image_size"):
-        check_inputs(load_config(find_config("demo"), [f"models.actor={folder}", f"runs_dir={tmp_path}"]), ("rollout",))
-    arguments = ["sft", "demo", f"models.actor={folder}", f"runs_dir={tmp_path}", *SEEING, "sft.lora_rank=4"]
+        check_inputs(load_config(find_config("demo"), [f"models.actor={vlm}", f"runs_dir={tmp_path}"]), ("rollout",))
+    arguments = ["sft", "demo", f"models.actor={vlm}", f"runs_dir={tmp_path}", *SEEING, "sft.lora_rank=4"]
     assert main([*arguments, "--data", str(tmp_path)]) == 2
     assert "rollout.image_size is not supported yet with sft.lora_rank=4" in capsys.readouterr().err
-    config = seeing_config(folder, tmp_path)
+    config = seeing_config(vlm, tmp_path)
     with pytest.raises(UsageError, match=r"rollout.image_size=96: process_data reads only text; for screenshots, use"):
         process(make_plan(config), config)
 
 
-def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(folder, tmp_path):
+def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(vlm, tmp_path):
     text = load_actor(save_tiny_model(tmp_path / "text"))
     picture = saved(tmp_path, png())
     with pytest.raises(TrainingError, match="a sample has a screenshot, but this model reads only text"):
@@ -274,11 +267,11 @@ def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(
     options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
     for part, rest in ((mixed, []), (mixed[:1], mixed[1:])):
         with pytest.raises(DataError, match="sft: some examples have a screenshot and others have none"):
-            train_sft(part, folder, tmp_path / "out", SftConfig(), heldout=rest, **options)
+            train_sft(part, vlm, tmp_path / "out", SftConfig(), heldout=rest, **options)
 
 
-def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, tmp_path):
-    actor = load_actor(folder, sees=True)
+def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(vlm, tmp_path):
+    actor = load_actor(vlm, sees=True)
     (answer,) = sample(actor.eyes, actor.lm, [png()])
     row = pack([make_item(Example(answer.prompt_ids, answer.ids, saved(tmp_path, png())), 2048)])
     own = actor.lm.forward
@@ -334,25 +327,25 @@ def records_of(folder: Path, run: Path, number: int) -> list[StepRecord]:
     ]  # fmt: skip
 
 
-def test_webrls_update_takes_screenshots(folder, tmp_path):
+def test_webrls_update_takes_screenshots(vlm, tmp_path):
     critic = ("critic.lr=3e-3", "critic.batch_size=4", "critic.epochs=12")
     actor = ("actor.objective=webrl", "actor.lr=1e-3", "actor.batch_size=4", "actor.epochs=2")
-    config = seeing_config(folder, tmp_path, *critic, *actor)
-    records = records_of(folder, config.run_dir, 6)
+    config = seeing_config(vlm, tmp_path, *critic, *actor)
+    records = records_of(vlm, config.run_dir, 6)
     metrics = config.run_dir / "metrics.jsonl"
-    train_critic(records[:8], folder, config.run_dir / "critic", config, seed=0, metrics_path=metrics)
+    train_critic(records[:8], vlm, config.run_dir / "critic", config, seed=0, metrics_path=metrics)
     valued = score_values(records, config.run_dir / "critic", config)
     for record in valued[8:]:  # of pictures that it was not trained on
         assert record.value is not None
         assert (record.value > 0.5) == record.outcome, "without pixels the values of both would be one"
     assert [r.next_value for r in valued[8:]] == [valued[9].value, 0.0, valued[11].value, 0.0]
     reopened = load_critic(config.run_dir / "critic", sees=True)
-    assert reopened.eyes.look(png()) == Eyes(str(folder)).look(png())
+    assert reopened.eyes.look(png()) == Eyes(str(vlm)).look(png())
     with pytest.raises(ModelError, match="not a critic; train one with"):
-        load_critic(folder, sees=True)
+        load_critic(vlm, sees=True)
 
-    scored = score_actions(valued, folder, config)
-    counts = train_actor(scored, folder, config.run_dir / "actor", config, seed=0, metrics_path=metrics)
+    scored = score_actions(valued, vlm, config)
+    counts = train_actor(scored, vlm, config.run_dir / "actor", config, seed=0, metrics_path=metrics)
     assert counts["actor_samples"] == len(records)
     before = {r.step_id: sum(r.ref_logprobs or ()) for r in scored}
     after = {r.step_id: sum(r.ref_logprobs or ()) for r in score_actions(records, config.run_dir / "actor", config)}
@@ -360,14 +353,14 @@ def test_webrls_update_takes_screenshots(folder, tmp_path):
     assert sum(gains[1]) > sum(gains[0]), "what succeeded became likelier than what failed"
 
 
-def test_a_state_that_a_step_carries_along_brings_its_picture(folder, tmp_path):
-    config = seeing_config(folder, tmp_path)
-    first, second = records_of(folder, config.run_dir, 1)
+def test_a_state_that_a_step_carries_along_brings_its_picture(vlm, tmp_path):
+    config = seeing_config(vlm, tmp_path)
+    first, second = records_of(vlm, config.run_dir, 1)
     carried = {"next_screenshot": second.screenshot, "next_screenshot_sha256": second.screenshot_sha256}
     alone = replace(first, next_prompt_ids=second.prompt_ids, **carried)
     states = states_of([alone], config.run_dir)
     assert [state.picture for state in states.values()] == [Picture.of(r, config.run_dir) for r in (first, second)]
-    train_critic([alone], folder, config.run_dir / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    train_critic([alone], vlm, config.run_dir / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     (valued,) = score_values([alone], config.run_dir / "critic", config)
     both = score_values([first, second], config.run_dir / "critic", config)
     assert (valued.value, valued.next_value) == pytest.approx((both[0].value, both[1].value), abs=1e-6)
@@ -379,23 +372,23 @@ def test_a_state_that_a_step_carries_along_brings_its_picture(folder, tmp_path):
         score_values([alone], config.run_dir / "critic", config)
 
 
-def test_a_critic_is_not_given_steps_that_were_played_blind(folder, tmp_path):
-    config = seeing_config(folder, tmp_path)
-    (seen, _) = records_of(folder, config.run_dir, 1)
+def test_a_critic_is_not_given_steps_that_were_played_blind(vlm, tmp_path):
+    config = seeing_config(vlm, tmp_path)
+    (seen, _) = records_of(vlm, config.run_dir, 1)
     blind = replace(seen, screenshot="", screenshot_sha256="")
     for call in (
-        lambda: train_critic([blind], folder, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl"),
-        lambda: score_values([blind], folder, config),
+        lambda: train_critic([blind], vlm, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "m.jsonl"),
+        lambda: score_values([blind], vlm, config),
     ):
         with pytest.raises(TrainingError, match=r"step 't0:0' was played without a screenshot, and rollout.image_size"):
             call()
-    lora = seeing_config(folder, tmp_path, "critic.lora_rank=4")
+    lora = seeing_config(vlm, tmp_path, "critic.lora_rank=4")
     with pytest.raises(TrainingError, match="screenshots is untested with lora_rank=4: leave that out"):
-        train_critic([seen], folder, tmp_path / "critic", lora, seed=0, metrics_path=tmp_path / "m.jsonl")
+        train_critic([seen], vlm, tmp_path / "critic", lora, seed=0, metrics_path=tmp_path / "m.jsonl")
 
 
-def test_a_critic_whose_folder_lacks_weights_is_refused_by_their_name(folder, tmp_path):
-    critic = load_critic(folder, fresh=True, sees=True)
+def test_a_critic_whose_folder_lacks_weights_is_refused_by_their_name(vlm, tmp_path):
+    critic = load_critic(vlm, fresh=True, sees=True)
     state = {name: value for name, value in critic.lm.state_dict().items() if name != "score.weight"}
     critic.lm.save_pretrained(tmp_path / "broken", state_dict=state)
     critic.eyes.processor.save_pretrained(tmp_path / "broken")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_items
+from training_builders import make_items
 
 from webrl.config import OptimConfig
 from webrl.config.extras import is_installed
@@ -24,9 +24,9 @@ ENVIRONMENT |= {"DS_ACCELERATOR": "cpu"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Path, precision: str) -> None:
+def test_the_training_ends_with_the_weights_it_had_before_the_step(actor: Path, tmp_path: Path, precision: str) -> None:
     config = OptimConfig.model_validate({"precision": precision, "lr": 1e-2, "batch_size": 2, "epochs": 1.0})
-    model = load_actor(make_actor(tmp_path / "actor"))
+    model = load_actor(actor)
     prepare(model, config, 0)
     items = make_items()[:2]
 
@@ -42,12 +42,11 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_one_process_s_loss_keeps_all_processes_from_the_step(tmp_path: Path) -> None:
-    folder = make_actor(tmp_path / "actor")
+def test_one_process_s_loss_keeps_all_processes_from_the_step(actor: Path) -> None:
     engines = ["ddp/bf16", "fsdp2/fp32", *(["zero2/fp32"] if is_installed("deepspeed") else [])]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder), *engines],
+        [*command, str(SCRIPT), str(actor), *engines],
         env=os.environ | ENVIRONMENT,
         capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored, make_tokenizer
+from training_builders import FAR, make_config, make_record, make_records, make_scored, make_tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from webrl.config import OptimConfig
@@ -22,12 +22,12 @@ from webrl.training.trainer import learning_rate, sample_batches
 from webrl.training.update import train_actor, train_critic, train_sft
 
 
-def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -> None:
-    folder, records = make_actor(tmp_path / "actor"), make_records(2)
-    scored = score_actions(records, folder, make_config())
+def test_scores_are_the_models_own_logprobs_and_keep_the_order(actor: Path) -> None:
+    records = make_records(2)
+    scored = score_actions(records, actor, make_config())
     assert [r.step_id for r in scored] == [r.step_id for r in records]
     record = scored[3]
-    logits = AutoModelForCausalLM.from_pretrained(folder)(
+    logits = AutoModelForCausalLM.from_pretrained(actor)(
         torch.tensor([[*record.prompt_ids, *record.action_ids]])
     ).logits
     own = logits[0].log_softmax(-1)[len(record.prompt_ids) - 1 : -1]
@@ -35,16 +35,15 @@ def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -
     assert record.ref_logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_ids_that_the_model_does_not_have_are_named(tmp_path: Path) -> None:
-    folder, records = make_actor(tmp_path / "actor"), make_records(2)
+def test_ids_that_the_model_does_not_have_are_named(actor: Path) -> None:
+    records = make_records(2)
     records[1] = dataclasses.replace(records[1], action_ids=(1, 987654))
     with pytest.raises(TrainingError, match=rf"{records[1].step_id}.*token id 987654"):
-        score_actions(records, folder, make_config())
+        score_actions(records, actor, make_config())
 
 
-def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> None:
+def test_a_critic_learns_outcomes_and_its_values_are_chained(actor: Path, tmp_path: Path) -> None:
     config, records = make_config(), make_records()
-    actor = make_actor(tmp_path / "actor")
     losses = train_critic(records, actor, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "metrics.jsonl")
     assert losses["critic_samples"] == 18
     assert 0 <= losses["critic_accuracy"] <= 1
@@ -62,9 +61,11 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
     assert again["critic_loss"] < losses["critic_loss"]
 
 
-def test_a_value_is_the_prompts_last_token_s_and_the_next_one_the_next_step_s_or_unknown(tmp_path: Path) -> None:
+def test_a_value_is_the_prompts_last_token_s_and_the_next_one_the_next_step_s_or_unknown(
+    actor: Path, tmp_path: Path
+) -> None:
     config, records = make_config(epochs=1.0), make_records()
-    train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
+    train_critic(records, actor, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     scored = score_values(records, tmp_path / "c", config)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "c")
     for record in scored[:4]:
@@ -82,10 +83,10 @@ def test_critic_losses_by_hand() -> None:
     assert single.tolist() == pytest.approx([0.693147, 2.126928])
 
 
-def test_the_actor_moves_towards_successes_and_away_from_failures(tmp_path: Path) -> None:
-    config, folder = make_config(lr=1e-3, epochs=10.0), make_actor(tmp_path / "actor")
-    records = make_scored(folder, config)
-    losses = train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+def test_the_actor_moves_towards_successes_and_away_from_failures(actor: Path, tmp_path: Path) -> None:
+    config = make_config(lr=1e-3, epochs=10.0)
+    records = make_scored(actor, config)
+    losses = train_actor(records, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     assert losses["actor_active"] == 18
     after = score_actions(records, tmp_path / "new", config)
     moved = [sum(new.ref_logprobs) - sum(old.ref_logprobs) for old, new in zip(records, after, strict=True)]
@@ -96,56 +97,55 @@ def test_the_actor_moves_towards_successes_and_away_from_failures(tmp_path: Path
     assert sum(down) / len(down) < -0.1
 
 
-def test_steps_of_zero_loss_get_no_pass_but_count_in_the_mean(tmp_path: Path) -> None:
-    config, folder = make_config(objective="webrl_released", epochs=1.0), make_actor(tmp_path / "actor")
+def test_steps_of_zero_loss_get_no_pass_but_count_in_the_mean(actor: Path, tmp_path: Path) -> None:
+    config = make_config(objective="webrl_released", epochs=1.0)
     losses = train_actor(
-        make_scored(folder, config), folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
+        make_scored(actor, config), actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
     )
     assert losses["actor_active"] == 9
     assert losses["actor_active_fraction"] == pytest.approx(0.5)
 
 
-def test_sft_learns_its_examples_and_leaves_alone_what_is_finished_or_no_model(tmp_path: Path) -> None:
-    config, folder = make_config(), make_actor(tmp_path / "actor")
+def test_sft_learns_its_examples_and_leaves_alone_what_is_finished_or_no_model(actor: Path, tmp_path: Path) -> None:
+    config = make_config()
     examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
     options: dict[str, Any] = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
-    assert train_sft(examples, folder, tmp_path / "sft", config.orm, **options)
+    assert train_sft(examples, actor, tmp_path / "sft", config.orm, **options)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert lines[-1]["sft/loss"] < 0.8 * lines[0]["sft/loss"]
-    assert train_sft(examples, folder, tmp_path / "sft", config.orm, **options) == {}
+    assert train_sft(examples, actor, tmp_path / "sft", config.orm, **options) == {}
     mine = tmp_path / "mine" / "thesis.tex"
     mine.parent.mkdir()
     mine.touch()
     for out in (mine.parent, mine):
         with pytest.raises(UsageError, match=r"holds thesis\.tex but no model; .* name another --out"):
-            train_sft(examples, folder, out, config.orm, **options)
+            train_sft(examples, actor, out, config.orm, **options)
     assert mine.is_file()
 
 
-def test_bad_input_is_refused_with_the_reason(tmp_path: Path) -> None:
-    config, folder = make_config(), make_actor(tmp_path / "actor")
+def test_bad_input_is_refused_with_the_reason(actor: Path, tmp_path: Path) -> None:
+    config = make_config()
     arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
     with pytest.raises(DataError, match="no records"):
-        train_actor([], folder, tmp_path / "x", config, **arguments)
+        train_actor([], actor, tmp_path / "x", config, **arguments)
     unscored = [dataclasses.replace(r, value=0.5, next_value=0.0) for r in make_records()]
     with pytest.raises(TrainingError, match="run score_actions first"):
-        train_actor(unscored, folder, tmp_path / "x", config, **arguments)
+        train_actor(unscored, actor, tmp_path / "x", config, **arguments)
     with pytest.raises(TrainingError, match="has no outcome"):
-        train_critic([make_record("t", 0, 1, None)], folder, tmp_path / "x", config, **arguments)
+        train_critic([make_record("t", 0, 1, None)], actor, tmp_path / "x", config, **arguments)
     with pytest.raises(ModelError, match="not a critic"):
-        load_critic(folder)
+        load_critic(actor)
     other = tokenizer_fingerprint(make_tokenizer("x"))
     with pytest.raises(TrainingError, match=other):
-        train_critic([make_record("t", 0, 1, 1, tokenizer=other)], folder, tmp_path / "x", config, **arguments)
+        train_critic([make_record("t", 0, 1, 1, tokenizer=other)], actor, tmp_path / "x", config, **arguments)
 
 
-def test_a_non_finite_loss_stops_and_names_the_records(tmp_path: Path) -> None:
-    folder = make_actor(tmp_path / "actor")
+def test_a_non_finite_loss_stops_and_names_the_records(actor: Path, tmp_path: Path) -> None:
     config = make_config(**FAR)
-    records = make_scored(folder, config)
+    records = make_scored(actor, config)
     broken = [dataclasses.replace(records[0], value=float("nan")), *records[1:]]
     with pytest.raises(TrainingError, match="loss is nan"):
-        train_actor(broken, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+        train_actor(broken, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     report = json.loads((tmp_path / "new_nonfinite_rank0.json").read_text())
     assert records[0].step_id in [sample["id"] for sample in report["samples"] if sample["loss"] == "nan"]
     assert not (tmp_path / "new").exists()
@@ -156,11 +156,10 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, precision):
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(actor, tmp_path, monkeypatch, precision):
     config = make_config(epochs=2.0, save_every=2, schedule="cosine", warmup_ratio=0.2, precision=precision)
-    folder = make_actor(tmp_path / "actor")
-    records = make_scored(folder, config)
-    train_actor(records, folder, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
+    records = make_scored(actor, config)
+    train_actor(records, actor, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
 
     step = trainer._Loop.step
 
@@ -171,10 +170,10 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monk
 
     monkeypatch.setattr(trainer._Loop, "step", die_at_step_4)
     with pytest.raises(Interrupted):
-        train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
+        train_actor(records, actor, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
     assert not (tmp_path / "parts").exists()
     monkeypatch.setattr(trainer._Loop, "step", step)
-    train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
+    train_actor(records, actor, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -186,15 +185,15 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monk
     assert not list(tmp_path.glob(".parts.state*"))
 
 
-def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, folder = make_config(epochs=1.0, save_every=1), make_actor(tmp_path / "actor")
-    records = make_scored(folder, config)
+def test_a_state_of_another_config_is_refused(actor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(epochs=1.0, save_every=1)
+    records = make_scored(actor, config)
     monkeypatch.setattr(trainer, "atomic_path", lambda *_: (_ for _ in ()).throw(Interrupted))
     arguments = {"seed": 3, "metrics_path": tmp_path / "m.jsonl"}
     with pytest.raises(Interrupted):
-        train_actor(records, folder, tmp_path / "new", config, **arguments)
+        train_actor(records, actor, tmp_path / "new", config, **arguments)
     with pytest.raises(TrainingError, match="another config"):
-        train_actor(records, folder, tmp_path / "new", make_config(epochs=1.0, save_every=1, lr=0.5), **arguments)
+        train_actor(records, actor, tmp_path / "new", make_config(epochs=1.0, save_every=1, lr=0.5), **arguments)
 
 
 def test_each_epoch_visits_every_sample_once_in_an_order_that_depends_on_the_seed_alone() -> None:

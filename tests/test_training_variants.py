@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_builders import make_actor, make_config, make_items, make_records
+from training_builders import make_config, make_items, make_records
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from webrl.config import OptimConfig
@@ -24,12 +24,11 @@ from webrl.training.update import train_actor, train_critic
 
 
 @pytest.mark.parametrize("policy", ["full", "selective"])
-def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
-    folder = make_actor(tmp_path / "actor")
+def test_checkpointing_changes_no_gradient(actor: Path, policy: str) -> None:
     row = pack(make_items(4))
     gradients = []
     for checkpointing in ("none", policy):
-        model = load_actor(folder)
+        model = load_actor(actor)
         apply_memory_policy(model, OptimConfig.model_validate({"checkpointing": checkpointing}))
         model.train()
         model(row).square().sum().backward()
@@ -60,9 +59,9 @@ def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: str) -> None:
+def test_every_row_that_is_trained_is_checkpointed(actor: Path, tmp_path: Path, precision: str) -> None:
     """transformers' layers keep everything, without a word, as long as they are not told that they train."""
-    model, items = load_actor(make_actor(tmp_path / "actor")), make_items(4)
+    model, items = load_actor(actor), make_items(4)
     config = OptimConfig.model_validate(
         {"precision": precision, "checkpointing": "full", "batch_size": 4, "epochs": 2.0, "lr": 1e-3}
     )
@@ -84,8 +83,8 @@ def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: st
     assert passes.count(True) == 2 * len(whole) * rows.count(True) > 0
 
 
-def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None:
-    model = load_actor(make_actor(tmp_path / "actor"))
+def test_fresh_adapters_change_nothing_and_merge_exactly(actor: Path) -> None:
+    model = load_actor(actor)
     row = pack(make_items(4))
     before = model(row).detach()
     add_adapters(model, OptimConfig(lora_rank=4))
@@ -105,11 +104,11 @@ def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_adapters_compute_what_pefts_own_compute(actor: Path, dtype: torch.dtype) -> None:
     row = pack(make_items(4))
     outcomes = []
     for own in (False, True):
-        model = load_actor(make_actor(tmp_path / "actor"))
+        model = load_actor(actor)
         torch.manual_seed(0)
         add_adapters(model, OptimConfig(lora_rank=4, lora_alpha=10))
         adapted = [m for m in model.modules() if hasattr(m, "lora_A") and "forward" in vars(m)]
@@ -127,18 +126,17 @@ def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dt
         assert (found - expected).norm() <= (1e-5 if dtype == torch.float32 else 0.1) * expected.norm()
 
 
-def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path) -> None:
+def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(actor: Path, tmp_path: Path) -> None:
     config, records = make_config(lora_rank=4, lr=2e-3, epochs=8.0), make_records()
-    folder = make_actor(tmp_path / "actor")
     arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
-    train_critic(records, folder, tmp_path / "critic", config, **arguments)
-    scored = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in score_actions(records, folder, config)]
-    train_actor(scored, folder, tmp_path / "new", config, **arguments)
+    train_critic(records, actor, tmp_path / "critic", config, **arguments)
+    scored = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in score_actions(records, actor, config)]
+    train_actor(scored, actor, tmp_path / "new", config, **arguments)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     for name in ("actor", "critic"):
         losses = [line[f"{name}/loss"] for line in lines if line["name"] == name]
         assert losses[-1] < losses[0]
-    start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
+    start, end = load_file(actor / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
     assert start.keys() == end.keys()
     moved = {name for name in start if not torch.equal(start[name], end[name])}
     assert "model.layers.0.self_attn.q_proj.weight" in moved
@@ -148,10 +146,10 @@ def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path
     assert critic["score.weight"].shape == (1, 16)
 
 
-def test_the_log_has_what_the_paper_is_held_against(tmp_path: Path) -> None:
-    config, folder = make_config(objective="grpo", length_norm=8.0), make_actor(tmp_path / "actor")
-    records = [dataclasses.replace(r, group="g") for r in score_actions(make_records(), folder, config)]
-    train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+def test_the_log_has_what_the_paper_is_held_against(actor: Path, tmp_path: Path) -> None:
+    config = make_config(objective="grpo", length_norm=8.0)
+    records = [dataclasses.replace(r, group="g") for r in score_actions(make_records(), actor, config)]
+    train_actor(records, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     line = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[-1])
     for key in ("loss", "kl", "perplexity", "log_ratio", "clip_fraction", "active_fraction", "grad_norm", "lr",
                 "tokens_per_s", "peak_gib"):  # fmt: skip
@@ -160,24 +158,24 @@ def test_the_log_has_what_the_paper_is_held_against(tmp_path: Path) -> None:
     assert set(line["actor/advantage_values"]) <= {0.5, -0.5}
 
 
-def test_all_zero_advantages_leave_the_model_as_it_is(tmp_path: Path) -> None:
-    config, folder = make_config(objective="sft"), make_actor(tmp_path / "actor")
+def test_all_zero_advantages_leave_the_model_as_it_is(actor: Path, tmp_path: Path) -> None:
+    config = make_config(objective="sft")
     failed = [dataclasses.replace(r, outcome=0) for r in make_records()]
-    losses = train_actor(failed, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    losses = train_actor(failed, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     assert losses == {"actor_rate_factor": 1.0, "actor_steps": 0, "actor_samples": 18, "actor_active": 0}
-    start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
+    start, end = load_file(actor / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
     assert all(torch.equal(start[name], end[name]) for name in start)
 
 
-def test_long_pages_are_cut_never_the_action(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config, folder = make_config(max_tokens=32), make_actor(tmp_path / "actor")
-    records = score_actions(make_records(), folder, config)
+def test_long_pages_are_cut_never_the_action(actor: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = make_config(max_tokens=32)
+    records = score_actions(make_records(), actor, config)
     long = sum(len(r.prompt_ids) + len(r.action_ids) > 32 for r in records)
     assert long > 0
     assert all(len(r.ref_logprobs or ()) == len(r.action_ids) for r in records)
     valued = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in records]
     with caplog.at_level("WARNING"):
-        losses = train_actor(valued, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+        losses = train_actor(valued, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
     assert f"{long} of 18 samples exceed 32 tokens" in caplog.text
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert lines[0]["actor/log_ratio"] == pytest.approx(0, abs=1e-4)  # scored and trained with the same cut

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import build_vlm, png
+from eyes_builders import png
 from grpo_builders import FixedPage, grpo, refused, with_server
 from llm_builders import save_tiny_model
 from openenv_builders import server
@@ -28,21 +28,13 @@ SMALL += ["generation_batch_size=4", "max_steps=2", "max_completion_length=8", "
 SMALL += ["rewards={outcome: 1, format: 1}", "report_to=none", "max_seq_length=1500", "image_size=96"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A tiny vision-language model."""
-    path = tmp_path_factory.mktemp("vlm")
-    build_vlm("idefics3", path)
-    return path
-
-
 def settings(folder: Path, **values):
     return load_settings(None, {"model_name": str(folder), "max_seq_length": 1500, "image_size": 96, **values})
 
 
-def test_a_page_without_its_screenshot_ends_the_training(folder):
+def test_a_page_without_its_screenshot_ends_the_training(vlm):
     async def play():
-        env = RewardedEnv(settings(folder), FixedPage(png(), None))
+        env = RewardedEnv(settings(vlm), FixedPage(png(), None))
         await env.reset(miniwob("click-test", 3))
         await env.step("noop()")
 
@@ -52,8 +44,8 @@ def test_a_page_without_its_screenshot_ends_the_training(folder):
         asyncio.run(play())
 
 
-def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was_asked_for(folder):
-    rollout, kept, seen = settings(folder).run_config.rollout, [], []
+def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was_asked_for(vlm):
+    rollout, kept, seen = settings(vlm).run_config.rollout, [], []
 
     class Watching(Scripted):
         async def act(self, turn):
@@ -61,7 +53,7 @@ def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was
             return await super().act(turn)
 
     page = FixedPage(png(size=(400, 200)), png(size=(400, 200), dot=99), png())
-    env = RewardedEnv(settings(folder, max_steps=2), page)
+    env = RewardedEnv(settings(vlm, max_steps=2), page)
     policy = Watching("noop(0)")
     task = miniwob("click-test", 3)
 
@@ -74,19 +66,19 @@ def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was
     assert [step.screenshot for step in trajectory.steps] == ["0.png", "1.png"]
     assert kept == seen
     assert kept[0] != kept[1]
-    assert Eyes(str(folder)).look(kept[0]).size == (96, 48)
+    assert Eyes(str(vlm)).look(kept[0]).size == (96, 48)
 
 
-def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(folder):
+def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(vlm):
     with pytest.raises(UsageError) as refused:
-        check_room(Eyes(str(folder)), settings(folder, max_seq_length=148), Observation("", "", "Go.", png()))
+        check_room(Eyes(str(vlm)), settings(vlm, max_seq_length=148), Observation("", "", "Go.", png()))
     said = str(refused.value)
     assert said.startswith("image_size=96: a screenshot of 96x64 pixels is 20 tokens, and max_seq_length 148 less max_")
     assert said.endswith("leaves 20 for a prompt: lower image_size, or raise max_seq_length")
 
 
-def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_the_pages(folder):
-    chosen, eyes = settings(folder, observation="none"), Eyes(str(folder))
+def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_the_pages(vlm):
+    chosen, eyes = settings(vlm, observation="none"), Eyes(str(vlm))
 
     def look(size):
         env = RewardedEnv(chosen, FixedPage(png(size=size)))
@@ -115,11 +107,11 @@ def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_p
 
 
 @pytest.mark.grpo
-def test_a_server_without_screenshots_is_named_at_the_start(folder):
+def test_a_server_without_screenshots_is_named_at_the_start(vlm):
     page = {"text": PAGE, "url": "http://p/miniwob/click-test.html", "goal": "go", "screenshot": None, "error": ""}
 
     def check(url):
-        with Player(settings(folder, browsergym_url=url), Eyes(str(folder))) as player:
+        with Player(settings(vlm, browsergym_url=url), Eyes(str(vlm))) as player:
             player.check([miniwob("click-test", 3)])
 
     with pytest.raises(UsageError, match=r"'miniwob.click-test' cannot be opened: .*no screenshot, which"):
@@ -127,15 +119,13 @@ def test_a_server_without_screenshots_is_named_at_the_start(folder):
 
 
 @pytest.mark.grpo
-def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_are_dealt(folder, tmp_path):
+def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_are_dealt(vlm, tmp_path):
     from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
     from webrl_grpo.train import _make_trainer
 
-    chosen = settings(
-        folder, max_completion_length=12, num_generations=2, per_device_train_batch_size=2, report_to="none"
-    )
-    eyes = Eyes(str(folder))
+    chosen = settings(vlm, max_completion_length=12, num_generations=2, per_device_train_batch_size=2, report_to="none")
+    eyes = Eyes(str(vlm))
     trainer = _make_trainer(chosen, None, [miniwob("click-test", i) for i in range(100)], None, tmp_path, eyes)
     model = open_sampler(chosen, trainer.accelerator.unwrap_model(trainer.model), eyes, trainer._fingerprint)
 
@@ -202,16 +192,16 @@ def holds_what_was_seen(folder: Path, out: Path, report: dict, episodes: list[Tr
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("max_staleness", [0, 1])
-def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folder, tmp_path, max_staleness):
+def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(vlm, tmp_path, max_staleness):
     from transformers import AutoModelForImageTextToText
 
     out = tmp_path / "out"
-    report, episodes = grpo(out, *SMALL, "--model-id", str(folder), f"max_staleness={max_staleness}")
+    report, episodes = grpo(out, *SMALL, "--model-id", str(vlm), f"max_staleness={max_staleness}")
     assert report.get("staleness") == ([0, 1] if max_staleness else None)
     assert len(episodes) == 8
-    holds_what_was_seen(folder, out, report, episodes)
+    holds_what_was_seen(vlm, out, report, episodes)
     assert Eyes(str(out)).tokenizer.chat_template, "what was trained has its processor"
-    before, after = (AutoModelForImageTextToText.from_pretrained(f, dtype="float32") for f in (folder, out))
+    before, after = (AutoModelForImageTextToText.from_pretrained(f, dtype="float32") for f in (vlm, out))
     moved = {
         name: (a - b).abs().max().item()
         for (name, a), (_, b) in zip(before.named_parameters(), after.named_parameters(), strict=True)
@@ -223,10 +213,10 @@ def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folde
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_vision_language_model_trains_with_lora_and_the_public_prompt_on_a_servers_screenshots(folder, tmp_path):
+def test_a_vision_language_model_trains_with_lora_and_the_public_prompt_on_a_servers_screenshots(vlm, tmp_path):
     out = tmp_path / "out"
     with server(num_sessions=8) as (url, _):
         more = ["--space-url", url, "--use-peft", "prompt_format=browsergym", "max_page_chars=400"]
-        report, episodes = grpo(out, *SMALL, "--model-id", str(folder), *more)
-    holds_what_was_seen(folder, out, report, episodes)
+        report, episodes = grpo(out, *SMALL, "--model-id", str(vlm), *more)
+    holds_what_was_seen(vlm, out, report, episodes)
     assert (out / "adapter_config.json").is_file()

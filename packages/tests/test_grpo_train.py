@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from grpo_builders import DEMO, TINY_ACTOR, FixedPage, grpo, with_server
-from llm_builders import save_tiny_model, score
+from llm_builders import score
 from openenv_builders import server
 from rollouts_builders import Scripted, miniwob
 from safetensors.torch import load_file, save_file
@@ -62,12 +62,10 @@ def test_a_reward_that_is_no_number_ends_the_training_and_one_above_1_that_of_ou
     assert set(asyncio.run(play(20.0, rewards={"sum": 1.0}))) == {20.0}
 
 
-def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_prompt(tmp_path):
-    folder = save_tiny_model(tmp_path / "model")
-
+def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_prompt(tiny_model):
     async def draw(**values) -> set[tuple[int, ...]]:
-        chosen = settings(model_name=str(folder), max_seq_length=1024, max_completion_length=8, **values)
-        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+        chosen = settings(model_name=str(tiny_model), max_seq_length=1024, max_completion_length=8, **values)
+        async with open_model(str(tiny_model), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
             policy = Player(chosen)._policy(model, RewardedEnv(chosen))
             turns = [Turn("Click OK.", (), "[13] button 'OK'", seed=seed) for seed in range(3)]
             return {(await policy.act(turn)).action_ids for turn in turns}
@@ -168,11 +166,11 @@ def test_weights_that_the_last_step_has_broken_are_not_saved(tmp_path, capsys):
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
-def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(tmp_path):
+def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(tiny_model, tmp_path):
     out = tmp_path / "out"
-    model = save_tiny_model(tmp_path / "model")
     more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
-    more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}", "--model-id", str(model)]
+    more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}"]
+    more += ["--model-id", str(tiny_model)]
     with server(num_sessions=8) as (url, _):
         report, episodes = grpo(out, *SMALL, *more, "save_interval=2", "--space-url", url)
         assert (out / "adapter_config.json").is_file()
@@ -191,7 +189,7 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
     start = AutoModelForCausalLM.from_pretrained(tmp_path / "further" / "start").state_dict()
     adapted = load_causal_lm(str(out), dtype="float32").state_dict()
     assert all(torch.allclose(start[name], weight, atol=1e-6) for name, weight in adapted.items())
-    assert not torch.equal(start[UP], AutoModelForCausalLM.from_pretrained(model).state_dict()[UP])
+    assert not torch.equal(start[UP], AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()[UP])
     assert further["settings"]["model_name"] == str(out)
     assert base_of(str(tmp_path / "further")) == str(tmp_path / "further" / "start")
 

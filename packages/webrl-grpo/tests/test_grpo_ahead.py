@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from grpo_builders import DEMO, TINY_ACTOR, grpo
-from llm_builders import save_tiny_model, score
+from llm_builders import score
 from processes import wait_until
 
 from webrl import cli
@@ -41,12 +41,12 @@ def test_ratios_are_truncated_only_where_episodes_are_played_ahead(tmp_path):
     assert _trl_config(settings(max_staleness=1, **small), tmp_path, on_gpu=False).delta == 3.0
 
 
-def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_it_as_it_was(tmp_path):
+def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_it_as_it_was(tiny_model):
     from safetensors.torch import save
 
     from webrl_grpo.sampler import PolicyCopy
 
-    copy = PolicyCopy(settings(model_name=str(save_tiny_model(tmp_path / "model"))), None, "cpu")
+    copy = PolicyCopy(settings(model_name=str(tiny_model)), None, "cpu")
     weights = {name: torch.zeros_like(weight) for name, weight in copy.module.named_parameters()}
     name = "model.layers.1.mlp.up_proj.weight"
     for change, given in (
@@ -62,13 +62,12 @@ def test_weights_of_another_model_are_refused_by_the_copy_that_plays_and_leave_i
     assert not any(weight.any() for weight in copy.module.parameters())
 
 
-def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_no_more(tmp_path):
+def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_no_more(tiny_model, tmp_path):
     num_batches, max_staleness = 4, 2
     from webrl_grpo.collector import Collector
 
-    folder = save_tiny_model(tmp_path / "model")
-    module = load_causal_lm(str(folder), dtype="float32")
-    with Collector(settings(model_name=str(folder), max_staleness=max_staleness), tmp_path) as collector:
+    module = load_causal_lm(str(tiny_model), dtype="float32")
+    with Collector(settings(model_name=str(tiny_model), max_staleness=max_staleness), tmp_path) as collector:
         taken = []
         for version in range(num_batches):
             collector.hand_over(f"m@{version}", module)

@@ -7,7 +7,7 @@ import zlib
 
 import httpx
 import pytest
-from eyes_builders import build_vlm, png
+from eyes_builders import png
 from llm_builders import PAGE, save_tiny_model
 
 from webrl.config import load_config
@@ -28,10 +28,8 @@ CHAT = {"model": "vlm", "max_tokens": 12, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("served") / "vlm"
-    build_vlm("idefics3", path)
-    return str(path)
+def folder(vlm):
+    return str(vlm)
 
 
 def ask_all(folder, *requests):

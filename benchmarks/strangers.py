@@ -250,6 +250,11 @@ def cases() -> Iterator[Case]:
         ("a picture of its own", "const i = document.createElement('img'); i.src = '/soon/none.png'; i.onerror = done"),
         ("a canvas", "const c = document.createElement('canvas'); c.width = 500; c.toBlob(() => c.toBlob(done))"),
         ("a font", "new FontFace('f', 'url(/soon/none.woff)').load().then(done, done)"),
+        ("a frame that is sent elsewhere", "const f = document.createElement('iframe'); f.hidden = true; "
+         "document.body.append(f); f.onload = done; f.contentWindow.location = '/soon/other.html'"),
+        ("one of several deadlines", "AbortSignal.any([AbortSignal.timeout(300)]).onabort = done"),
+        ("a sound", "const s = document.createElement('audio'); s.onerror = done; s.src = '/soon/none.wav'"),
+        ("a service worker", "navigator.serviceWorker.register('/soon/none.js').catch(done)"),
         ("a lock", "let n = 40; const f = () => (--n ? navigator.locks.request('a', () => {}).then(f) : done()); f()"),
         ("what comes into sight", "let n = 6; const f = () => new IntersectionObserver((_, seer) => { "
          "seer.disconnect(); --n ? f() : done() }).observe(document.body.appendChild(document.createElement('p'))); "

@@ -141,10 +141,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_rollouts(config, due)
     if due & _PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
-    if due & {"filter-tasks", "accept", "eval"}:
-        find_suite(config.tasks.suite).heldout_tasks(config)
-    if "filter-tasks" in due:
-        seed_tasks(config)
     if due & {"gen-tasks", "filter-tasks"}:
         from webrl.tasks.filter import load_rules
 
@@ -192,9 +188,15 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
+    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1; DataError for a
+    file of tasks that is not there, or not understood; ExtraMissing where the tasks are an optional package's.
+    """
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
         check_sampling(config.rollout)
+    if not {"filter-tasks", "accept", "eval"}.isdisjoint(stages):
+        find_suite(config.tasks.suite).heldout_tasks(config)
+    if "filter-tasks" in stages:
+        seed_tasks(config)
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:

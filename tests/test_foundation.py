@@ -338,6 +338,19 @@ def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) ->
         run_stage(config_in(tmp_path), "lable")
 
 
+def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    folder = open_run(config).phase(0)
+    folder.mark_done("rollout", {"num_rollouts": 3}, 0.0, 0.0, config)
+    for left in (2, 0):
+        write_text(folder.trajectories, "{}\n" * left)
+        with pytest.raises(StageError, match=rf"phase_00/trajectories.jsonl: {left} of the 3 episodes are left; put"):
+            run_stage(config, "label", 0)
+    folder.trajectories.unlink()
+    with pytest.raises(StageError, match=r"0 of the 3 episodes .* or remove .*phase_00/stages/rollout.json"):
+        run_stage(config, "label", 0)
+
+
 def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copytree("data/tiny/orm", judge := tmp_path / "judge")

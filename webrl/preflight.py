@@ -200,9 +200,8 @@ def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:
-    """Return if the models that these stages start from can be loaded, and read what they are shown.
-
-    Raises ModelError as `check_model` and `check_sight`.
+    """Return if the models that these stages start from can be loaded, and read what they are shown. Raises ModelError
+    as `check_model` and `check_sight`.
     """
     due = frozenset(stages)
     texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template
@@ -225,9 +224,8 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def run_bytes(config: RunConfig) -> int | None:
-    """Return how much a run still adds to its folder at most in actors, critics and training states.
-
-    None if the actor's size is not known: a model of the Hub that is not here yet.
+    """Return how much a run still adds to its folder at most in actors, critics and training states; None if the
+    actor's size is not known: a model of the Hub that is not here yet.
     """
     phases = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1)]
     with_actor = [str(folder.actor) for folder in phases if folder.actor.is_dir()]

@@ -112,11 +112,9 @@ def run_all(config: RunConfig) -> int:
     console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, phases 0 to {config.num_phases}, seed {config.seed}", highlight=False)
 
-    suite = find_suite(config.tasks.suite)
-
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
-        if text := suite.describe(summary["eval"]):
+        if text := find_suite(config.tasks.suite).describe(summary["eval"]):
             print(text)
 
     folder = run(config, on_phase=on_phase)
@@ -131,9 +129,8 @@ def run_all(config: RunConfig) -> int:
 
 
 def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str, Any]:
-    """Both rates and their paired difference (the first minus the other), by part of the evaluation.
-
-    Raises DataError: the two were evaluated on other pages, or no page has a verdict in both.
+    """Both rates and their paired difference (the first minus the other), by part of the evaluation. Raises DataError:
+    the two were evaluated on other pages, or no page has a verdict in both.
     """
     if isinstance(found, RunConfig):
         phases.run_stage(found, "eval", 0)

@@ -329,6 +329,17 @@ def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -
     assert open_run(config_in(tmp_path, seed=1)).path == folder.path
 
 
+def test_an_empty_config_is_said_to_be_one_and_a_missing_file_where_it_was_looked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("\n")
+    assert load_config(path) == load_config(None)
+    assert f"{path} is empty: was it saved?" in caplog.text
+    with pytest.raises(DataError, match=rf"^nowhere.json: No such file or directory \(looked in {Path.cwd()}\)$"):
+        read_json(Path("nowhere.json"))
+
+
 def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) -> None:
     names = ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "accept", "eval"]
     assert list(STAGES) == names

@@ -150,7 +150,7 @@ def test_other_outcomes_are_advised_only_where_outcomes_left_all_out(tmp_path):
         train_start(other, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
 
 
-def test_an_experts_waits_are_not_imitated(tmp_path):
+def test_an_experts_waits_and_what_was_done_on_no_page_are_not_imitated(tmp_path):
     base = save_tiny_model(tmp_path / "base")
     played = make_trajectory(0, 1, num_steps=3)
     first, _, last = played.steps
@@ -159,7 +159,9 @@ def test_an_experts_waits_are_not_imitated(tmp_path):
     encoder = open_encoder(load_tokenizer(str(base)), str(base), config_for(base))
     assert len(encode([played], encoder, "browsergym", problems)) == 3
     assert len(encode([waited], encoder, "browsergym", problems)) == 2
-    assert problems.counts == {"wait": 1}
+    blind = replace(played, steps=(first, replace(first, index=1, observation=" \n"), last))
+    assert len(encode([blind], encoder, "browsergym", problems)) == 2
+    assert problems.counts == {"wait": 1, "no_page": 1}
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,9 @@ def cases() -> Iterator[Case]:
     digits = "<input onbeforeinput='if (/\\D/.test(this.value + event.data)) event.preventDefault()'>"
     typed = ("fill('{id:textbox}', 'abc')",)
     yield Case("a field that refuses a text", "vercel-labs/agent-browser#1920", digits, typed, "it is as it was before")
+    short = "<input maxlength=4>"
+    code = ("fill('{id:textbox}', '12345')",)
+    yield Case("a field for a part of a text", "SimpleBrowserDotNet/SimpleBrowser#49", short, code, "at most 4")
     data = "<a href='data:text/html,more'>More</a>"
     yield Case("a link to data", "raelmax/certfico#1", data, link, "Not allowed to navigate")
     caged = "<iframe sandbox=allow-scripts srcdoc='<button onclick=window.open(`/`)>Go</button>'></iframe>"
@@ -250,6 +253,11 @@ def cases() -> Iterator[Case]:
         ("a picture of its own", "const i = document.createElement('img'); i.src = '/soon/none.png'; i.onerror = done"),
         ("a canvas", "const c = document.createElement('canvas'); c.width = 500; c.toBlob(() => c.toBlob(done))"),
         ("a font", "new FontFace('f', 'url(/soon/none.woff)').load().then(done, done)"),
+        ("a frame that is sent elsewhere", "const f = document.createElement('iframe'); f.hidden = true; "
+         "document.body.append(f); f.onload = done; f.contentWindow.location = '/soon/other.html'"),
+        ("one of several deadlines", "AbortSignal.any([AbortSignal.timeout(300)]).onabort = done"),
+        ("a sound", "const s = document.createElement('audio'); s.onerror = done; s.src = '/soon/none.wav'"),
+        ("a service worker", "navigator.serviceWorker.register('/soon/none.js').catch(done)"),
         ("a lock", "let n = 40; const f = () => (--n ? navigator.locks.request('a', () => {}).then(f) : done()); f()"),
         ("what comes into sight", "let n = 6; const f = () => new IntersectionObserver((_, seer) => { "
          "seer.disconnect(); --n ? f() : done() }).observe(document.body.appendChild(document.createElement('p'))); "
@@ -295,9 +303,106 @@ def cases() -> Iterator[Case]:
     yield Case(
         "a field that passes the focus on", "", moves, ("fill('{id:textbox a}', 'x')",), "went to another element"
     )
+    yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")
     yield Case("a color without one", "citrolabs/ego-lite#190", paint, ("clear('{id:ColorWell}')",), "value='#123456'")
+
+
+def met_by_agents() -> Iterator[Case]:
+    """What other browser agents did not see, or did without effect."""
+    got, got_it = "<p id=o>none</p>", "onclick=\"o.textContent='got it'\""
+    covered = "intercepts pointer events"
+    click = ("click('{id:button}')",)
+    tall = "<div style=height:3000px></div>"
+    pages = {
+        "vercel-labs/agent-browser#1044": ("a link below the window",
+            f"<a href=#x>Up</a>{tall}<a href=other.html>Next",
+            ("click('{id:link Next}')",), "the other page"),
+        "microsoft/playwright#37622": ("a drawer beside the window",
+            "<div style='position:fixed;right:0;transform:"
+            f"translateX(100%)'><button {got_it}>Save</button></div>{got}", click, "outside of the viewport"),
+        "microsoft/playwright-mcp#852": ("a layer over a button",
+            f"<div style='position:relative'><button {got_it}>Go"
+            f"</button><div style='position:absolute;inset:0'></div></div>{got}", click, covered),
+        "NousResearch/hermes-agent#38843": ("a chat over a button",
+            "<button style='position:fixed;right:5px;top:5px' "
+            f"{got_it}>Send</button><div style='position:fixed;right:0;top:0;width:300px;height:300px'>Chat</div>{got}",
+            click, covered),
+        "browser-use/browser-use#2519": ("a frame under a dialog",
+            f"<iframe srcdoc='<button>In</button>'></iframe>{got}"
+            "<div style='position:fixed;inset:0'>Sure?</div>", click, covered),
+        "vercel-labs/agent-browser#1072": ("a link that takes no clicks",
+            "<a href=other.html style=pointer-events:none>Next", ("click('{id:link}')",), covered),
+        "microsoft/playwright#3105": ("a header that stays",
+            "<style>body { margin: 0 }</style><header style='position:"
+            f"sticky;top:0;height:120px' onclick=\"o.textContent='header'\">Shop</header>{got}" + "".join(
+                f"<button style='display:block;height:150px' onclick=\"o.textContent='got {n}'\">B{n}</button>"
+                for n in range(30)), ("scroll(0, 2000)", "click('{id:button B3}')"), "got 3"),
+        "browser-use/browser-use#5274": ("a field of React that is cleared",
+            """<input id=i><p id=o></p><script>
+            const { get, set } = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value'); let known = '';
+            Object.defineProperty(i, 'value', { configurable: true, get() { return get.call(this) },
+              set(value) { known = `${value}`; set.call(this, value) } });
+            i.addEventListener('input', () => { if (get.call(i) !== known) o.textContent = `got "${i.value}"`;
+              known = get.call(i) })</script>""", ("fill('{id:textbox}', 'ann')", "clear('{id:textbox}')"), 'got ""'),
+        "browserbase/stagehand#1249": ("a date",
+            f"<input type=date oninput='o.textContent=`got `+this.value'>{got}",
+            ("fill('{id:Date}', '2025-11-15')",), "got 2025-11-15"),
+        "microsoft/playwright-mcp#833": ("a frame with a pointer",
+            "<iframe style=cursor:pointer srcdoc='<button>In'>", (),
+            "button 'In'"),
+        "Lum1104/dsh-browser#85": ("a dialog over 1500 links",
+            "<a href=#x>x</a> " * 1500 + "<dialog id=d><input "
+            "aria-label=Post></dialog><script>d.showModal()</script>", (), "textbox 'Post'"),
+        "sightmap/sightmap#42": ("a menu at the end of the page",
+            f"""<button id=b>Open</button>{got}<script>
+            b.onclick = () => {{ const item = document.createElement('div'); item.textContent = 'Archive';
+              item.onclick = () => {{ o.textContent = 'got it' }}; document.body.append(item) }}</script>""",
+            ("click('{id:button}')", "click('{id:clickable}')"), "got it"),
+        "invergent-ai/surogates#238": ("a frame in a frame",
+            f"{tall}<iframe height=400 srcdoc=\"<div style=height:900px>"
+            "</div><iframe srcdoc='<div style=height:700px></div><button onclick=top.o.textContent=7*6>Deep</button>'>"
+            f"</iframe>\"></iframe>{got}", ("click('{id:button Deep}')",), "'42'"),
+        "OpenHands/OpenHands#5615": ("a link without an address",
+            f"<a id=x>×</a>{got}<script>x.addEventListener('click', "
+            "() => { o.textContent = 'got it' })</script>", ("click('{id:link}')",), "got it"),
+        "ServiceNow/BrowserGym#112": ("a plus that is a span",
+            f"<span id=x>+</span>{got}<script>x.onclick = () => {{ "
+            "o.textContent = 'got it' }</script>", ("click('{id:clickable}')",), "got it"),
+        "browser-use/jev-ultrafast#75": ("a list that draws what is seen",
+            """<div id=v style=height:200px;overflow:auto>
+            <div id=s style=height:4000px;position:relative></div></div><script>(v.onscroll = () => { s.innerHTML = '';
+            const first = Math.floor(v.scrollTop / 40); for (let n = first; n < first + 6; n++) s.innerHTML +=
+              `<p style="position:absolute;top:${n * 40}px">Row ${n}` })()</script>""",
+            ("scroll(0, 2000)",), r"Row 5\d"),
+        "hamc/blastproof#22": ("a menu under the mouse",
+            "<style>ul ul { display: none } li:hover ul { display: block }"
+            "</style><ul><li>Products<ul><li><a href=other.html>Shoes</a></ul></ul>",
+            ("hover('{id:listitem}')", "click('{id:link}')"), "the other page"),
+        "react/react#18404": ("a field in capitals",
+            f"<input oninput='o.textContent=this.value=this.value.toUpperCase()'"
+            f">{got}", ("fill('{id:textbox}', 'abc')",), "StaticText 'ABC'"),
+        "RobinHerbots/Inputmask#103": ("a field that hears keys alone",
+            f"<input id=i>{got}<script>i.onkeydown = (e) => {{ "
+            "if (/^[0-9]$/.test(e.key)) { e.preventDefault(); o.textContent = i.value += e.key } }</script>",
+            ("fill('{id:textbox}', '415')",), "StaticText '415'"),
+        "microsoft/playwright-mcp#147": ("a picture to click",
+            f"<svg id=g width=40 height=40><circle r=30></svg>{got}"
+            "<script>g.addEventListener('click', () => { o.textContent = 'got it' })</script>",
+            ("click('{id:image}')",), "got it"),
+        "browser-use/browser-use#5438": ("an element that has gone",
+            f"<button id=b>Old</button>{got}<script>b.onfocus = "
+            "() => { b.outerHTML = '<button>New</button>' }</script>", ("focus('{id:button}')", "click('4')"),
+            "(?s)4.*button 'New'"),
+        "mdx-editor/editor#299": ("an editor in a shadow tree",
+            """<div id=h></div><script>const r = h.attachShadow({ mode:
+            'open' }); r.innerHTML = '<p contenteditable role=textbox>old</p><p></p>'; r.firstChild.oninput = (e) => {
+            r.lastChild.textContent = `got ${e.target.innerText}` }</script>""",
+            ("fill('{id:textbox}', 'new')",), "got new"),
+    }  # fmt: skip
+    for report, (name, page, actions, right) in pages.items():
+        yield Case(name, report, page, actions, right)
 
 
 def find_id(text: str, wanted: str) -> str:

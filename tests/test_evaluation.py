@@ -107,5 +107,11 @@ def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_i
     write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
     assert main([*command, "--against", str(other)]) == 1
     assert "22 of its pages and those of" in capsys.readouterr().err
-    assert main([*command, "--against", str(tmp_path / "nosuch")]) == 1
-    assert "nosuch" in capsys.readouterr().err
+    for dry in ([], ["--dry-run"]):
+        assert main([*command, "--against", str(tmp_path / "nosuch"), *dry]) == 1
+        said = capsys.readouterr()
+        assert "nosuch' does not exist" in said.err
+        assert not said.out
+    (tmp_path / "same" / "model.safetensors").unlink()
+    assert main([*command, "--against", str(tmp_path / "same"), "--dry-run"]) == 1
+    assert "safetensors" in capsys.readouterr().err, "before this model is evaluated, not after"

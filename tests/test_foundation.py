@@ -329,6 +329,17 @@ def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -
     assert open_run(config_in(tmp_path, seed=1)).path == folder.path
 
 
+def test_an_empty_config_is_said_to_be_one_and_a_missing_file_where_it_was_looked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("\n")
+    assert load_config(path) == load_config(None)
+    assert f"{path} is empty: was it saved?" in caplog.text
+    with pytest.raises(DataError, match=rf"^nowhere.json: No such file or directory \(looked in {Path.cwd()}\)$"):
+        read_json(Path("nowhere.json"))
+
+
 def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) -> None:
     names = ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "accept", "eval"]
     assert list(STAGES) == names
@@ -336,6 +347,19 @@ def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) ->
         run_stage(config_in(tmp_path), "label", 0)
     with pytest.raises(UsageError, match="unknown stage 'lable'"):
         run_stage(config_in(tmp_path), "lable")
+
+
+def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    folder = open_run(config).phase(0)
+    folder.mark_done("rollout", {"num_rollouts": 3}, 0.0, 0.0, config)
+    for left in (2, 0):
+        write_text(folder.trajectories, "{}\n" * left)
+        with pytest.raises(StageError, match=rf"phase_00/trajectories.jsonl: {left} of the 3 episodes are left; put"):
+            run_stage(config, "label", 0)
+    folder.trajectories.unlink()
+    with pytest.raises(StageError, match=r"0 of the 3 episodes .* or remove .*phase_00/stages/rollout.json"):
+        run_stage(config, "label", 0)
 
 
 def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

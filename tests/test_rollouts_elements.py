@@ -586,6 +586,15 @@ def test_what_is_inert_takes_neither_text_nor_keys_and_what_takes_no_focus_is_to
     assert "textbox 'top' value='y'" in texts[-1]
 
 
+def test_a_field_that_takes_a_part_of_a_text_says_so():
+    page = "<input aria-label=code maxlength=4><textarea aria-label=note maxlength=4></textarea>"
+    actions = ("fill('{code}', '1234')", "fill('{code}', '12345')", "fill('{note}', 'abcde')", "fill('{note}', '')")
+    texts, errors = on_page(page, *actions)
+    said = "the field takes at most 4 of the 5 characters: the rest was left out\n"
+    assert [text.startswith(said) for text in texts] == [False, False, True, True, False]
+    assert errors == [""] * 4
+
+
 def test_a_field_that_does_not_take_a_text_says_so():
     page = """<input aria-label=own value=old oninput="this.value='old'"><input aria-label=other onfocus=last.focus()>
     <input id=last aria-label=last><input type=color value=#123456 aria-label=paint>

@@ -793,6 +793,8 @@ def test_the_observation_waits_for_slow_navigations_timers_and_requests():
 
 
 POLICY = "<meta http-equiv=Content-Security-Policy content=\"require-trusted-types-for 'script'\">"
+SILENCE = f"RIFF$\x20\0\0WAVEfmt \x10\0\0\0\1\0\1\0\0\x20\0\0\0@\0\0\2\0\x10\0data\0\x20\0\0{8192 * chr(0)}"
+"""A second of sound: its header, and 16-bit samples."""
 PROGRAMS = {
     # The answer's headers are there at once, its body later.
     "body": "fetch('/body').then((r) => r.json()).then(shown)",
@@ -863,6 +865,16 @@ PROGRAMS = {
         Object.assign(form, {action: '/wait', target: 'within'}); document.body.append(form); form.submit()""",
     "frame of a button": """hidden.onload = shown; document.body.insertAdjacentHTML('beforeend',
         '<form action=/wait><button formtarget=within id=send>'); send.click()""",
+    "steered frame": "hidden.onload = shown; hidden.contentWindow.location = '/wait'",
+    "steered frame with a page": "aside.addEventListener('load', shown); frames.there.location.replace('/wait')",
+    "one of two deadlines": """const [a, b] = [AbortSignal.timeout(300), new AbortController().signal];
+        AbortSignal.any([b, AbortSignal.any([a])]).addEventListener('abort', shown)""",
+    "sound of an element": "const s = document.createElement('audio'); s.oncanplay = shown; s.src = '/sound'",
+    "no sound": "const s = new Audio(); s.addEventListener('error', shown); s.src = '/soon'",
+    "written film": """b.insertAdjacentHTML('afterend', '<video id=v><source src=/sound></video>');
+        v.addEventListener('loadeddata', shown)""",
+    "installed program": "navigator.serviceWorker.register('/module').then((r) => r.scope).then(shown)",
+    "ready program": "navigator.serviceWorker.register('/module'); navigator.serviceWorker.ready.then(shown)",
     "smooth scroll": """b.style.marginBottom = '9000px'; addEventListener('scrollend', shown);
         scrollTo({top: 300, behavior: 'smooth'})""",
     "trusted": """const policy = trustedTypes.createPolicy('p', {createScript: (text) => text});
@@ -897,7 +909,9 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
     pages = {
         "/": f"{POLICY * (name == 'trusted')}<title>start</title><button id=b>run</button>"
         f"<script>b.onclick = () => {{ {run} }}</script><iframe src=/frame></iframe>"
-        "<iframe id=hidden name=within style=display:none></iframe>",
+        "<iframe id=hidden name=within style=display:none></iframe>"
+        "<iframe id=aside name=there src=/frame style=display:none></iframe>",
+        "/sound": answers(SILENCE, wait_s=0.3, kind="audio/wav"),
         "/wait": answers("<p>there", wait_s=0.3),
         "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
         "/module": late, "/booting": "<script>import('/module')</script>",

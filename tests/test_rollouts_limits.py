@@ -35,6 +35,9 @@ TRIES = {
     "service worker": "navigator.serviceWorker.register('/worker.js')"
     ".then(() => new Promise((over) => navigator.serviceWorker.oncontrollerchange = over))"
     ".then(() => fetch('/got')).catch(() => 0)",
+    "service worker by another name": "ServiceWorkerContainer.prototype.register.call(navigator.serviceWorker, "
+    "'/worker.js').then(() => new Promise((over) => navigator.serviceWorker.oncontrollerchange = over))"
+    ".then(() => fetch('/got')).catch(() => 0)",
     "frame": "const f = document.createElement('iframe'); document.body.append(f);"
     "f.contentWindow.fetch(location.origin + '/got', {method: 'POST'}).catch(() => 0)",
     "socket": "new WebSocket('ws://' + location.host + '/got')",
@@ -43,9 +46,12 @@ TRIES = {
     "socket of a worker": "new Worker(URL.createObjectURL(new Blob(["
     "`new WebSocket('ws://' + '${location.host}' + '/got')`])))",
 }
-ABSENT = ("service worker", "socket", "socket of a frame", "beacon", "past its page", "beacon past its page", "later")
+ABSENT = (
+    *("service worker", "service worker by another name", "socket", "socket of a frame"),
+    *("beacon", "past its page", "beacon past its page", "later"),
+)
 """What read-only pages do not have, so that nothing is blocked."""
-QUICK = ("form", "shared worker", "service worker", "socket of a worker")
+QUICK = ("form", "shared worker", "service worker by another name", "socket of a worker")
 SERVICE_WORKER = "onactivate = (e) => e.waitUntil(clients.claim());"
 SERVICE_WORKER += "onfetch = (e) => e.respondWith(fetch(e.request.url, {method: 'POST', body: 'x'}))"
 
@@ -119,6 +125,14 @@ def test_nothing_but_reading_reaches_a_read_only_site(way):
     assert guard.blocked or not tries
 
 
+@pytest.mark.browser
+def test_a_page_hears_that_its_service_worker_is_refused():
+    script = "await navigator.serviceWorker.register('/worker.js').catch((e) => { document.title = e.name })"
+    asked, _, title = attempt(f"(async () => {{ {script} }})()", Limits(forbidden=(re.compile("/x"),)), stays=True)
+    assert title == "SecurityError"
+    assert ("GET", "/worker.js") not in asked
+
+
 def sent(asked):
     """Whether a site was asked for more than pages."""
     return {method for method, _ in asked} & {"POST", "PUT", "SOCKET"}
@@ -169,7 +183,7 @@ def test_what_pages_send_as_they_are_left_arrives(send):
 @pytest.mark.parametrize(
     "way",
     [
-        *("form", "kept alive", "worker", "service worker", "socket of a frame"),
+        *("form", "kept alive", "worker", "service worker", "service worker by another name", "socket of a frame"),
         *("past its page", "beacon past its page", "later"),
     ],
 )

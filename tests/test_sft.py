@@ -147,7 +147,7 @@ def test_other_outcomes_are_advised_only_where_outcomes_left_all_out(tiny_model,
         train_start(other, TrainingPaths((tmp_path,), str(tiny_model), tmp_path / "out"))
 
 
-def test_an_experts_waits_are_not_imitated(tiny_model):
+def test_an_experts_waits_and_what_was_done_on_no_page_are_not_imitated(tiny_model):
     played = make_trajectory(0, 1, num_steps=3)
     first, _, last = played.steps
     waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))
@@ -155,7 +155,9 @@ def test_an_experts_waits_are_not_imitated(tiny_model):
     encoder = open_encoder(load_tokenizer(str(tiny_model)), str(tiny_model), config_for(tiny_model))
     assert len(encode([played], encoder, "browsergym", problems)) == 3
     assert len(encode([waited], encoder, "browsergym", problems)) == 2
-    assert problems.counts == {"wait": 1}
+    blind = replace(played, steps=(first, replace(first, index=1, observation=" \n"), last))
+    assert len(encode([blind], encoder, "browsergym", problems)) == 2
+    assert problems.counts == {"wait": 1, "no_page": 1}
 
 
 @pytest.mark.parametrize(

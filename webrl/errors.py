@@ -70,11 +70,12 @@ def problem_text(problem: ErrorDetails) -> str:
     """Format one of pydantic's errors as `key = value: problem`, or as the problem alone if it has no key."""
     key = ".".join(map(str, problem["loc"]))
     message = problem_message(problem)
-    return f"{key:.100} = {problem['input']!r:.200}: {message}" if key else message
+    value = "" if problem["type"] == "missing" else f" = {problem['input']!r:.200}"  # that would be all around it
+    return f"{key:.100}{value}: {message}" if key else message
 
 
 def problem_message(problem: ErrorDetails) -> str:
     """Describe the problem without naming any of our classes."""
-    if problem["type"] in ("dict_type", "model_type"):
-        return "expected options with values, {name: value, …}"
-    return problem["msg"].removeprefix("Value error, ")
+    options = "expected options with values, {name: value, …}"
+    plain = {"dict_type": options, "model_type": options, "extra_forbidden": "unknown key", "missing": "it is missing"}
+    return plain.get(problem["type"], problem["msg"].removeprefix("Value error, "))

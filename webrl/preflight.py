@@ -141,10 +141,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     check_rollouts(config, due)
     if due & _PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
-    if due & {"filter-tasks", "accept", "eval"}:
-        find_suite(config.tasks.suite).heldout_tasks(config)
-    if "filter-tasks" in due:
-        seed_tasks(config)
     if due & {"gen-tasks", "filter-tasks"}:
         from webrl.tasks.filter import load_rules
 
@@ -192,15 +188,20 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
+    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1; DataError for a
+    file of tasks that is not there, or not understood; ExtraMissing where the tasks are an optional package's.
+    """
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
         check_sampling(config.rollout)
+    if not {"filter-tasks", "accept", "eval"}.isdisjoint(stages):
+        find_suite(config.tasks.suite).heldout_tasks(config)
+    if "filter-tasks" in stages:
+        seed_tasks(config)
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:
-    """Return if the models that these stages start from can be loaded, and read what they are shown.
-
-    Raises ModelError as `check_model` and `check_sight`.
+    """Return if the models that these stages start from can be loaded, and read what they are shown. Raises ModelError
+    as `check_model` and `check_sight`.
     """
     due = frozenset(stages)
     texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template
@@ -223,9 +224,8 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def run_bytes(config: RunConfig) -> int | None:
-    """Return how much a run still adds to its folder at most in actors, critics and training states.
-
-    None if the actor's size is not known: a model of the Hub that is not here yet.
+    """Return how much a run still adds to its folder at most in actors, critics and training states; None if the
+    actor's size is not known: a model of the Hub that is not here yet.
     """
     phases = [RunFolder(config.run_dir).phase(k) for k in range(config.num_phases + 1)]
     with_actor = [str(folder.actor) for folder in phases if folder.actor.is_dir()]

@@ -189,16 +189,16 @@ def summaries() -> dict[str, tuple[str, str]]:
 
 
 def _run_stages(args: argparse.Namespace) -> int:
-    stage = None if args.command == "run" else str(args.command)
+    stage, against = None if args.command == "run" else str(args.command), getattr(args, "against", None)
     config = resolve_config(args, prefer_newest=stage is not None)
     from webrl.cli.run import run_all, run_stage, show_plan
 
     if args.dry_run:
-        return show_plan(config, stage, getattr(args, "phase", None))
+        return show_plan(config, stage, getattr(args, "phase", None), against)
     require_secrets(config, STAGES[args.command][1])
     sys.argv[1:] = map(redact_argument, sys.argv[1:])  # which trackers copy
     if stage:
-        return run_stage(config, stage, args.phase, getattr(args, "against", None))
+        return run_stage(config, stage, args.phase, against)
     return run_all(config)
 
 

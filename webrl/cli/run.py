@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,6 @@ from webrl.config import RunConfig, plugins
 from webrl.config.extras import require
 from webrl.errors import DataError, ExtraMissing, UsageError
 from webrl.evaluate import difference_text, page_difference, success_rate
-from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_models, check_rollouts, room_text, run_bytes, wanted_extras
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
@@ -29,20 +29,23 @@ from webrl.training.topology import local_processes
 from webrl.types import Trajectory
 
 
-def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
+def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: str | None = None) -> int:
     """Print for `--dry-run` the whole config, and as its comments what is done, what is to do and what is missing.
 
     Optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
     Raises:
-        UsageError: episodes to train on would not be sampled at temperature 1, or a demonstration cannot be read.
-        ModelError: a model that it starts from cannot be loaded.
+        UsageError, DataError: as of `check_rollouts`, or a demonstration cannot be read.
+        ModelError: a model that it starts from, or that it is held `against`, cannot be loaded.
     """
     stages = [stage] if stage else list(phases.STAGES)
-    check_rollouts(config, stages)
+    with contextlib.suppress(ExtraMissing):
+        check_rollouts(config, stages)
     if "replay" in stages:
         check_demonstrations(config)
     check_models(config, stages)
+    if against is not None:
+        evaluated_by(config, against)
     print(f"# plan of {config.run_dir}")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     print("\n".join(phases.plan(config, stage, phase)))
@@ -64,31 +67,11 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 
 def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
-    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well.
-
-    The other one is that of a phase folder, of a run's newest evaluated phase, or of a model, which is evaluated then.
-
-    Raises:
-        UsageError: a run folder without a finished evaluation.
-        ModelError: it is neither a run folder nor a model.
-    """
+    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_inputs(config, (stage,))
-    other: Path | RunConfig | None = None
-    if against is not None:
-        path, folder = Path(against), RunFolder(Path(against))
-        if (path / "eval.jsonl").is_file():
-            other = path / "eval.jsonl"
-        elif folder.config.is_file():
-            evaluated = [k for k in range(folder.last_phase() + 1) if folder.phase(k).is_done("eval")]
-            if not evaluated:
-                raise UsageError(f"--against {against}: no phase of this run has been evaluated to the end")
-            other = folder.phase(evaluated[-1]).eval
-        else:
-            check_sight(config, against)
-            models = config.models.model_copy(update={"actor": against})
-            other = config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
-        if phase is None:
-            phase = phases.next_phase(RunFolder(config.run_dir), "eval")
+    other = None if against is None else evaluated_by(config, against)
+    if other is not None and phase is None:
+        phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with hold_run(config.run_dir), open_trackers(config):
         counts = phases.run_stage(config, stage, phase)
     if text := find_suite(config.tasks.suite).describe(counts):
@@ -105,18 +88,33 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     return 0
 
 
+def evaluated_by(config: RunConfig, against: str) -> Path | RunConfig:
+    """What `--against` names: the evaluation of a phase folder or of a run's newest evaluated phase, or, of a model,
+    the run that evaluates it. Raises UsageError for a run without a finished evaluation, ModelError as `check_models`.
+    """
+    path, folder = Path(against), RunFolder(Path(against))
+    if (path / "eval.jsonl").is_file():
+        return path / "eval.jsonl"
+    if folder.config.is_file():
+        evaluated = [k for k in range(folder.last_phase() + 1) if folder.phase(k).is_done("eval")]
+        if not evaluated:
+            raise UsageError(f"--against {against}: no phase of this run has been evaluated to the end")
+        return folder.phase(evaluated[-1]).eval
+    models = config.models.model_copy(update={"actor": against})
+    other = config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
+    check_models(other, ("eval",))
+    return other
+
+
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a report at the end."""
-    # tables are not squeezed to 80 columns without a terminal
-    width = None if sys.stdout.isatty() else 140
+    width = None if sys.stdout.isatty() else 140  # without a terminal, tables are not squeezed to 80 columns
     console = Console(file=sys.stdout, soft_wrap=False, width=width, highlight=False)
     console.print(f"run folder {config.run_dir}, phases 0 to {config.num_phases}, seed {config.seed}", highlight=False)
 
-    suite = find_suite(config.tasks.suite)
-
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
-        if text := suite.describe(summary["eval"]):
+        if text := find_suite(config.tasks.suite).describe(summary["eval"]):
             print(text)
 
     folder = run(config, on_phase=on_phase)
@@ -131,10 +129,8 @@ def run_all(config: RunConfig) -> int:
 
 
 def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str, Any]:
-    """Both rates and their paired difference (the first minus the other), by part of the evaluation.
-
-    Raises:
-        DataError: the two were evaluated on other pages, or no page has a verdict in both.
+    """Both rates and their paired difference (the first minus the other), by part of the evaluation. Raises DataError:
+    the two were evaluated on other pages, or no page has a verdict in both.
     """
     if isinstance(found, RunConfig):
         phases.run_stage(found, "eval", 0)

@@ -132,10 +132,8 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
 
 
 def check_demonstrations(config: RunConfig) -> None:
-    """Check that each of `replay.demos` can be imitated, or begin the replay buffer.
-
-    Raises:
-        UsageError: one is missing, holds no success or no action of the dialect, or lacks a screenshot that is needed.
+    """Check that each of `replay.demos` can be imitated, or begin the replay buffer. Raises UsageError: one is missing,
+    holds no success, no page or no action of the dialect, or lacks a screenshot that is needed.
     """
     dialect = config.rollout.dialect
     for path in config.used_demos:
@@ -163,6 +161,8 @@ def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
     except ActionError as error:
         what = f"answer {step.response!r:.80} is not an action of rollout.dialect={dialect} ({error})"
         return "unreadable_action", f"{what}; left out"
+    if not step.observation.strip():
+        return "no_page", "no page was recorded, so it answers to nothing; left out"
     if step.action.startswith("noop("):
         return "wait", "a wait tells of a slow machine, not of the task; left out"
     return None

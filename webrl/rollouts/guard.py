@@ -226,12 +226,9 @@ class NavigationGuard:
         """Start the proxy; return the options of a browser context that reaches the allowed hosts only."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
         self.proxy = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        direct = sorted(host for host in self.hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
-        if self._limits or self._routes:
-            direct = []
-        proxy = {"server": self.proxy, "bypass": ",".join(("<-loopback>", *direct))}
-        # A service worker's requests would bypass the limits.
-        return {"proxy": proxy} | ({"service_workers": "block"} if self._limits else {})
+        hosts = [] if self._limits or self._routes else sorted(self.hosts)
+        direct = (host for host in hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
+        return {"proxy": {"server": self.proxy, "bypass": ",".join(("<-loopback>", *direct))}}
 
     async def close(self) -> None:
         """Stop the proxy and close its connections."""
@@ -243,8 +240,8 @@ class NavigationGuard:
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
-        if self._limits.read_only:
-            await context.add_init_script(path=Path(__file__).parent / "js" / "only_reads.js")
+        for name in ["no_service_worker"] * bool(self._limits) + ["only_reads"] * self._limits.read_only:
+            await context.add_init_script(path=Path(__file__).parent / "js" / f"{name}.js")
         if self._limits:
             await context.route(re.compile(""), self._hold)
 

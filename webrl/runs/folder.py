@@ -27,7 +27,7 @@ from webrl.config.redaction import redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
 from webrl.runs.disk import DISK_FULL
-from webrl.runs.store import read_json, write_json, write_text
+from webrl.runs.store import count_lines, read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
 _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "vllm_python", "start_timeout_s")
@@ -101,13 +101,19 @@ class PhaseFolder:
         """Record that a stage finished; the last thing a stage does. `spent_on` divides its seconds (`clock.py`)."""
         info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
         info |= {"spent_on": {kind: round(part, 3) for kind, part in (spent_on or {}).items()}}
-        info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
-        write_json(self.marker(stage), info)
+        write_json(self.marker(stage), info | {"peak_mib": round(peak_mib, 1)} | run_info(config))
 
     def require(self, stage: str) -> None:
-        """Raise StageError, with the command that runs it, unless a stage that this one builds on has finished."""
+        """Raise StageError unless a stage that this one builds on has finished, and the episodes are all there."""
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
+        played = self.read_stage("rollout")["counts"].get("num_rollouts", 0) if self.is_done("rollout") else 0
+        left = count_lines(self.trajectories) if played and self.trajectories.is_file() else 0
+        if left < played:
+            raise StageError(
+                f"{self.trajectories}: {left} of the {played} episodes are left; put the file back, or remove "
+                f"{self.marker('rollout')}, so that `webrl run` plays the others again"
+            )
 
 
 class RunFolder:

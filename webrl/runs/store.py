@@ -70,7 +70,8 @@ def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
         file = path.open("rb")
         start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        where = f" (looked in {Path.cwd()})" if isinstance(error, FileNotFoundError) and not path.is_absolute() else ""
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}{where}") from None
     if (what := next((_OTHER[kind] for kind in _OTHER if re.match(kind, start)), "")) and not re.match(admitted, start):
         file.close()
         raise DataError(f"{path} is {what}")
@@ -99,12 +100,9 @@ def read_record(path: Path, cls: type[R]) -> R:
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
     """Write records as JSONL atomically; gives their number."""
-    count = 0
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        for record in records:
-            file.write(dump_line(record))
-            count += 1
-    return count
+        written = [file.write(dump_line(record)) for record in records]
+    return len(written)
 
 
 def read_records(

@@ -15,7 +15,7 @@ from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
-from webrl.preflight import check_inputs
+from webrl.preflight import check_inputs, check_rollouts
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
@@ -115,7 +115,8 @@ def test_instructions_are_read_from_jsonl_json_and_text(tmp_path):
         ([1], ["i.jsonl:2", "[1]"]),
         ({"id": "a/b", "instruction": "x"}, ["i.jsonl:2", "id = 'a/b'"]),
         ({"id": "first", "instruction": "x"}, ["i.jsonl:2", "i.jsonl:1", "'first'"]),
-        ({"instruction": "x", "checks": [{"txt": "a"}]}, ["i.jsonl:2", "checks.0.txt"]),
+        ({"instruction": "x", "checks": [{"txt": "a"}]}, ["i.jsonl:2", "checks.0.txt = 'a': unknown key"]),
+        ({"checks": []}, ["i.jsonl:2: instruction: it is missing"]),
         ({"instruction": "x", "checks": [{}]}, ["i.jsonl:2", "checks.0", "has none", "javascript"]),
         ({"instruction": "x", "checks": [{"text": "a", "url": "b"}]}, ["i.jsonl:2", "url and text"]),
         ({"instruction": "x", "checks": [{"url": "(a"}]}, ["i.jsonl:2", "checks.0.url = '(a'", "regular expression"]),
@@ -165,8 +166,9 @@ def test_a_generated_task_has_none_of_its_parent_s_checks():
 
 
 def test_a_missing_instruction_file_is_refused_before_anything_starts(site):
-    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        check_inputs(site.config(train_files="[nowhere.jsonl]"), ["filter-tasks"])
+    for check in (check_inputs, check_rollouts):  # the second is what `--dry-run` looks at
+        with pytest.raises(DataError, match=r"nowhere\.jsonl"):
+            check(site.config(train_files="[nowhere.jsonl]"), ["filter-tasks"])
 
 
 KINDS = [

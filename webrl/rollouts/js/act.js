@@ -250,12 +250,17 @@
     : Array.from(element.selectedOptions ?? [element], ({ value }) => value).join('\n'));
   const remember = (element, wanted) => { filled = { element, before: valueOf(element), wanted, hadInput: false, at: element }; };
   window.addEventListener('input', (event) => { if (filled && event.isTrusted) [filled.at] = event.composedPath(); }, true);
-  // Why that is what it was before, for the agent, or ''; a page that writes what it has been given in another way has not
-  // put it back.
+  // Why that is what it was before, or is only a part of it, for the agent, or ''; a page that writes what it has been
+  // given in another way has not put it back.
   api.whyPutBack = () => {
     const { element, before, wanted, at } = filled ?? {};
+    if (!element?.isConnected) return '';
+    const value = valueOf(element);
+    if (value.length === element.maxLength && value.length < wanted.length && wanted.startsWith(value)) {
+      return `the field takes at most ${value.length} of the ${wanted.length} characters: the rest was left out`;
+    }
     const tidy = (text) => text.replace(/(?!^-)[\s(),-]+/g, '').toLowerCase();
-    if (!element?.isConnected || valueOf(element) !== before || tidy(before) === tidy(wanted)) return '';
+    if (value !== before || tidy(before) === tidy(wanted)) return '';
     if (!element.contains(at)) return 'the page moved the focus: what was filled in went to another element';
     return 'the page did not keep what was filled in or chosen: it is as it was before';
   };

@@ -85,10 +85,9 @@
   }
 
   const heeded = new WeakSet(); // hears of its end (EventTarget's addEventListener, below)
-  const { timeout } = window.AbortSignal; // since Chromium 103
-  if (timeout) AbortSignal.timeout = function (delay) {
-    const signal = apply(timeout, AbortSignal, [delay]);
-    const due = now() + Number(delay);
+  const dues = new WeakMap(); // of signals that are given at a time
+  const awaitAbort = (signal, due) => {
+    dues.set(signal, due);
     native.setTimeout(() => { // the deadline of a request is no work
       if (signal.aborted || !(signal.onabort || heeded.has(signal))) return;
       timeouts.set(signal, due);
@@ -98,6 +97,14 @@
       }, { once: true });
     }, 0);
     return signal;
+  };
+  const { timeout, any } = window.AbortSignal; // since Chromium 103, and 116
+  if (timeout) AbortSignal.timeout = (delay) => awaitAbort(apply(timeout, AbortSignal, [delay]), now() + Number(delay));
+  if (any) AbortSignal.any = (signals) => {
+    const given = [...signals];
+    const due = Math.min(...given.map((signal) => dues.get(signal) ?? Infinity));
+    const first = apply(any, AbortSignal, [given]);
+    return due < Infinity ? awaitAbort(first, due) : first;
   };
 
   const { postTask } = window.Scheduler?.prototype ?? {}; // since Chromium 94, and where there is TLS
@@ -125,6 +132,7 @@
     };
   };
   const LOADED = ['load', 'error'];
+  const ENDS = [...LOADED, 'canplay'];
   const atEnd = (target, events, done) => {
     for (const event of events) listen(target, event, done, { once: true });
   };
@@ -132,14 +140,22 @@
     promise.then(done, done);
     return promise;
   };
+  // The page's own promise is one that only the page handles: a failure that it ignores is an `unhandledrejection`.
+  const passOn = (promise, done = track()) => promise.then((value) => {
+    done();
+    return value;
+  }, (error) => {
+    done();
+    throw error;
+  });
   if (native.fetch) {
     window.fetch = function (...args) {
-      return until(native.fetch(...args));
+      return passOn(native.fetch(...args));
     };
     // The answer is there with its headers; what it says comes later.
     for (const name of ['arrayBuffer', 'blob', 'bytes', 'formData', 'json', 'text']) {
       const read = Response.prototype[name];
-      if (read) Response.prototype[name] = function () { return until(read.call(this)); };
+      if (read) Response.prototype[name] = function () { return passOn(read.call(this)); };
     }
   }
   const send = XMLHttpRequest.prototype.send;
@@ -187,6 +203,10 @@
   takesTime(HTMLMediaElement.prototype, 'load', withinUntil('loadeddata', 'error'));
   takesTime(HTMLMediaElement.prototype, 'play', within);
   takesTime(window.MediaDevices?.prototype, 'enumerateDevices');
+  takesTime(window.ServiceWorkerContainer?.prototype, 'getRegistration getRegistrations register');
+  takesTime(window.ServiceWorkerContainer?.prototype, 'register', (begun, container) => {
+    begun.then(({ active }) => active ?? within(container.ready), () => {});
+  });
   takesTime(window.MediaDevices?.prototype, 'getDisplayMedia getUserMedia', within);
   takesTime(window.BaseAudioContext?.prototype, 'decodeAudioData');
   takesTime(window.OfflineAudioContext?.prototype, 'startRendering');
@@ -234,13 +254,24 @@
     atEnd(picture, LOADED, errand());
     return picture;
   } });
-  // Of the other pictures, and of frames, those whose coming the page has something to do at.
-  const hears = (element) => (element.onload ?? element.onerror ?? null) !== null || heeded.has(element);
+  // Of the other pictures, of frames, sounds and films, those whose coming the page has something to do at; once for each
+  // address, as they may never come.
+  const hears = (element) => heeded.has(element) || (element.onload ?? element.onerror ?? null) !== null ||
+    (element.oncanplay ?? element.oncanplaythrough ?? element.onloadeddata ?? element.onloadedmetadata ?? null) !== null;
+  const awaited = new WeakMap();
+  const awaitEnd = (element) => {
+    awaited.set(element, element.src);
+    atEnd(element, ENDS, errand());
+  };
   const awaitLoad = (element, isComing) => native.setTimeout(() => {
-    if (hears(element) && isComing(element)) atEnd(element, LOADED, errand());
+    if (hears(element) && isComing(element)) awaitEnd(element);
   }, 0);
-  for (const [{ prototype }, names, isComing] of [[HTMLImageElement, ['src'], (picture) => !picture.complete],
-    [HTMLIFrameElement, ['src', 'srcdoc'], (frame) => frame.isConnected]]) {
+  const isPictureComing = ({ complete }) => !complete;
+  const { HAVE_FUTURE_DATA, NETWORK_IDLE } = HTMLMediaElement;
+  const isMediaComing = ({ error, networkState, readyState }) => // NETWORK_NO_SOURCE: it is being chosen, or none was found
+    !error && networkState > NETWORK_IDLE && readyState < HAVE_FUTURE_DATA;
+  for (const [{ prototype }, names, isComing] of [[HTMLImageElement, ['src'], isPictureComing],
+    [HTMLMediaElement, ['src'], isMediaComing], [HTMLIFrameElement, ['src', 'srcdoc'], (frame) => frame.isConnected]]) {
     for (const name of names) {
       const { set: setSource, ...source } = Object.getOwnPropertyDescriptor(prototype, name);
       Object.defineProperty(prototype, name, { ...source, set(value) {
@@ -249,19 +280,22 @@
       } });
     }
   }
-  // Those that the page has not made itself, once for each address.
+  window.Audio = new Proxy(window.Audio, { construct(...given) {
+    const sound = Reflect.construct(...given);
+    awaitLoad(sound, isMediaComing);
+    return sound;
+  } });
+  // Those that the page has not made itself.
   const { get: imagesOf } = Object.getOwnPropertyDescriptor(Document.prototype, 'images');
   const isBlankYet = ({ contentDocument, src, srcdoc }) => (src || srcdoc) && contentDocument?.URL === 'about:blank';
-  const inPage = [[apply(imagesOf, document, []), ({ complete }) => !complete],
-    [apply(Document.prototype.getElementsByTagName, document, ['iframe']), isBlankYet]];
-  const awaited = new WeakMap();
+  const named = (name) => apply(Document.prototype.getElementsByTagName, document, [name]);
+  const inPage = [[apply(imagesOf, document, []), isPictureComing], [named('iframe'), isBlankYet],
+    [named('audio'), isMediaComing], [named('video'), isMediaComing]];
   const awaitWritten = () => {
     for (const [elements, isComing] of inPage) {
       for (const element of elements) {
         if (!isComing(element) || element.loading === 'lazy' || !hears(element)) continue;
-        if (awaited.get(element) === element.src) continue;
-        awaited.set(element, element.src);
-        atEnd(element, LOADED, errand());
+        if (awaited.get(element) !== element.src) awaitEnd(element);
       }
     }
   };
@@ -270,6 +304,7 @@
     const frame = target && apply(Document.prototype.getElementsByName, document, [target])[0];
     if (frame?.localName === 'iframe') awaitLoad(frame, () => true);
   };
+  api.awaitFrame = (frame) => awaitLoad(frame, ({ isConnected }) => isConnected);
   takesTime(HTMLFormElement.prototype, 'submit', (_, form) => sentInto(form.target));
   const submitted = ({ defaultPrevented, submitter, target }) => {
     if (!defaultPrevented) sentInto(submitter?.formTarget || target.target);
@@ -446,7 +481,7 @@
     if (this instanceof Element && PRESSES.test(type)) clickable.add(this);
     if (this instanceof Element && type === 'drop') droppable.add(this);
     if (this instanceof Element && /^key(down|press|up)$/.test(type)) keyed.add(this);
-    if (/^(abort|error|load)$/.test(type)) heeded.add(this);
+    if (/^(abort|error|load|canplay(through)?|loaded(meta)?data)$/.test(type)) heeded.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || hasHandler(element);
@@ -513,11 +548,18 @@
   const point = (event) => {
     if (event.isTrusted) pointer = [event.clientX, event.clientY];
   };
+  // A frame is sent elsewhere by its own program, or by that of the page around it.
+  const { get: frameOf } = Object.getOwnPropertyDescriptor(window, 'frameElement');
+  const leaveFrame = () => {
+    const frame = apply(frameOf, window, []); // null if the page around it is of another origin
+    if (frame?.localName === 'iframe') window.parent.__webrl?.awaitFrame(frame);
+  };
   // What `document.open` takes away is put back.
   api.listen = () => {
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
     listen(window, 'submit', submitted);
+    if (window !== window.top) listen(window, 'beforeunload', leaveFrame);
     if ('onscrollend' in window) { // since Chromium 114
       listen(window, 'scroll', () => { arrive ??= errand(); }, { capture: true, passive: true });
       listen(window, 'scrollend', () => { arrive = arrive?.(); }, { capture: true, passive: true });

@@ -18,10 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 24_649,
-    "core: files": 135,
-    "lines": 42_638,
-    "files": 255,
+    "core: lines": 24_763,
+    "core: files": 136,
+    "lines": 42_755,
+    "files": 256,
     "names per 1000 lines": 61.1,
     "options": 172,
     "duplicated runs": 0,

@@ -798,6 +798,8 @@ SILENCE = f"RIFF$\x20\0\0WAVEfmt \x10\0\0\0\1\0\1\0\0\x20\0\0\0@\0\0\2\0\x10\0da
 PROGRAMS = {
     # The answer's headers are there at once, its body later.
     "body": "fetch('/body').then((r) => r.json()).then(shown)",
+    # A failure that nobody handles.
+    "unhandled": "addEventListener('unhandledrejection', shown); fetch('http://127.0.0.1:1')",
     # The part of the program that shows the page is loaded when it is needed.
     "part": "document.head.append(Object.assign(document.createElement('script'), {src: '/part'}))",
     # The page is made in tasks of their own, as React does.

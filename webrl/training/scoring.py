@@ -27,6 +27,7 @@ from webrl.training.critic import load_critic, states_of
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
+from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -147,12 +148,20 @@ def run_rows(
     lengths = [len(item.ids) for item in items]
     budget = min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
     rows = plan_rows(lengths, budget, ranks, packs=model.packs)[rank]
-    own: dict[int, Tensor] = {}
-    with spent_on("scoring"), torch.inference_mode(), progress(len(rows), what, "rows", leave=False) as bar:
-        for row in rows:
-            if row:
-                own |= zip(row, score(pack([items[i] for i in row], device)), strict=True)
+    with (
+        spent_on("scoring"),
+        row_threads(num_row_threads(model, device)) as over,
+        progress(len(rows), what, "rows", leave=False) as bar,
+    ):
+
+        def run(row: list[int]) -> list[Tensor]:
+            with torch.inference_mode():
+                results = list(score(pack([items[i] for i in row], device))) if row else []
             bar.update()
+            return results
+
+        parts = over(run, rows)
+    own = {i: result for row, part in zip(rows, parts, strict=True) for i, result in zip(row, part, strict=True)}
     results = {i: result for part in gather(own) for i, result in part.items()}
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:

@@ -36,6 +36,7 @@ from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.ranks import gather
 from webrl.training.scoring import CPU_ROW_TOKENS
+from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
 
@@ -110,36 +111,37 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
         shares = sample_batches(len(job.beside), config.model_copy(update={"steps": len(batches)}), seed)
         mixed = zip(batches, shares, strict=True)
         batches = [Batch(batch.own, [job.beside[i] for i in share]) for batch, share in mixed]
-    loop = _Loop(job, config, engine, device, len(batches), out)
-    if job.trust:
-        job.trust.num_steps = len(batches)
-        loop.before = [loop.score(part) for part in job.trust.parts]
-        job.trust.keep(engine.full_state(), 0)
-    first = checkpoints.restore(engine)
-    if first and job.trust:  # a state is written after a check that was passed
-        job.trust.keep(engine.full_state(), first)
-    log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
-    with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
-        for step in range(first, len(batches)):
-            with spent_on("gradient steps"):
-                values = loop.step(step, batches[step])
-            if job.trust and job.trust.stopped:  # by a loss or a gradient that is not finite
-                break
-            bar.set_postfix_str(f"loss {values['loss']:.4f}")
-            bar.update()
-            is_last = step + 1 == len(batches)
-            is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
-            if job.heldout and is_watched:
-                values["val_loss"] = loop.validate()
-            is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
-            if job.trust and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0))):
-                values |= loop.check_region(step + 1, is_last=is_last)
-            if log:
-                log.write(step + 1, values)
-            if job.trust and job.trust.stopped:
-                break
-            if is_saved:
-                checkpoints.save(engine, step + 1)
+    with row_threads(engine.num_threads) as over:
+        loop = _Loop(job, config, engine, device, len(batches), out, over)
+        if job.trust:
+            job.trust.num_steps = len(batches)
+            loop.before = [loop.score(part) for part in job.trust.parts]
+            job.trust.keep(engine.full_state(), 0)
+        first = checkpoints.restore(engine)
+        if first and job.trust:  # a state is written after a check that was passed
+            job.trust.keep(engine.full_state(), first)
+        log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
+        with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
+            for step in range(first, len(batches)):
+                with spent_on("gradient steps"):
+                    values = loop.step(step, batches[step])
+                if job.trust and job.trust.stopped:  # by a loss or a gradient that is not finite
+                    break
+                bar.set_postfix_str(f"loss {values['loss']:.4f}")
+                bar.update()
+                is_last = step + 1 == len(batches)
+                is_watched = is_last or (job.watch_every > 0 and (step + 1) % job.watch_every == 0)
+                if job.heldout and is_watched:
+                    values["val_loss"] = loop.validate()
+                is_saved = config.save_every > 0 and (step + 1) % config.save_every == 0 and not is_last
+                if job.trust and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0))):
+                    values |= loop.check_region(step + 1, is_last=is_last)
+                if log:
+                    log.write(step + 1, values)
+                if job.trust and job.trust.stopped:
+                    break
+                if is_saved:
+                    checkpoints.save(engine, step + 1)
     if job.trust and job.trust.stopped:
         kept = f"{job.trust.kept_steps} of {len(batches)} steps are kept"
         logger.warning("%s at learning rate %g: %s; %s", job.name, config.lr, job.trust.stopped, kept)
@@ -205,8 +207,11 @@ def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
 class _Loop:
     """The state that the steps of one run share."""
 
-    def __init__(self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path) -> None:
+    def __init__(
+        self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path, over: Map
+    ) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
+        self.over = over
         self.before: list[dict[int, Tensor]] = []
         """Log-probabilities of the parts of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
@@ -256,11 +261,13 @@ class _Loop:
 
     def validate(self) -> float:
         """Return the mean loss of the held-out samples."""
-        items = self.job.heldout
+        items, packs = self.job.heldout, self.job.model.packs
+        lengths = [len(item.ids) for item in items]
+        rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
         self.engine.model.eval()
         total = torch.zeros((), device=self.device)
         with torch.no_grad():
-            for row in self._plan(items):
+            for row in rows:
                 packed = pack([items[i] for i in row or [0]], self.device)
                 result = self.job.loss(self.engine.model(row=packed), packed, row or [0])
                 total += result.loss.sum() * bool(row)
@@ -275,7 +282,7 @@ class _Loop:
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
             size, metrics = 0, dict[str, float]()
             for part, before in zip(trust.parts, self.before, strict=True):
-                for i, after in sorted(self.score(part).items()):
+                for i, after in sorted(self.score(part).items()):  # in one order, whichever thread was first
                     ratio = after - before[i]
                     sums["kl"] += ratio.exp() - 1 - ratio
                     sums["drop"] -= ratio * trust.is_success[size + i]
@@ -290,48 +297,72 @@ class _Loop:
 
     def score(self, items: Sequence[Item]) -> dict[int, Tensor]:
         """Return the log-probability of each item's targets, of the items that this rank computes."""
+        lengths, threads = [len(item.ids) for item in items], self.engine.num_threads
+        shares = plan_rows(lengths, self.budget, max(self.engine.num_ranks, threads), packs=self.job.model.packs)
         scored: dict[int, Tensor] = {}
+
+        def work(rows: list[list[int]]) -> None:
+            with torch.no_grad():
+                for row in rows:
+                    packed = pack([items[i] for i in row or [0]], self.device)
+                    logprobs = self.engine.model(row=packed)
+                    sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
+                    scored.update(zip(row, sums.double(), strict=False))
+
         self.engine.model.eval()
-        with torch.no_grad():
-            for row in self._plan(items):
-                packed = pack([items[i] for i in row or [0]], self.device)
-                logprobs = self.engine.model(row=packed)
-                sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
-                scored.update(zip(row, sums.double(), strict=False))
+        if threads > 1:
+            self.over(work, [list(filter(None, rows)) for rows in shares])
+        else:
+            work(shares[self.engine.rank])
         self.engine.model.train()
         return scored
 
     def _rows(self, batch: Batch) -> Results:
-        """Accumulate the gradient of this rank's rows.
+        """Accumulate the gradient of this rank's rows, one after the other, or side by side by threads.
 
-        A rank without its own row passes the shortest sample at weight zero, so that all take part in every exchange.
+        A rank without its own row passes the shortest sample at weight zero, so that all take part in every
+        exchange. Each thread adds up its own rows' gradients, so that the order of the sum stays the same.
         """
         job, engine = self.job, self.engine
         samples = batch.own + batch.beside
         active = [i for i in samples if job.active[i]]
-        rows = self._plan([job.items[i] for i in active])
+        in_threads = engine.num_threads > 1 and bool(active)
+        num_shares, budget = engine.num_ranks, self.budget
+        if in_threads:
+            num_shares, budget = engine.num_threads, min(budget, ROW_TOKENS)
+        shares = plan_rows([len(job.items[i].ids) for i in active], budget, num_shares, packs=job.model.packs)
         filler = min(samples, key=lambda i: len(job.items[i].ids))
-        results: Results = []
-        for number, row in enumerate(rows):
-            indices = [active[i] for i in row]
-            with engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                shown = indices or [filler]
-                packed = pack([job.items[i] for i in shown], self.device)
-                result = job.loss(engine.model(row=packed), packed, shown)
-                losses, share = result.loss, float(bool(indices))
-                if batch.beside:  # as if all were the batch's own
-                    factor = job.beside_weight * len(batch.own) / len(batch.beside)
-                    weights = torch.tensor([factor if i in job.beside else 1.0 for i in shown])
-                    losses = losses * send(weights, self.device)
-                values = {"loss": losses.detach(), **result.metrics}
-                results.append((indices, {key: value * share for key, value in values.items()}))
-                engine.backward(losses.sum() * (share / len(batch.own)))
-        return results
 
-    def _plan(self, items: Sequence[Item]) -> list[list[int]]:
-        """Return this rank's rows."""
-        lengths, packs = [len(item.ids) for item in items], self.job.model.packs
-        return plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
+        def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
+            results: Results = []
+            total = None
+            for number, row in enumerate(rows):
+                indices = [active[i] for i in row]
+                with engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
+                    shown = indices or [filler]
+                    packed = pack([job.items[i] for i in shown], self.device)
+                    result = job.loss(engine.model(row=packed), packed, shown)
+                    losses, share = result.loss, float(bool(indices))
+                    if batch.beside:  # as if all were the batch's own
+                        factor = job.beside_weight * len(batch.own) / len(batch.beside)
+                        weights = torch.tensor([factor if i in job.beside else 1.0 for i in shown])
+                        losses = losses * send(weights, self.device)
+                    values = {"loss": losses.detach(), **result.metrics}
+                    results.append((indices, {key: value * share for key, value in values.items()}))
+                    loss = losses.sum() * (share / len(batch.own))
+                    if in_threads:
+                        total = add_gradients(total, engine.gradients(loss))
+                    else:
+                        engine.backward(loss)
+            return results, total
+
+        if not in_threads:
+            return work(shares[engine.rank])[0]
+        parts = self.over(work, [list(filter(None, rows)) for rows in shares])
+        for _, gradients in parts:
+            if gradients:
+                engine.take(gradients)
+        return [result for results, _ in parts for result in results]
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the update."""

@@ -23,6 +23,7 @@ from webrl.config import OptimConfig
 from webrl.config.resources import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
+from webrl.training.threads import Gradients, add_gradients, num_row_threads
 
 
 class Engine:
@@ -41,6 +42,9 @@ class Engine:
         """True on the process that writes files and logs."""
         self.model, self.optimizer = self.prepare(model)
         self.check_type()
+        is_plain = type(self) is Engine and self.num_ranks == 1
+        self.num_threads = num_row_threads(model, self.accelerator.device) if is_plain else 1
+        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
 
     def make_accelerator(self, device: str) -> Any:
         """The accelerator, without autocast."""
@@ -85,6 +89,19 @@ class Engine:
         Engines average gradients over ranks, and a batch's loss is a sum over ranks: hence the factor.
         """
         self.accelerator.backward(loss * self.num_ranks)
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """Return the gradients that `backward` would add; callable from any thread."""
+        return list(
+            torch.autograd.grad(loss, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
+        )
+
+    def take(self, gradients: Gradients) -> None:
+        """Add to the accumulated gradient."""
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        sums = add_gradients([p.grad for p in trained], gradients)
+        for parameter, total in zip(trained, sums, strict=True):
+            parameter.grad = total
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:
         """Clip, update, clear; return the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or

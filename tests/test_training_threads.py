@@ -1,4 +1,4 @@
-"""Float32 products by oneDNN compute what torch does, and training by them gives the same bits each time."""
+"""Rows side by side on a CPU's threads, and float32 products by oneDNN, compute what one row at a time and torch do."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from webrl.config import RunConfig
 from webrl.llm.loading import load_causal_lm
 from webrl.llm.products import has_faster_products, linear, use_products
 from webrl.training.scoring import score_actions, score_values
+from webrl.training.threads import add_gradients, num_row_threads, row_threads
 from webrl.training.update import train_actor, train_critic
 
 
@@ -38,14 +39,61 @@ def trained(folder, tmp_path, name):
     return weights, [(r.ref_logprobs, r.value) for r in scored], counts
 
 
+def test_rows_side_by_side_train_what_rows_one_after_the_other_train(tmp_path, threads):
+    folder = make_actor(tmp_path / "model")
+    start = load_causal_lm(str(folder), dtype="float32").state_dict()
+    threads(1)
+    alone, alone_scores, alone_counts = trained(folder, tmp_path, "alone")
+    threads(2)
+    together, scores, counts = trained(folder, tmp_path, "together")
+    assert torch.get_num_threads() == 2
+    assert counts["actor_loss"] == pytest.approx(alone_counts["actor_loss"], rel=1e-4)
+    assert counts["actor_active"] == alone_counts["actor_active"] == 12
+    for name, weight in together.items():
+        assert torch.allclose(weight, alone[name], atol=1e-4), name
+    assert max(float((together[name] - start[name]).abs().max()) for name in start) > 1e-3
+    for (logprobs, value), (alone_logprobs, alone_value) in zip(scores, alone_scores, strict=True):
+        assert logprobs == pytest.approx(alone_logprobs, abs=1e-5)
+        assert value == pytest.approx(alone_value, abs=1e-3)
+
+
 @pytest.mark.slow
-def test_the_same_training_on_several_threads_gives_the_same_bits(tmp_path, threads):
+def test_the_same_rows_by_threads_give_the_same_bits(tmp_path, threads):
     folder = make_actor(tmp_path / "model")
     threads(3)
     first, scores, _ = trained(folder, tmp_path, "first")
     second, again, _ = trained(folder, tmp_path, "second")
     assert scores == again
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_error_in_a_thread_is_raised_and_the_number_of_threads_set_back(threads):
+    threads(2)
+
+    def work(item):
+        assert torch.get_num_threads() == 1
+        return 1 / item
+
+    with pytest.raises(ZeroDivisionError), row_threads(2) as over:
+        over(work, [1, 0])
+    assert torch.get_num_threads() == 2
+
+
+def test_only_small_models_on_a_cpu_have_rows_side_by_side(threads):
+    threads(2)
+    with torch.device("meta"):
+        large = torch.nn.Linear(10_000, 10_000)
+    small = torch.nn.Linear(4, 4)
+    assert [num_row_threads(*given) for given in ((small, "cpu"), (large, "cpu"), (small, "cuda"))] == [2, 1, 1]
+    threads(16)
+    assert num_row_threads(small, "cpu") == 4
+
+
+def test_gradients_of_parameters_that_a_row_does_not_reach_are_left_out_of_the_sum():
+    one, two = torch.ones(2), torch.full((2,), 2.0)
+    total = add_gradients(None, [one, None, None])
+    total = add_gradients(total, [two, two, None])
+    assert [None if g is None else g.tolist() for g in total] == [[3.0, 3.0], [2.0, 2.0], None]
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 48), (40, 48), (3, 48), (1, 2, 48)])

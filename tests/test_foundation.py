@@ -360,6 +360,12 @@ def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> N
     folder.trajectories.unlink()
     with pytest.raises(StageError, match=r"0 of the 3 episodes .* or remove .*phase_00/stages/rollout.json"):
         run_stage(config, "label", 0)
+    for stage in ("replay", "train", "accept", "eval"):  # what comes after these can do without
+        folder.mark_done(stage, {}, 0.0, 0.0, config)
+        folder.require(stage)
+    write_text(folder.trajectories, "{}\n" * 2)
+    with pytest.raises(StageError, match="2 of the 3 episodes are left"):  # the next phase's tasks are made of them
+        folder.require("eval")
 
 
 def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,10 +139,19 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     check_inputs(bad, ["train"])
     write_records(tmp_path / "other.jsonl", [shown("d0")])
     demos = {"demos": [str(tmp_path / "other.jsonl")]}
-    for dialect, said in (("browsergym", ""), ("webrl", r"other\.jsonl' has no action of rollout\.dialect=webrl")):
+    no_action = (
+        r"other\.jsonl' has no step that can be imitated: answer .* is not an action of rollout\.dialect=webrl \("
+    )
+    for dialect, said in (("browsergym", ""), ("webrl", no_action)):
         config = make_config(tmp_path, actor, replay=demos, rollout={"dialect": dialect})
         with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
             check_inputs(config, ["replay"])
+    blank = tuple(replace(step, observation=" ") for step in shown("d0").steps)
+    write_records(tmp_path / "other.jsonl", [replace(shown("d0"), steps=blank)])
+    with pytest.raises(
+        UsageError, match=r"can be imitated: no page was recorded, so it answers to nothing; leave it out"
+    ):
+        check_inputs(make_config(tmp_path, actor, replay=demos), ["replay"])
 
 
 def test_process_data_begins_with_demonstrations_too(tmp_path, actor):

@@ -593,6 +593,10 @@ def test_a_field_that_takes_a_part_of_a_text_says_so():
     said = "the field takes at most 4 of the 5 characters: the rest was left out\n"
     assert [text.startswith(said) for text in texts] == [False, False, True, True, False]
     assert errors == [""] * 4
+    digit = "<input maxlength=1 aria-label=digit onkeydown='' oninput='nextElementSibling?.focus()'>"
+    texts, _ = on_page(digit * 3, "fill('{digit}', '123')")
+    assert "left out" not in texts[-1], "the other fields took the rest"
+    assert re.findall("value='(.)'", texts[-1]) == ["1", "2", "3"]
 
 
 def test_a_field_that_does_not_take_a_text_says_so():

@@ -10,7 +10,7 @@ from test_interop_vab import write_trace
 from test_reward_data import make_trajectory
 
 from webrl.cli import main
-from webrl.config import validate_config
+from webrl.config import RolloutConfig, validate_config
 from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
@@ -133,7 +133,7 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tiny
     ((_, action, _),) = encode(
         [make_trajectory(0, 1, num_steps=1)],
         open_encoder(tokenizer, str(tiny_model), config_for(tiny_model)),
-        "browsergym",
+        RolloutConfig(),
         ProblemLog(),
     )
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
@@ -153,11 +153,13 @@ def test_an_experts_waits_and_what_was_done_on_no_page_are_not_imitated(tiny_mod
     waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))
     problems = ProblemLog(num_shown=0)
     encoder = open_encoder(load_tokenizer(str(tiny_model)), str(tiny_model), config_for(tiny_model))
-    assert len(encode([played], encoder, "browsergym", problems)) == 3
-    assert len(encode([waited], encoder, "browsergym", problems)) == 2
+    assert len(encode([played], encoder, RolloutConfig(), problems)) == 3
+    assert len(encode([waited], encoder, RolloutConfig(), problems)) == 2
     blind = replace(played, steps=(first, replace(first, index=1, observation=" \n"), last))
-    assert len(encode([blind], encoder, "browsergym", problems)) == 2
+    assert len(encode([blind], encoder, RolloutConfig(), problems)) == 2
     assert problems.counts == {"wait": 1, "no_page": 1}
+    sees = RolloutConfig(screenshots=True, image_size=0, show_text=False)  # its page is the screenshot
+    assert len(encode([blind], lambda t, i: t.steps[i], sees, problems)) == 3
 
 
 @pytest.mark.parametrize(
@@ -172,8 +174,8 @@ def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialec
     ]
     page = make_trajectory(0, 1, num_steps=1)
     steps = tuple(replace(page.steps[0], index=i, response=a, action=a) for i, a in enumerate(answers))
-    problems, shown = ProblemLog(num_shown=0), []
-    encode([replace(page, steps=steps)], lambda t, i: shown.append(t.steps[i].response), dialect, problems)
+    problems, shown, rollout = ProblemLog(num_shown=0), [], RolloutConfig(dialect=dialect)
+    encode([replace(page, steps=steps)], lambda t, i: shown.append(t.steps[i].response), rollout, problems)
     assert [any(answer.startswith(k) for answer in shown) for k in kept] == [True] * len(kept)
     assert problems.counts == {"unreadable_action": len(answers) - len(kept)}
     assert len(shown) == len(kept)

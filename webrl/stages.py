@@ -216,7 +216,7 @@ def train(context: Context) -> Counts:
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
         demonstrations = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
-        shown["demonstrations"] = encode(demonstrations, encoder, config.rollout.dialect, problems)
+        shown["demonstrations"] = encode(demonstrations, encoder, config.rollout, problems)
         if not shown["demonstrations"]:
             raise DataError(f"replay.demos: none of their steps can be imitated: {dict(problems.counts)}")
         if problems.counts:

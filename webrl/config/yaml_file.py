@@ -38,7 +38,7 @@ def read_yaml(path: Path, what: str) -> Any:
     if text and not text.endswith("\n"):
         logger.warning("%s: line %d has no newline: was the file cut off? If not, add one", path, text.count("\n") + 1)
     if not text.strip():
-        logger.warning("%s is empty: was it saved? Without settings, this %s has the defaults", path, what)
+        logger.warning("%s is empty: was it saved? Its settings are all at their defaults", path)
     return parse_yaml(text, str(path))
 
 

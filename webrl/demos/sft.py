@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from webrl.config import Dialect, RunConfig, plugins
+from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
@@ -58,7 +58,7 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
         train, heldout = split(shown, config.sft.heldout, config.seed)
         encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
-        examples, held = (encode(part, encoder, config.rollout.dialect, problems) for part in (train, heldout))
+        examples, held = (encode(part, encoder, config.rollout, problems) for part in (train, heldout))
     if not examples:
         raise _none_to_imitate(paths, counts + problems.counts)
     del shown, train, heldout  # their pages would fill the memory of every process
@@ -123,15 +123,15 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
 
 
 def encode(
-    trajectories: Sequence[Trajectory], encoder: StepEncoder, dialect: Dialect, problems: ProblemLog
+    trajectories: Sequence[Trajectory], encoder: StepEncoder, rollout: RolloutConfig, problems: ProblemLog
 ) -> list[Example]:
     """Prompt and answer ids of every step, as if the policy had acted, but for waits and what it could not do."""
     examples: list[Example] = []
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
             place = f"{trajectory.trajectory_id}:{index}"
-            if reason := why_left_out(step, dialect):
-                problems.add(reason[0], place, reason[1])
+            if reason := why_left_out(step, rollout):
+                problems.add(reason[0], place, f"{reason[1]}; left out")
                 continue
             try:
                 examples.append(encoder(trajectory, index))

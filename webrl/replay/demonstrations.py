@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from webrl.config import Dialect, RunConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
@@ -135,36 +135,36 @@ def check_demonstrations(config: RunConfig) -> None:
     """Check that each of `replay.demos` can be imitated, or begin the replay buffer. Raises UsageError: one is missing,
     holds no success, no page or no action of the dialect, or lacks a screenshot that is needed.
     """
-    dialect = config.rollout.dialect
     for path in config.used_demos:
-        shown, is_usable = None, not config.actor.imitation
+        shown, reason = None, ("", "") if config.actor.imitation else None
         try:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):
-                is_usable |= any(why_left_out(step, dialect) is None for step in shown.steps)
+                for step in shown.steps:
+                    reason = reason and why_left_out(step, config.rollout)
                 if config.rollout.image_size is not None:
                     for index in range(len(shown.steps)):
                         read_picture(shown, index, config)
-                elif is_usable:
+                elif reason is None:
                     break
         except DataError as error:
             raise UsageError(f"replay.demos: {error}") from None
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
-        if not is_usable:
-            raise UsageError(f"replay.demos: {str(path)!r} has no action of rollout.dialect={dialect}; leave it out")
+        if reason:
+            raise UsageError(f"replay.demos: {str(path)!r} has no step that can be imitated: {reason[1]}; leave it out")
 
 
-def why_left_out(step: Step, dialect: Dialect) -> tuple[str, str] | None:
+def why_left_out(step: Step, rollout: RolloutConfig) -> tuple[str, str] | None:
     """Return why a step is not imitated, as a kind of problem and its text; None if it is."""
     try:
-        read_answer(step.response if step.action.strip() else "", dialect)
+        read_answer(step.response if step.action.strip() else "", rollout.dialect)
     except ActionError as error:
-        what = f"answer {step.response!r:.80} is not an action of rollout.dialect={dialect} ({error})"
-        return "unreadable_action", f"{what}; left out"
-    if not step.observation.strip():
-        return "no_page", "no page was recorded, so it answers to nothing; left out"
+        what = f"answer {step.response!r:.80} is not an action of rollout.dialect={rollout.dialect} ({error})"
+        return "unreadable_action", what
+    if rollout.image_size is None and not step.observation.strip():  # else its screenshot is the page
+        return "no_page", "no page was recorded, so it answers to nothing"
     if step.action.startswith("noop("):
-        return "wait", "a wait tells of a slow machine, not of the task; left out"
+        return "wait", "a wait tells of a slow machine, not of the task"
     return None
 
 

@@ -104,12 +104,13 @@ class PhaseFolder:
         write_json(self.marker(stage), info | {"peak_mib": round(peak_mib, 1)} | run_info(config))
 
     def require(self, stage: str) -> None:
-        """Raise StageError unless a stage that this one builds on has finished, and the episodes are all there."""
+        """Raise StageError unless a stage that this one builds on has finished; or episodes to be read are missing."""
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
+        is_read = stage in ("rollout", "label") or (stage == "eval" and self.trajectories.is_file())  # for new tasks
         played = self.read_stage("rollout")["counts"].get("num_rollouts", 0) if self.is_done("rollout") else 0
-        left = count_lines(self.trajectories) if played and self.trajectories.is_file() else 0
-        if left < played:
+        left = count_lines(self.trajectories) if is_read and self.trajectories.is_file() else 0
+        if is_read and left < played:
             raise StageError(
                 f"{self.trajectories}: {left} of the {played} episodes are left; put the file back, or remove "
                 f"{self.marker('rollout')}, so that `webrl run` plays the others again"
@@ -184,8 +185,7 @@ def require_run(path: Path) -> RunFolder:
 def _check_whole(folder: RunFolder) -> None:
     """An empty file, or the rest of one, would read as the defaults; a run ends its file with a newline."""
     path = folder.config
-    is_empty = path.is_file() and read_yaml(path, "config") is None
-    if is_empty or (path.is_file() and not path.read_bytes().endswith(b"\n")):
+    if path.is_file() and ((is_empty := read_yaml(path, "config") is None) or not path.read_bytes().endswith(b"\n")):
         raise StageError(
             f"{path} {'is empty' if is_empty else 'ends within a line'}: the settings of this run are lost; put its "
             "config.yaml back, or delete it to continue with the settings that you name"

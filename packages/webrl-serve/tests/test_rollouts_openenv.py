@@ -159,6 +159,20 @@ def test_a_collected_episode_is_what_it_is_in_process(shared, answers, status, m
     assert without_times(played) == without_times(in_browser(here))
 
 
+def test_every_element_is_shown_to_who_asks_for_it(shared):
+    async def there(every):
+        async with RemotePool(config(shared, every_element=every)) as pool, pool.env() as env:
+            return (await env.reset(miniwob("click-shades"))).text
+
+    async def here(env):
+        return (await env.reset(miniwob("click-shades"))).text
+
+    some, more = (asyncio.run(there(every)) for every in (None, True))
+    assert "clickable" not in some
+    assert "generic, clickable" in more
+    assert more == in_browser(here, every_element=True)
+
+
 def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
     with generic_client(shared) as env:
         env.reset(task_name="click-button", seed=0)

@@ -255,13 +255,13 @@
   api.whyPutBack = () => {
     const { element, before, wanted, at } = filled ?? {};
     if (!element?.isConnected) return '';
-    const value = valueOf(element);
-    if (value.length === element.maxLength && value.length < wanted.length && wanted.startsWith(value)) {
+    const [value, isOwn] = [valueOf(element), element.contains(at)]; // a code's fields pass the focus on to the next one
+    if (isOwn && value.length === element.maxLength && value.length < wanted.length && wanted.startsWith(value)) {
       return `the field takes at most ${value.length} of the ${wanted.length} characters: the rest was left out`;
     }
     const tidy = (text) => text.replace(/(?!^-)[\s(),-]+/g, '').toLowerCase();
     if (value !== before || tidy(before) === tidy(wanted)) return '';
-    if (!element.contains(at)) return 'the page moved the focus: what was filled in went to another element';
+    if (!isOwn) return 'the page moved the focus: what was filled in went to another element';
     return 'the page did not keep what was filled in or chosen: it is as it was before';
   };
 

@@ -46,7 +46,7 @@ PATIENCE_S = 30.0
 """Time without any server after which the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
 _MAX_MESSAGE_BYTES = 1 << 30
-_SETTINGS = ("screenshots", "viewport", "observation", "dialect", "settle_cap_s", "step_timeout_s")
+_SETTINGS = ("screenshots", "viewport", "observation", "every_element", "dialect", "settle_cap_s", "step_timeout_s")
 """Config fields that a reset sends under the same name."""
 
 

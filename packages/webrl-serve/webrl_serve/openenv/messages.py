@@ -31,6 +31,7 @@ Screenshots = Literal["list", "png", "none"]
 """How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
 MIN_SIDE, MAX_SIDE = 16, 4096
 """Pixels of a page's width and height."""
+_Name = Annotated[str, Field(max_length=255)]
 
 
 class AtCapacity(BrowserError):
@@ -63,22 +64,18 @@ class ResetOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = Field(None, description="the page's state; none: drawn")
-    episode_id: Annotated[str, Field(max_length=255)] | None = Field(None, description="name of the episode")
-    task_name: Annotated[str, Field(max_length=255)] | None = Field(
+    episode_id: _Name | None = Field(None, description="name of the episode")
+    task_name: _Name | None = Field(
         None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
     )
-    split: Annotated[str, Field(max_length=255)] | None = Field(
-        None, description="with `index`, a task as `/browsergym_env/tasks` lists them"
-    )
+    split: _Name | None = Field(None, description="with `index`, a task as `/browsergym_env/tasks` lists them")
     index: int | None = Field(None, description="place in the split, from 0")
-    benchmark: Annotated[str, Field(max_length=255)] | None = Field(
-        None, description="suite of the task; none: that of the server's own task"
-    )
+    benchmark: _Name | None = Field(None, description="suite of the task; none: that of the server's own task")
     instruction: Annotated[str, Field(max_length=20_000)] | None = Field(None, description="replaces the page's own")
     start_url: Annotated[str, Field(max_length=20_000)] | None = Field(
         None, description="first page of a task that is no MiniWoB page; its host must be one the server allows"
     )
-    allowed_hosts: list[Annotated[str, Field(max_length=255)]] = Field(
+    allowed_hosts: list[_Name] = Field(
         default=[], max_length=100, description="further hosts the pages may reach, of those the server allows"
     )
     screenshots: Screenshots | bool | None = Field(
@@ -88,6 +85,7 @@ class ResetOptions(BaseModel):
         Annotated[list[Annotated[int, Field(ge=MIN_SIDE, le=MAX_SIDE)]], Field(min_length=2, max_length=2)] | None
     ) = Field(None, description="width and height of the page; none: the server's, or with `details` the task's own")
     observation: Literal["axtree", "html"] | None = Field(None, description="form of the text; none: server's")
+    every_element: bool | None = Field(None, description="ids for elements that BrowserGym leaves out; none: server's")
     dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
     settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
     step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")

@@ -209,7 +209,8 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         **_host_settings(options, config),
         "screenshots": screenshots != "none",
     }
-    given = options.model_dump(include={"observation", "dialect", "settle_cap_s", "step_timeout_s"}, exclude_none=True)
+    names = {"observation", "every_element", "dialect", "settle_cap_s", "step_timeout_s"}
+    given = options.model_dump(include=names, exclude_none=True)
     for name in given.keys() & {"settle_cap_s", "step_timeout_s"}:
         given[name] = min(given[name], config.step_timeout_s)
     settings |= given

@@ -13,7 +13,7 @@ from llm_builders import save_tiny_model
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, StageError
 from webrl.llm import Sampling, open_model
-from webrl.llm.servers.vllm_fleet import borrow, give_back, keep_servers
+from webrl.llm.servers.vllm_fleet import ServerProcess, borrow, give_back, keep_servers
 from webrl.runs.folder import open_run
 
 # Notes each request; the file `refuse` names paths to answer with 500.
@@ -210,6 +210,18 @@ def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_op
     with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85") as error:
         vllm.use(models[0])
     assert str(error.value).endswith(f"says:\n{cause}")
+
+
+def test_a_server_that_ends_is_quoted_with_its_first_and_last_errors_and_none_of_an_earlier_start(tmp_path):
+    log = tmp_path / "server0.log"
+    log.write_text("OldError: of the start before\n")
+    code = "for n in range(20): print(f'E{n}Error: no')\nprint('vllm: error: unrecognized arguments: --x\\nbye')"
+    server = ServerProcess([sys.executable, "-c", code], port=1, log=log, env={})
+    server.start()
+    with pytest.raises(ModelError) as error:
+        asyncio.run(server.wait_healthy(300))
+    said = str(error.value).partition(" says:\n")[2].splitlines()
+    assert said == [f"E{n}Error: no" for n in (0, 1, 2, 3, 17, 18, 19)] + ["vllm: error: unrecognized arguments: --x"]
 
 
 def test_what_an_error_of_the_servers_tells_to_change_may_be_changed_in_a_run_that_has_begun(tmp_path):

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
 _STOP_GRACE_S = 15.0
-_ERROR_LINE = re.compile(r"^(?!.*\b(?:INFO|WARNING)\b).*\b\w*(?:Error|Exception): ")
+_ERROR_LINE = re.compile(r"^(?!.*\b(?:INFO|WARNING)\b).*\b\w*(?:[Ee]rror|Exception): ")
 
 
 class ServerProcess:
@@ -69,8 +69,7 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str]) -> None:
         self.port, self.base_url = port, f"http://127.0.0.1:{port}"
         self.log = log
-        self._command = list(command)
-        self._env = dict(env)
+        self._command, self._env, self._begun = list(command), dict(env), 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,6 +82,7 @@ class ServerProcess:
         atexit.register(self.kill)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._begun = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, str(_GUARD), *self._command],
                 stdin=subprocess.PIPE,
@@ -143,14 +143,14 @@ class ServerProcess:
         process.communicate()
 
     def log_tail(self) -> str:
-        """The errors in the log and its end, with its path."""
+        """The errors of this start in the log, or the log's end where there are none, with its path."""
         try:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
+            text = self.log.read_bytes()[self._begun :].decode(errors="replace")
         except OSError as error:
             return f"its log {self.log} cannot be read: {error}"
         # A worker's error, which is the cause, comes long before the end of the log.
-        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:8]
-        return f"its log {self.log} says:\n" + ("\n".join(errors) or text[-1500:])
+        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))
+        return f"its log {self.log} says:\n" + ("\n".join(errors[:4] + errors[4:][-4:]) or text[-1500:])
 
 
 _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")

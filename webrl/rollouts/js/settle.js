@@ -559,7 +559,7 @@
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
     listen(window, 'submit', submitted);
-    if (window !== window.top) listen(window, 'beforeunload', leaveFrame);
+    if (apply(frameOf, window, [])) listen(window, 'beforeunload', leaveFrame);
     if ('onscrollend' in window) { // since Chromium 114
       listen(window, 'scroll', () => { arrive ??= errand(); }, { capture: true, passive: true });
       listen(window, 'scrollend', () => { arrive = arrive?.(); }, { capture: true, passive: true });

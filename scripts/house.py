@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 24_763,
+    "core: lines": 24_775,
     "core: files": 136,
-    "lines": 42_755,
+    "lines": 42_766,
     "files": 256,
     "names per 1000 lines": 61.1,
     "options": 172,

@@ -139,6 +139,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
     check_rollouts(config, due)
+    check_tasks(config, due)
     if due & _PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):
         find_chromium()
     if due & {"gen-tasks", "filter-tasks"}:
@@ -188,11 +189,15 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1; DataError for a
-    file of tasks that is not there, or not understood; ExtraMissing where the tasks are an optional package's.
-    """
+    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1."""
     if "accept" in stages or ("rollout" in stages and config.rollout.policy == "actor"):
         check_sampling(config.rollout)
+
+
+def check_tasks(config: RunConfig, stages: Collection[str]) -> None:
+    """Read the tasks of these stages. Raises DataError for a file that is missing (its cause is then FileNotFoundError)
+    or not understood; UsageError where none is named, ExtraMissing where they are an optional package's.
+    """
     if not {"filter-tasks", "accept", "eval"}.isdisjoint(stages):
         find_suite(config.tasks.suite).heldout_tasks(config)
     if "filter-tasks" in stages:

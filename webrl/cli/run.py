@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from webrl.config import RunConfig, plugins
 from webrl.config.extras import require
 from webrl.errors import DataError, ExtraMissing, UsageError
 from webrl.evaluate import difference_text, page_difference, success_rate
-from webrl.preflight import check_inputs, check_models, check_rollouts, room_text, run_bytes, wanted_extras
+from webrl.preflight import check_inputs, check_models, check_rollouts, check_tasks, room_text, run_bytes, wanted_extras
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import open_trackers
@@ -32,15 +31,21 @@ from webrl.types import Trajectory
 def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: str | None = None) -> int:
     """Print for `--dry-run` the whole config, and as its comments what is done, what is to do and what is missing.
 
-    Optional packages that this machine lacks are named and not refused: the run may be for another machine.
+    Files and optional packages that this machine lacks are named and not refused: the run may be for another machine.
 
     Raises:
-        UsageError, DataError: as of `check_rollouts`, or a demonstration cannot be read.
+        UsageError, DataError: as of `check_rollouts` and `check_tasks`, or a demonstration cannot be read.
         ModelError: a model that it starts from, or that it is held `against`, cannot be loaded.
     """
     stages = [stage] if stage else list(phases.STAGES)
-    with contextlib.suppress(ExtraMissing):
-        check_rollouts(config, stages)
+    check_rollouts(config, stages)
+    missing = list[str]()
+    try:
+        check_tasks(config, stages)
+    except (UsageError, DataError) as error:
+        if isinstance(error, DataError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        missing += [] if isinstance(error, ExtraMissing) else [str(error)]  # packages are named below
     if "replay" in stages:
         check_demonstrations(config)
     check_models(config, stages)
@@ -59,10 +64,11 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: 
     for name, wanted_by in wanted_extras(config, stages):
         try:
             require(name, wanted_by)
-        except ExtraMissing as missing:
-            print(f"# missing on this machine: {missing}")
+        except ExtraMissing as error:
+            missing.append(str(error))
     if stage in (None, "label") and (text := config.label.system_prompt) and not text.is_file():
-        print(f"# missing on this machine: label.system_prompt={text}")
+        missing.append(f"label.system_prompt={text}")
+    print("".join(f"# missing on this machine: {what}\n" for what in missing), end="")
     return 0
 
 

@@ -70,8 +70,9 @@ def open_input(path: Path, admitted: bytes = rb"(?!)") -> BufferedReader:
         file = path.open("rb")
         start = file.peek()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
-        where = f" (looked in {Path.cwd()})" if isinstance(error, FileNotFoundError) and not path.is_absolute() else ""
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}{where}") from None
+        missing = error if isinstance(error, FileNotFoundError) else None
+        where = f" (looked in {Path.cwd()})" if missing and not path.is_absolute() else ""
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}{where}") from missing
     if (what := next((_OTHER[kind] for kind in _OTHER if re.match(kind, start)), "")) and not re.match(admitted, start):
         file.close()
         raise DataError(f"{path} is {what}")

@@ -15,7 +15,7 @@ from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
 
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
-from webrl.preflight import check_inputs, check_rollouts
+from webrl.preflight import check_inputs, check_tasks
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
@@ -166,7 +166,7 @@ def test_a_generated_task_has_none_of_its_parent_s_checks():
 
 
 def test_a_missing_instruction_file_is_refused_before_anything_starts(site):
-    for check in (check_inputs, check_rollouts):  # the second is what `--dry-run` looks at
+    for check in (check_inputs, check_tasks):  # the second is what `--dry-run` looks at
         with pytest.raises(DataError, match=r"nowhere\.jsonl"):
             check(site.config(train_files="[nowhere.jsonl]"), ["filter-tasks"])
 

@@ -800,6 +800,11 @@ PROGRAMS = {
     "body": "fetch('/body').then((r) => r.json()).then(shown)",
     # A failure that nobody handles.
     "unhandled": "addEventListener('unhandledrejection', shown); fetch('http://127.0.0.1:1')",
+    "undecoded": "addEventListener('unhandledrejection', shown); new Image().decode()",
+    "unplayed": "addEventListener('unhandledrejection', shown); new Audio('/none').play()",
+    # One that the page handles.
+    "handled": """onunhandledrejection = () => { window.shown = () => {}; };
+        new Image().decode().catch(() => setTimeout(shown, 80))""",
     # The part of the program that shows the page is loaded when it is needed.
     "part": "document.head.append(Object.assign(document.createElement('script'), {src: '/part'}))",
     # The page is made in tasks of their own, as React does.

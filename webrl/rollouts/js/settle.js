@@ -115,8 +115,7 @@
       timeouts.delete(begun);
       wake();
     };
-    begun.then(done, done);
-    return begun;
+    return passOn(begun, done);
   };
 
   const track = () => {
@@ -175,21 +174,20 @@
       wake();
     };
   };
-  const within = (promise) => until(promise, errand());
+  const within = (promise) => passOn(promise, errand());
   const withinUntil = (...events) => (begun, target) => atEnd(begun ?? target, events, errand());
   // What the browser does in a time of its own, often on another thread.
-  const takesTime = (prototype, names, wait = (begun) => until(begun)) => {
+  const takesTime = (prototype, names, wait = (begun) => passOn(begun)) => {
     for (const name of names.split(' ')) {
       const begin = prototype?.[name]; // pages without TLS have no cryptography
       if (begin) prototype[name] = function (...args) {
         const begun = apply(begin, this, args);
-        wait(begun, this, args);
-        return begun;
+        return wait(begun, this, args) ?? begun;
       };
     }
   };
   takesTime(Element.prototype, 'requestFullscreen');
-  takesTime(Document.prototype, 'startViewTransition', ({ finished }) => until(finished));
+  takesTime(Document.prototype, 'startViewTransition', ({ finished }) => { until(finished); });
   takesTime(Blob.prototype, 'arrayBuffer bytes text');
   takesTime(window.SubtleCrypto?.prototype, 'decrypt deriveBits deriveKey digest encrypt exportKey generateKey importKey ' +
     'sign unwrapKey verify wrapKey');
@@ -203,10 +201,11 @@
   takesTime(HTMLMediaElement.prototype, 'load', withinUntil('loadeddata', 'error'));
   takesTime(HTMLMediaElement.prototype, 'play', within);
   takesTime(window.MediaDevices?.prototype, 'enumerateDevices');
-  takesTime(window.ServiceWorkerContainer?.prototype, 'getRegistration getRegistrations register');
-  takesTime(window.ServiceWorkerContainer?.prototype, 'register', (begun, container) => {
-    begun.then(({ active }) => active ?? within(container.ready), () => {});
-  });
+  takesTime(window.ServiceWorkerContainer?.prototype, 'getRegistration getRegistrations');
+  takesTime(window.ServiceWorkerContainer?.prototype, 'register', (begun, container) => passOn(begun.then((registration) => {
+    if (!registration.active) until(container.ready, errand());
+    return registration;
+  })));
   takesTime(window.MediaDevices?.prototype, 'getDisplayMedia getUserMedia', within);
   takesTime(window.BaseAudioContext?.prototype, 'decodeAudioData');
   takesTime(window.OfflineAudioContext?.prototype, 'startRendering');
@@ -246,7 +245,7 @@
 
   const { get: fontsReady, ...ready } = Object.getOwnPropertyDescriptor(fontSet, 'ready');
   Object.defineProperty(fontSet, 'ready', { ...ready, get() {
-    return within(apply(fontsReady, this, []));
+    return until(apply(fontsReady, this, []), errand());
   } });
 
   window.Image = new Proxy(window.Image, { construct(...given) {
@@ -414,7 +413,7 @@
   const endless = new WeakSet(); // what is read from for longer than is waited for
   const awaitPart = (part, reader) => {
     const done = endless.has(reader) ? talk : track();
-    until(part, () => { if (done() === false) endless.add(reader); });
+    return passOn(part, () => { if (done() === false) endless.add(reader); });
   };
   takesTime(ReadableStreamDefaultReader.prototype, 'read', awaitPart);
   takesTime(Object.getPrototypeOf(new ReadableStream().values?.() ?? {}), 'next', awaitPart); // since Chromium 124

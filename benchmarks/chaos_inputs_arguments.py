@@ -234,6 +234,7 @@ CONFIGS = (
     BadInput(f"{_RUN} actor.batch_size=2.5", 2, "2.5", "actor.batch_size", "valid integer"),
     BadInput(f"{_RUN} actor.batch_size=true", 2, "True", "actor.batch_size", "number"),
     BadInput(f"{_RUN} actor.betas=[0.9]", 2, "[0.9]", "actor.betas", "missing"),
+    BadInput("webrl run gemma3_270m_arena --dry-run tasks.train_sites=[arena.nosuch]", 2, "'arena.nosuch'", "task type", "nearest"),
     BadInput(f"{_RUN} actor.betas=[2,3]", 2, "2", "actor.betas", "less than 1"),
     BadInput(f"{_RUN} actor.objective=ppo", 2, "'ppo'", "actor.objective", "'webrl'"),
     BadInput(f"{_RUN} actor.objective=grpo", 2, "rollout.num_generations=1", "actor.objective=grpo", "rollout.num_generations=4"),

@@ -195,8 +195,8 @@ def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
 
 
 def check_tasks(config: RunConfig, stages: Collection[str]) -> None:
-    """Read the tasks of these stages. Raises DataError for a file that is missing (its cause is then FileNotFoundError)
-    or not understood; UsageError where none is named, ExtraMissing where they are an optional package's.
+    """Read the tasks of these stages. Raises UsageError for types that do not exist, DataError for a file that is not
+    understood, ExtraMissing for an optional package; where a file is missing, the cause is FileNotFoundError.
     """
     if not {"filter-tasks", "accept", "eval"}.isdisjoint(stages):
         find_suite(config.tasks.suite).heldout_tasks(config)

@@ -42,10 +42,12 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: 
     missing = list[str]()
     try:
         check_tasks(config, stages)
+    except ExtraMissing:
+        pass  # named below
     except (UsageError, DataError) as error:
-        if isinstance(error, DataError) and not isinstance(error.__cause__, FileNotFoundError):
+        if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        missing += [] if isinstance(error, ExtraMissing) else [str(error)]  # packages are named below
+        missing.append(str(error))
     if "replay" in stages:
         check_demonstrations(config)
     check_models(config, stages)

@@ -240,10 +240,12 @@ class NavigationGuard:
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
-        for name in ["no_service_worker"] * bool(self._limits) + ["only_reads"] * self._limits.read_only:
-            await context.add_init_script(path=Path(__file__).parent / "js" / f"{name}.js")
+        scripts = Path(__file__).parent / "js"
         if self._limits:
+            await context.add_init_script(path=scripts / "no_service_worker.js")
             await context.route(re.compile(""), self._hold)
+        if self._limits.read_only:
+            await context.add_init_script(path=scripts / "only_reads.js")
 
     def allows(self, url: str) -> bool:
         """Whether a request to `url` may be tried; what it then connects to is judged by the proxy."""

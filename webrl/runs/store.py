@@ -101,9 +101,12 @@ def read_record(path: Path, cls: type[R]) -> R:
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
     """Write records as JSONL atomically; gives their number."""
+    count = 0
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        written = [file.write(dump_line(record)) for record in records]
-    return len(written)
+        for record in records:
+            file.write(dump_line(record))
+            count += 1
+    return count
 
 
 def read_records(

@@ -70,7 +70,7 @@ def training_tasks(config: RunConfig) -> list[Task]:
         raise UsageError(
             "no training instructions: set rollout.webarena.train_files, for example to WebArena-Lite_info.json of "
             "github.com/THUDM/WebRL (its 1,123 instructions)"
-        )
+        ) from FileNotFoundError()
     chosen = set(config.tasks.train_sites)
     tasks = {(t.site, instruction_of(t)): t for path in files for t in read_training_file(path)}
     kept = [task for task in tasks.values() if not chosen or task.site in chosen]

@@ -799,10 +799,11 @@ PROGRAMS = {
     # The answer's headers are there at once, its body later.
     "body": "fetch('/body').then((r) => r.json()).then(shown)",
     # A failure that nobody handles.
-    "unhandled": "addEventListener('unhandledrejection', shown); fetch('http://127.0.0.1:1')",
+    "unhandled": "addEventListener('unhandledrejection', shown); fetch('blob:none')",
     "undecoded": "addEventListener('unhandledrejection', shown); new Image().decode()",
     "unplayed": "addEventListener('unhandledrejection', shown); new Audio('/none').play()",
     # One that the page handles.
+    "refused": "fetch('http://127.0.0.1:1').catch(shown)",
     "handled": """onunhandledrejection = () => { window.shown = () => {}; };
         new Image().decode().catch(() => setTimeout(shown, 80))""",
     # The part of the program that shows the page is loaded when it is needed.

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from browsers import run, shared_browser
+from browsers import is_older_than, run, shared_browser
 from rollouts_builders import NEVER, Scripted, answers, at, bid_of, in_browser, miniwob, on_page, reply, serve, visit
 
 from webrl.config import RolloutConfig
@@ -892,6 +892,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_observation_waits_for_what_programs_of_one_page_do(name):
+    if name == "unhandled" and is_older_than(123):
+        pytest.xfail("failures of requests that an injected script passes on are told to no page")
+
     async def late(path, writer):
         await asyncio.sleep(0.7)
         bodies = {"/late": "{}", "/module": "import('/part')"}

@@ -26,6 +26,7 @@ DEMO = "grpo_demo"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one option per field, with its aliases."""
+    parser.usage = "%(prog)s [CONFIG | key=value ...] [--OPTION X ...]"  # the list of 70 would hide an error below it
     parser.add_argument(
         "settings",
         nargs="*",
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
         text = f"{info.description} (default: {'none' if shown in (None, '') else shown})".replace("%", "%%")
         options: dict[str, Any] = {"dest": f"option_{name}", "default": None, "help": text}
-        if info.annotation is bool:
+        if info.annotation in (bool, bool | None):
             parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
         elif name == "rewards":
             parser.add_argument(*flags, nargs="+", metavar="NAME=WEIGHT", **options)

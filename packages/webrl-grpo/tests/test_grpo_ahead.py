@@ -162,8 +162,14 @@ def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_thei
 
     class Watched(trl_trainer.AheadTrainer):
         def _generate_and_score_completions(self, inputs):
-            batches.append(super()._generate_and_score_completions(inputs))
-            return batches[-1]
+            batch = super()._generate_and_score_completions(inputs)
+            for row in range(len(batch["prompt_ids"]) if not batches else 0):  # cut to its own prompt, it scores alike
+                mine = {key: batch[key][row : row + 1] for key in ("prompt_ids", "prompt_mask", "completion_ids")}
+                mine["completion_mask"] = mask = batch["completion_mask"][row : row + 1]
+                recorded = batch["old_per_token_logps"][row : row + 1]
+                torch.testing.assert_close(self._score(mine) * mask, recorded * mask, atol=1e-4, rtol=0)
+            batches.append(batch)
+            return batch
 
     monkeypatch.setattr(trl_trainer, "AheadTrainer", Watched)
     out = tmp_path / "out"

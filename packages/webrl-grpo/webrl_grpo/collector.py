@@ -11,7 +11,8 @@ speed of either side. Errors of the process are raised here: a WebRLError as it 
 The process and its browsers end with this one, even if it is killed.
 
 The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
-folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). The responses
+folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors or, with vLLM, a folder) and
+("play", attempts). The responses
 to "check" and "play" are None, the episodes, or the exception that ended the process. It ends when the pipe closes.
 """
 
@@ -21,6 +22,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +47,8 @@ from webrl_grpo.settings import GrpoSettings
 
 logger = logging.getLogger(__name__)
 
+HANDOVER = ".handover"
+"""Folder of the weights that vLLM reads, in the output folder."""
 _PATIENCE_S = 30.0
 """Time for the process to end, before it is killed."""
 _CLOSING_S = 20.0
@@ -59,8 +63,11 @@ class Collector:
         self._out = out
         self._asked: deque[tuple[int, str]] = deque()
         self._fingerprint = ""
+        self._handover = out / HANDOVER
+        self._num_folders = 0
 
     def __enter__(self) -> Self:
+        shutil.rmtree(self._handover, ignore_errors=True)
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -80,6 +87,7 @@ class Collector:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self._handover, ignore_errors=True)
 
     @property
     def pid(self) -> int:
@@ -95,8 +103,16 @@ class Collector:
         """Take a snapshot of the trained weights for all later requests."""
         from safetensors.torch import save
 
-        trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
+        from webrl_grpo.sampler import write_weights
+
         self._fingerprint = fingerprint
+        if self._settings.use_vllm:
+            self._num_folders += 1
+            folder = self._handover / str(self._num_folders)
+            write_weights(self._settings, module, folder)
+            self._send("weights", fingerprint, folder)
+            return
+        trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
         self._send("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained}))
 
     def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
@@ -161,7 +177,7 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
         # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
         copy: PolicyCopy | ServedCopy
         if settings.use_vllm:
-            copy = ServedCopy(settings, out, player.run)
+            copy = ServedCopy(settings, out / HANDOVER / "0", player.run)
             stack.callback(copy.stop)
         else:
             copy = PolicyCopy(settings, eyes)
@@ -170,8 +186,8 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
                 case ("check", tasks):
                     player.check(tasks)
                     connection.send(None)
-                case ("weights", fingerprint, data):
-                    copy.take(fingerprint, data)
+                case ("weights", fingerprint, weights):
+                    copy.take(fingerprint, weights)
                 case ("play", attempts):
                     connection.send(player.play(attempts, copy.open))
 

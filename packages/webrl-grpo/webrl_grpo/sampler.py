@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,10 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
 from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype
 from webrl.llm.servers.vllm import VllmModel
-from webrl.llm.verify import Sample, verify_logprobs
+from webrl.llm.verify import verify_logprobs
 from webrl.runs.disk import make_folder
+from webrl.training.scoring import score_samples
 from webrl_grpo.settings import GrpoSettings
-
-_HANDOVER = ".handover"
-"""Folder of the weights that the servers read, in the output folder."""
 
 
 @contextlib.asynccontextmanager
@@ -103,76 +101,63 @@ class PolicyCopy:
         return closing(open_sampler(self._settings, self.module, self._eyes, self._fingerprint))
 
 
+def write_weights(settings: GrpoSettings, module: Any, folder: Path) -> None:
+    """Write the trained module, or its adapter, for vLLM, with the numbers that it computes with."""
+    make_folder(folder)
+    if settings.use_peft:
+        module.save_pretrained(folder)
+    else:
+        dtype = getattr(torch, _served_dtype(settings))
+        module.save_pretrained(folder, state_dict={name: w.to(dtype) for name, w in module.state_dict().items()})
+    load_tokenizer(settings.model_name).save_pretrained(folder)
+
+
+def _served_dtype(settings: GrpoSettings) -> str:
+    return pick_dtype(settings.run_config.models.dtype, "cuda" if torch.cuda.is_available() else "cpu")
+
+
 class ServedCopy:
     """A text policy on vLLM servers of our own, which share the GPUs with the trainer.
 
     New weights go into the running servers as a checkpoint, or an adapter, and are verified by a handful of
-    log-probabilities against a copy on the CPU.
+    log-probabilities, computed from the same files on the CPU.
 
     Args:
+        folder: for weights to begin with, where the model has an adapter; not there yet.
         run: completes a coroutine on the loop that the episodes are played on.
 
     Raises:
         ModelError: vLLM does not start, or does not know the architecture.
     """
 
-    def __init__(self, settings: GrpoSettings, out: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, settings: GrpoSettings, folder: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._run = run
-        self._copy = PolicyCopy(settings, None, device="cpu")
-        self._tokenizer: Any = load_tokenizer(settings.model_name)
-        self._folder = out / _HANDOVER
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._number = 0
-        config = settings.run_config
-        self._dtype = pick_dtype(config.models.dtype, "cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            self._served: VllmModel = run(VllmModel.start(str(self._write()), config.rollout.engine, config.models))
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._tolerance = 1e-3 if _served_dtype(settings) == "float32" else 0.1
+        config, self._folder = settings.run_config, folder
+        if settings.use_peft:  # servers that start with an adapter take others later
+            write_weights(settings, PolicyCopy(settings, None, device="cpu").module, folder)
+        name = str(folder) if settings.use_peft else settings.model_name
+        self._served: VllmModel = run(VllmModel.start(name, config.rollout.engine, config.models))
 
-    def take(self, fingerprint: str, data: bytes) -> None:
-        """Replace the weights.
+    def take(self, fingerprint: str, folder: Path) -> None:
+        """Replace the weights by those of a folder (`write_weights`), and delete the folder before it.
 
         Raises:
             ModelError: the servers do not answer with them.
         """
-        self._copy.take(fingerprint, data)
-        self._run(self._serve(self._write()))
+        self._run(self._serve(folder))
         self._served.fingerprint = fingerprint
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = folder
 
     async def _serve(self, folder: Path) -> None:
         await self._served.load_weights(folder)
-        await verify_logprobs(self._served, self._score, 1e-3 if self._dtype == "float32" else 0.1)
-        for old in self._folder.iterdir():
-            if old != folder:
-                shutil.rmtree(old)
-
-    def _write(self) -> Path:
-        """Write the copy's weights to a new folder for vLLM."""
-        self._number += 1
-        folder = self._folder / str(self._number)
-        make_folder(folder)
-        self._copy.module.save_pretrained(folder)
-        self._tokenizer.save_pretrained(folder)
-        return folder
-
-    @torch.no_grad()
-    def _score(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Return the log-probabilities of the actions under the copy."""
-        scores = []
-        for prompt, action in samples:
-            ids = torch.tensor([[*prompt, *action]])
-            logits = self._copy.module(input_ids=ids).logits[0, len(prompt) - 1 : -1]
-            chosen = logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])
-            scores.append(chosen[:, 0].tolist())
-        return scores
+        await verify_logprobs(self._served, lambda s: score_samples(s, folder, torch.float32), self._tolerance)
 
     def open(self) -> AbstractAsyncContextManager[LanguageModel]:
         """Lend the model with these weights; the servers run until `stop`."""
         return contextlib.nullcontext(self._served)
 
     def stop(self) -> None:
-        """Stop the servers, and delete their weights."""
+        """Stop the servers."""
         self._run(self._served.close())
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -22,6 +22,7 @@ from webrl.config import TYPED, Address, ModelName, PromptFormat, RunConfig, app
 from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.llm.interface import Sampling
+from webrl.rollouts.sites import site_name
 
 Reward = Literal["outcome", "sum", "mean", "max", "format"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
@@ -105,7 +106,7 @@ class GrpoSettings(Section):
         description="name: weight. outcome: 1 for a success; sum, mean, max: of the steps' rewards; format: share "
         "of the answers that are actions; such as --rewards outcome=1 format=0.1",
     )
-    learning_rate: float = Field(5e-6, gt=0, description="peak learning rate")
+    learning_rate: float = Field(2e-6, gt=0, description="peak learning rate")
     lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field("linear", description="schedule")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     warmup_steps: int = Field(0, ge=0, description="optimizer steps that warm up")
@@ -244,6 +245,11 @@ class GrpoSettings(Section):
         return self.generation_batch_size or math.lcm(step, self.num_generations)
 
     @property
+    def sites(self) -> list[str]:
+        """The tasks' names, with their suite's."""
+        return [site_name(name, self.benchmark) for name in self.task_name]
+
+    @property
     def max_prompt_tokens(self) -> int:
         """The longest prompt that `max_seq_length` leaves room for."""
         return self.max_seq_length - self.max_completion_length
@@ -262,13 +268,14 @@ class GrpoSettings(Section):
     def run_config(self) -> RunConfig:
         """These settings as a config of `webrl run`, whose browsers, prompts and policies play the episodes."""
         format_ = "chat" if self.prompt_format == "browsergym" else self.prompt_format
+        plays_arena = any(site.startswith("arena.") for site in self.sites)
         data = {
             "seed": self.seed,
             "models": {"actor": self.model_name, "prompt_format": format_, "max_prompt_tokens": self.max_prompt_tokens},
             "rollout": {
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,
-                "arena": {"folder": self.arena_folder, "score_steps": True},
+                **({"arena": {"folder": self.arena_folder, "score_steps": True}} if plays_arena else {}),
                 **self.model_dump(include=_AS_IN_RUN),
                 "observation": "axtree" if self.observation == "none" else self.observation,
                 "screenshots": self.sees,

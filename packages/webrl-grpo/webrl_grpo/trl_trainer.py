@@ -105,13 +105,20 @@ class EpisodeTrainer(GRPOTrainer):
             batch["old_per_token_logps"] = rows.logprobs if is_recorded else self._score(batch)
         return batch
 
-    def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Score rows like TRL; not the sequences of whole episodes, whose scores would be thrown away."""
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Score rows like TRL; not the sequences of whole episodes, whose scores would be thrown away.
+
+        A batch is padded on the left to its longest prompt; a micro-batch needs no more than its own.
+        """
         if self._is_scoring:
             return input_ids.new_zeros(input_ids.shape, dtype=torch.float32), None, None
-        if self._eyes:
-            return self._score_screenshots(self._eyes, model, input_ids, *args, **kwargs)
-        return super()._get_per_token_logps_and_entropies(model, input_ids, *args, **kwargs)
+        first = int(attention_mask.argmax(dim=1).min())
+        score = (
+            partial(self._score_screenshots, self._eyes) if self._eyes else super()._get_per_token_logps_and_entropies
+        )
+        return score(model, input_ids[:, first:], attention_mask[:, first:], *args, **kwargs)
 
     def _score_screenshots(
         self,

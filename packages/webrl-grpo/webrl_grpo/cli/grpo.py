@@ -79,9 +79,10 @@ def main(args: argparse.Namespace) -> int:
 
     settings = check(settings)
     where = ", ".join(map(str, settings.browsergym_url)) or "local browsers"
+    more = f" and {len(settings.task_name) - 3} more" if len(settings.task_name) > 3 else ""
     print(
         f"model  {settings.model_name}\ntasks  {settings.dataset_size} pages x {settings.num_generations} attempts of "
-        f"{', '.join(settings.task_name)}, in {where}\noutput {out}",
+        f"{', '.join(settings.task_name[:3])}{more}, in {where}\noutput {out}",
         flush=True,
     )
     if not settings.save_interval:
@@ -92,8 +93,12 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
-    note = "The last reward above is from before the final updates; measure this model with"
-    print(f"saved {out}. {note} `webrl eval models.actor={out}`")
+    print(
+        f"saved {out}. These rewards are of different pages, the last from before the final updates; compare on others:"
+    )
+    sites = "" if settings.browsergym_url else f" 'tasks.train_sites=[{','.join(settings.sites)}]'"
+    shown = " rollout.every_element=true" if settings.every_element else ""
+    print(f"webrl eval demo name=after models.actor={out} --against {settings.model_name}{sites}{shown}")
     return 0
 
 
@@ -131,8 +136,9 @@ def describe(report: dict[str, Any]) -> list[str]:
     from webrl_grpo.rows import Mean
 
     first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
-    ratio = f" {last.mean / first.mean:.2f}x" if first.mean > 0 else ": the first mean was 0"
-    failed = f"; {report['failed_episodes']} episodes failed and were left out" if report["failed_episodes"] else ""
+    lines = [f"mean reward, first {first}", f"mean reward, last  {last}"]
+    if report["failed_episodes"]:
+        lines.append(f"{report['failed_episodes']} episodes failed and were left out")
     if report["unreadable_left_out"]:
-        failed += f"; {report['unreadable_left_out']} answers that were not actions were not reinforced"
-    return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained{ratio}{failed}"]
+        lines.append(f"{report['unreadable_left_out']} answers that were not actions were not reinforced")
+    return lines

@@ -206,6 +206,11 @@ def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> No
     config = load_config(tmp_path / "own.yaml", ["actor.epochs=4"])
     assert (config.seed, config.actor.lr, config.actor.epochs) == (3, 0.25, 4)
     assert config.tasks.train_sites == ("c",)
+    (tmp_path / "own.yaml").write_text("base: demo\nseed: 5\n")
+    assert load_config(tmp_path / "own.yaml") == load_config("demo", ["seed=5"])
+    (tmp_path / "own.yaml").write_text("base: dmo\n")
+    with pytest.raises(UsageError, match=rf"base = 'dmo': neither a file in {tmp_path} nor a shipped config"):
+        load_config(tmp_path / "own.yaml")
 
 
 def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: Path) -> None:
@@ -257,6 +262,7 @@ def test_a_crashed_evaluation_episode_counts_as_failed_and_heldout_types_are_rep
     other = replace(trajectory("b", reward=0.0), task=replace(trajectory("b").task, split="eval_heldout"))
     summary = summarize_evaluation([trajectory("a"), other])
     assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
+    assert [repr(site["errors"]) for site in summary["by_task"].values()] == ["0"], "a count, not false"
 
 
 def test_rates_by_site_hold_one_trajectory_at_a_time() -> None:

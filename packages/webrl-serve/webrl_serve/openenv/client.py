@@ -284,7 +284,9 @@ class RemotePool:
                 if not isinstance(problem, BrowserError):
                     raise problem
             if len(problems) == len(answers):
-                raise UsageError(f"no OpenEnv server can be used: {'; '.join(map(str, problems))}; see rollout.urls")
+                raise UsageError(
+                    f"no OpenEnv server can be used: {'; '.join(map(str, problems))}; start one: `webrl serve-env`"
+                )
         except BaseException:
             await self.close()
             raise

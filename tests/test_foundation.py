@@ -209,7 +209,7 @@ def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> No
     (tmp_path / "own.yaml").write_text("base: demo\nseed: 5\n")
     assert load_config(tmp_path / "own.yaml") == load_config("demo", ["seed=5"])
     (tmp_path / "own.yaml").write_text("base: dmo\n")
-    with pytest.raises(UsageError, match=rf"base = 'dmo': neither a file in {tmp_path} nor a shipped config"):
+    with pytest.raises(UsageError, match=rf"base = 'dmo': no such file in {tmp_path}, and no shipped config"):
         load_config(tmp_path / "own.yaml")
 
 

@@ -6,6 +6,7 @@ loop and become a `Status`. Everything else ends the stage with one clear messag
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -78,5 +79,6 @@ def problem_message(problem: ErrorDetails) -> str:
     """Describe the problem without naming any of our classes."""
     options = "expected options with values, {name: value, …}"
     plain = {"dict_type": options, "model_type": options, "extra_forbidden": "unknown key", "missing": "it is missing"}
+    plain["tuple_type"] = "expected a list: [first, second]"
     text = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
-    return plain.get(problem["type"], text.replace("Input should", "must", 1))
+    return plain.get(problem["type"], re.sub(r"^(Input|String|List|Tuple) should ", "must ", text))

@@ -8,6 +8,7 @@ the paper has one.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,6 @@ _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
 """Where an override stands."""
-Host = Annotated[
-    str,
-    Field(
-        pattern=r"^(?:\*|(?:[a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?)$",
-        description="example.org, example.org:8080, 10.0.0.7, [::1]:8080 or *",
-    ),
-]
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 """The model's chat template, the same with the history after the page, and the released checkpoints' rounds."""
 Dialect = Literal["browsergym", "webrl"]
@@ -72,7 +66,14 @@ def _is_address(url: SecretUrl) -> SecretUrl:
     return url
 
 
+def _is_host(host: str) -> str:
+    if not re.fullmatch(r"\*|([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?", host):
+        raise ValueError("expected a host: example.org, example.org:8080, 10.0.0.7, [::1]:8080, or * for all")
+    return host
+
+
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
+Host = Annotated[str, AfterValidator(_is_host)]
 
 
 def _known_suite(name: Any) -> Any:
@@ -431,10 +432,9 @@ class OptimConfig(TrainingConfig):
 
     @property
     def untried_with_screenshots(self) -> list[str]:
-        """Options, as `key=value`, that no model that sees has been trained with."""
-        tried = {"engine": "ddp", "precision": "fp32", "lora_rank": 0, "checkpointing": "none"}
-        tried |= {"compile": False}
-        return [f"{key}={getattr(self, key)}" for key, value in tried.items() if getattr(self, key) != value]
+        """Options, as `key=value`, that no model that sees has been trained with; the defaults are tried."""
+        own = {key: getattr(self, key) for key in ("engine", "precision", "lora_rank", "checkpointing", "compile")}
+        return [f"{key}={value}" for key, value in own.items() if value != type(self).model_fields[key].default]
 
 
 class CriticConfig(OptimConfig):
@@ -718,10 +718,11 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UsageError(f"{path}: expected a mapping at the top (`section: ...`), found {type(data).__name__}")
     if "base" not in data:
         return data
-    base = str(data.pop("base"))
-    shipped = (each for each in shipped_configs() if base in (each.name, each.stem))
-    if (below := path.parent / base if is_file(path.parent / base) else next(shipped, None)) is None:
-        raise UsageError(f"{path}: base = {base!r:.200}: neither a file in {path.parent} nor a shipped config")
+    base = data.pop("base")
+    below = path.parent / base if isinstance(base, str) and is_file(path.parent / base) else None
+    below = below or next((each for each in shipped_configs() if base in (each.name, each.stem)), None)
+    if below is None:
+        raise UsageError(f"{path}: base = {base!r:.200}: no such file in {path.parent}, and no shipped config")
     return overlay(read_config(below, (*above, path.resolve())), data)
 
 

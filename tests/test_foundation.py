@@ -395,6 +395,7 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     rest = ", ".join(list(STAGES)[1:])
     assert plan(config) == [f"# phase 0: {rest} to do", f"# phase 1: gen-tasks, {rest} to do"]
     assert plan(config, "gen-tasks", 0) == ["# phase 0: done"]
+    assert plan(config, "filter-tasks") == ["# phase 0: filter-tasks to do"], "the one where it is due"
     newest = newest_run(tmp_path)
     assert newest is not None
     assert newest.path == folder.path

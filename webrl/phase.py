@@ -106,9 +106,7 @@ def next_phase(folder: RunFolder, stage: str) -> int:
 
 
 def plan(config: RunConfig, stage: str | None = None, phase: int | None = None) -> list[str]:
-    """Return a line per phase with the stages that are to do (`--dry-run`): of the run, or of the phase that
-    `run_stage` would take.
-    """
+    """Return a line per phase of the run, or of the one that `run_stage` would take, with what is to do."""
     run, lines = RunFolder(config.run_dir), []
     if stage and phase is None:
         phase = next_phase(run, stage)

@@ -97,7 +97,7 @@ ARGUMENTS = (
     BadInput("webrl grpo --dry-run --model-id m generation_batch_size=6", 2, "6", "generation_batch_size", "whole number of groups (num_generations 4)"),
     BadInput("webrl grpo --dry-run --model-id m 'rewards={outcome: 0}'", 2, "0", "rewards", "at least one weight must differ from 0"),
     BadInput("webrl grpo --dry-run --model-id m 'rewards={outcome: .nan}'", 2, "nan", "rewards.outcome", "finite"),
-    BadInput("webrl grpo --dry-run --model-id m 'rewards={outcom: 1}'", 2, "outcom", "the command line: rewards.outcom", "Input should be 'outcome'"),
+    BadInput("webrl grpo --dry-run --model-id m 'rewards={outcom: 1}'", 2, "outcom", "the command line: rewards.outcom", "must be 'outcome'"),
     BadInput("webrl grpo --dry-run --model-id m dataset_size=1", 2, "dataset_size 1", "num_generations 4", "fewer than 8"),
     BadInput("webrl grpo --dry-run --model-id m max_completion_length=5000", 2, "5000", "max_completion_length", "leaves no room for a prompt"),
     BadInput("webrl grpo --dry-run --model-id m system_prompt=Hello", 2, "system_prompt", "the command line", "needs prompt_format=browsergym"),
@@ -279,7 +279,7 @@ CONFIGS = (
         for command in ("run demo", "run demo --dry-run", "rollout demo", "accept demo --dry-run")
     ),
     # one's own site
-    BadInput(f"{_WEB}.start_urls=[]", 2, "start pages", "web_example.yaml: tasks.suite=web", "rollout.web.start_urls=["),
+    BadInput(f"{_WEB}.start_urls=[]", 2, "start pages", "web_example.yaml and the command line: tasks.suite=web", "rollout.web.start_urls=["),
     BadInput(f"{_WEB}.start_urls=[example.org]", 2, "'example.org'", "rollout.web.start_urls.0", "http://host:port/path"),
     BadInput(f"{_WEB}.start_urls=[http://ann:pw12@example.org/]", 2, "'http://***@example.org/'", "rollout.web.start_urls.0", "rollout.web.login"),
     BadInput(f"{_WEB}.login.basic=ann:pw12", 2, "***", "rollout.web.login.basic", "expected options with values"),

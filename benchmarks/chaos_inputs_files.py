@@ -69,7 +69,7 @@ FILES = (
     BadInput(f"{_ORM} --data hostile/bad_trajectories.jsonl", 1, "hostile/bad_trajectories.jsonl", "no finished trajectory", "bad_example"),
     BadInput(f"{_ORM} --data folder", 1, "folder", "neither trajectories.jsonl", "traces", files={"folder": a_folder}),
     BadInput(f"{_ORM} --data pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
-    BadInput(f"{_ORM} --data two.jsonl", 1, "{'bad_example': 1}", "two.jsonl: no finished trajectory with an outcome", "", files={"two.jsonl": "{}\n"}),
+    BadInput(f"{_ORM} --data two.jsonl", 1, "bad_example 1", "two.jsonl: no finished trajectory with an outcome", "", files={"two.jsonl": "{}\n"}),
     BadInput(f"{_ORM} --data one.jsonl", 1, "0 successes and 1 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 0}\n'}),
     BadInput("webrl train-orm demo --out orm --data one.jsonl", 1, "1 successes and 0 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 1}\n'}),
 )  # fmt: skip

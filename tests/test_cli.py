@@ -140,6 +140,19 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
     assert "newest run folder: runs/newest" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("status --run runs/a", "RUN without --run"), ("report --run runs/a", "RUN without --run"),
+        ("run --config demo", "CONFIG without --config"), ("eval --runn runs/a", "--run"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_that_is_a_place_or_nearly_an_option_is_explained(arguments, meant, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(arguments.split())
+    assert f"; did you mean {meant}? `webrl" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["train", "run", "train-orm", "sft", "record-demos"])
 def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

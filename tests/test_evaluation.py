@@ -106,7 +106,9 @@ def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_i
     assert found["held-out seeds"]["difference"] == pytest.approx((mine - 6) / 9)
     write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
     assert main([*command, "--against", str(other)]) == 1
-    assert "22 of its pages and those of" in capsys.readouterr().err
+    assert "22 pages are not in both, such as" in capsys.readouterr().err
+    assert main(command) == 0
+    assert f"held-out seeds: {mine}/9 = " in capsys.readouterr().err
     for dry in ([], ["--dry-run"]):
         assert main([*command, "--against", str(tmp_path / "nosuch"), *dry]) == 1
         said = capsys.readouterr()

@@ -206,6 +206,11 @@ def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> No
     config = load_config(tmp_path / "own.yaml", ["actor.epochs=4"])
     assert (config.seed, config.actor.lr, config.actor.epochs) == (3, 0.25, 4)
     assert config.tasks.train_sites == ("c",)
+    (tmp_path / "own.yaml").write_text("base: demo\nseed: 5\n")
+    assert load_config(tmp_path / "own.yaml") == load_config("demo", ["seed=5"])
+    (tmp_path / "own.yaml").write_text("base: dmo\n")
+    with pytest.raises(UsageError, match=rf"base = 'dmo': no such file in {tmp_path}, and no shipped config"):
+        load_config(tmp_path / "own.yaml")
 
 
 def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: Path) -> None:
@@ -257,6 +262,7 @@ def test_a_crashed_evaluation_episode_counts_as_failed_and_heldout_types_are_rep
     other = replace(trajectory("b", reward=0.0), task=replace(trajectory("b").task, split="eval_heldout"))
     summary = summarize_evaluation([trajectory("a"), other])
     assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
+    assert [repr(site["errors"]) for site in summary["by_task"].values()] == ["0"], "a count, not false"
 
 
 def test_rates_by_site_hold_one_trajectory_at_a_time() -> None:
@@ -389,6 +395,7 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     rest = ", ".join(list(STAGES)[1:])
     assert plan(config) == [f"# phase 0: {rest} to do", f"# phase 1: gen-tasks, {rest} to do"]
     assert plan(config, "gen-tasks", 0) == ["# phase 0: done"]
+    assert plan(config, "filter-tasks") == ["# phase 0: filter-tasks to do"], "the one where it is due"
     newest = newest_run(tmp_path)
     assert newest is not None
     assert newest.path == folder.path

@@ -77,7 +77,7 @@ def test_a_phase_shows_counts_reasons_interval_and_seconds():
     assert rows["kept"] == "80 (dropped: duplicate 30, infeasible 10)"
     assert rows["labelled success"] == "60 of 200 (30.0 %)"
     assert rows["labels"] == (
-        "agree with the environment's reward: 45 of 50 (90.0 %), balanced 90.0 %, "
+        "agree with the environment's reward: 45 of 50 (90.0 %), balanced accuracy 90.0 %, "
         "no better than a constant on 1 of 3 sites"
     )
     assert rows["critic"] == "loss 0.25, accuracy 0.75"

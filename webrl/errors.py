@@ -6,6 +6,7 @@ loop and become a `Status`. Everything else ends the stage with one clear messag
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class StageError(WebRLError):
 
 def problem_text(problem: ErrorDetails) -> str:
     """Format one of pydantic's errors as `key = value: problem`, or as the problem alone if it has no key."""
-    key = ".".join(map(str, problem["loc"]))
+    key = ".".join(str(part) for part in problem["loc"] if part != "[key]")  # of a mapping's key: the key itself
     message = problem_message(problem)
     value = "" if problem["type"] == "missing" else f" = {problem['input']!r:.200}"  # that would be all around it
     return f"{key:.100}{value}: {message}" if key else message
@@ -78,4 +79,6 @@ def problem_message(problem: ErrorDetails) -> str:
     """Describe the problem without naming any of our classes."""
     options = "expected options with values, {name: value, …}"
     plain = {"dict_type": options, "model_type": options, "extra_forbidden": "unknown key", "missing": "it is missing"}
-    return plain.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    plain["tuple_type"] = "expected a list: [first, second]"
+    text = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    return plain.get(problem["type"], re.sub(r"^(Input|String|List|Tuple) should ", "must ", text))

@@ -197,9 +197,8 @@ def rates_by(
     """Return `success_rate` of each group (default: each site, which is a task's type on MiniWoB), as JSON by name."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)  # a recording's pages together would fill the memory
     for trajectory in trajectories:
-        counts[key(trajectory)].update(
-            successes=is_success(trajectory), episodes=1, errors=not trajectory.status.finished
-        )
+        successes, errors = int(is_success(trajectory)), int(not trajectory.status.finished)
+        counts[key(trajectory)].update(successes=successes, episodes=1, errors=errors)
     return {
         name: rate_of(of["successes"], of["episodes"], of["errors"]).to_json() for name, of in sorted(counts.items())
     }

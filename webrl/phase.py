@@ -106,9 +106,11 @@ def next_phase(folder: RunFolder, stage: str) -> int:
 
 
 def plan(config: RunConfig, stage: str | None = None, phase: int | None = None) -> list[str]:
-    """Return a line per phase of the run, with the stages that are to do (`--dry-run`)."""
-    lines = []
-    for folder in map(RunFolder(config.run_dir).phase, range(config.num_phases + 1) if phase is None else [phase]):
+    """Return a line per phase of the run, or of the one that `run_stage` would take, with what is to do."""
+    run, lines = RunFolder(config.run_dir), []
+    if stage and phase is None:
+        phase = next_phase(run, stage)
+    for folder in map(run.phase, range(config.num_phases + 1) if phase is None else [phase]):
         left = [name for name in STAGES if stage in (None, name) and not folder.is_done(name)]
         lines.append(f"# phase {folder.phase}: {', '.join(left)} to do" if left else f"# phase {folder.phase}: done")
     return lines

@@ -76,10 +76,7 @@ def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_promp
 
 
 def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
-    steps = [
-        Step(0, "", "r", "click('3')"),
-        Step(1, "", "r", "noop()", error="no element\nwith bid '3'"),
-    ]
+    steps = [Step(0, "", "r", "click('3')"), Step(1, "", "r", "noop()", error="no element\nwith bid '3'")]
     page = "RootWebArea 'x'\n\t[13] button 'Click Me!'\n\t[14] generic\n\tStaticText 'a'\n\t[a7] textbox ''"
     env = RewardedEnv(settings())
     env.url, env.rewards = "http://p/", [0.0, 0.5]

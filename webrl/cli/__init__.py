@@ -33,7 +33,7 @@ STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "rollout": ("attempt the tasks in a real browser", ("rollout", "tasks", "models")),
     "label": ("judge the episodes with the outcome reward model", ("label", "models")),
-    "replay": ("add earlier successes inside the perplexity band", ("replay", "models")),
+    "replay": ("add earlier successes that still teach the actor something (its perplexity)", ("replay", "models")),
     "train": ("train critic, then actor", ("critic", "actor", "training", "models")),
     "accept": ("keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label")),
     "eval": ("measure success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks")),

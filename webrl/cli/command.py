@@ -97,7 +97,9 @@ class Parser(argparse.ArgumentParser):
         unknown = [argument for argument in rest if argument.startswith("-")]
         if unknown:
             option = unknown[0].partition("=")[0]
-            close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
+            places = (str(action.metavar).split()[0] for action in self._actions if not action.option_strings)
+            close = [f"{place} without {option}" for place in places if option == f"--{place.lower()}"]
+            close += difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
             near = f"{option.lstrip('-')}=…" if "." in option else next(iter(close), "")  # with a dot: of the config
             hint = f"did you mean {near}? " if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}; {hint}`{self.prog} --help` lists the known ones")

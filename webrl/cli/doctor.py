@@ -155,7 +155,7 @@ def check_extra(name: str) -> Check:
 
 def check_openenv() -> Check:
     """Check that not both packages that own the module `openenv` are installed; webrl itself needs neither."""
-    detail, _, fix = (openenv_conflict() or "openenv and openenv-core are not both installed").partition(": ")
+    detail, _, fix = (openenv_conflict() or "at most one of openenv and openenv-core is installed").partition(": ")
     return Check("openenv", WARNING if fix else OK, detail, fix)
 
 

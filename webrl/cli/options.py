@@ -47,8 +47,8 @@ def add_config_arguments(
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
     if phased:
         parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first that needs this stage)")
-    parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, run nothing")
+    parser.add_argument("--seed", type=count, metavar="N", help="the same as seed=N")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, run nothing")
 
 
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -108,7 +108,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
             print(f"webrl: newest run folder: {run.path}", file=sys.stderr)
     path = run.config if run else find_config("demo" if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
-    check_settings(config, str(path))
+    check_settings(config, f"{path}{' and the command line' if overrides else ''}")
     return config
 
 

@@ -15,7 +15,7 @@ from webrl.api import run
 from webrl.config import RunConfig, plugins
 from webrl.config.extras import require
 from webrl.errors import DataError, ExtraMissing, UsageError
-from webrl.evaluate import difference_text, page_difference, success_rate
+from webrl.evaluate import difference_text, named_rates, page_difference, success_rate
 from webrl.preflight import check_inputs, check_models, check_rollouts, check_tasks, room_text, run_bytes, wanted_extras
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
@@ -84,6 +84,9 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
         counts = phases.run_stage(config, stage, phase)
     if text := find_suite(config.tasks.suite).describe(counts):
         print(text, file=sys.stderr)  # standard output stays JSON
+    for name, rate in named_rates(counts).items() if stage == "eval" and other is None else ():
+        if rate.get("episodes"):
+            print(f"{name}: {rate_text(rate)}", file=sys.stderr)
     if other is not None and phase is not None:
         parts = compare(config, phase, other)
         counts = {**counts, "against": parts}
@@ -152,8 +155,8 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
     if pages[0] != pages[1]:
         differing = sorted(set(pages[0]) ^ set(pages[1])) or ["pages that were played twice"]
         raise DataError(
-            f"{found}: {len(differing)} of its pages and those of {mine} are not in both, such as {differing[0]}; a "
-            "paired comparison needs the same `seed` and `tasks` in both evaluations"
+            f"{found} and {mine}: {len(differing)} pages are not in both, such as {differing[0]}; a paired comparison "
+            "needs the same `seed` and `tasks` in both evaluations"
         )
     parts: dict[str, Any] = {"of": str(found)}
     for name, heldout in (("held-out seeds", False), ("held-out types", True)):

@@ -1,12 +1,14 @@
 """One validated model per stage; YAML files in `configs/` hold only what differs from these defaults.
 
-A file's `base:` names another one, relative to it, which it is laid over. Unknown keys are errors that name the nearest
-known key; `key.subkey=value` overrides come from the command line. Defaults are the paper's where the paper has one.
+A file's `base:` names the one that it is laid over: a file relative to it, or a shipped config. Unknown keys are errors
+that name the nearest known key; `key.subkey=value` overrides come from the command line. Defaults are the paper's where
+the paper has one.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,7 @@ from pydantic.fields import FieldInfo
 
 from webrl.config import plugins
 from webrl.config.redaction import MASK, SecretUrl, redact, without_references
-from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
+from webrl.config.resources import find_config, is_file, shipped_configs, shipped_data, shipped_model
 from webrl.config.section import Section
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
@@ -47,13 +49,6 @@ _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 TYPED = "the command line"
 """Where an override stands."""
-Host = Annotated[
-    str,
-    Field(
-        pattern=r"^(?:\*|(?:[a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?)$",
-        description="example.org, example.org:8080, 10.0.0.7, [::1]:8080 or *",
-    ),
-]
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 """The model's chat template, the same with the history after the page, and the released checkpoints' rounds."""
 Dialect = Literal["browsergym", "webrl"]
@@ -71,7 +66,14 @@ def _is_address(url: SecretUrl) -> SecretUrl:
     return url
 
 
+def _is_host(host: str) -> str:
+    if not re.fullmatch(r"\*|([a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?", host):
+        raise ValueError("expected a host: example.org, example.org:8080, 10.0.0.7, [::1]:8080, or * for all")
+    return host
+
+
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
+Host = Annotated[str, AfterValidator(_is_host)]
 
 
 def _known_suite(name: Any) -> Any:
@@ -166,7 +168,7 @@ class ServerConfig(Section):
     """An OpenAI-compatible server, or several with the same model."""
 
     urls: tuple[Address, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
-    model_name: str | None = Field(None, description="model name to request; none: the one that the server lists")
+    model_name: str | None = Field(None, description="model name to request; null: the one that the server lists")
     api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
     timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
     max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx and dropped connections")
@@ -181,7 +183,7 @@ class EngineConfig(ServerConfig):
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
     extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
-    vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
+    vllm_python: str | None = Field(None, description="Python that has vLLM; null: this one (vLLM pins its own torch)")
     start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
     weight_update: Literal["auto", "restart"] = Field(
         "auto", description="how running vLLM servers get new weights; auto: in place if the shapes match"
@@ -210,7 +212,7 @@ class GenerateConfig(SamplingConfig):
     num_tasks: int = Field(
         500,
         ge=0,
-        description="instructions to generate a phase; each one kept is a task, played rollout.num_generations times",
+        description="instructions to generate per phase; each one kept is a task, played rollout.num_generations times",
     )
     shares: Literal["failures", "learnability"] = Field(
         "failures",
@@ -239,7 +241,7 @@ class FilterConfig(Section):
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
-    max_tasks: int | None = Field(None, ge=1, description="keep at most this many, evenly over what passes; none: all")
+    max_tasks: int | None = Field(None, ge=1, description="keep at most this many, evenly over what passes; null: all")
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
@@ -258,12 +260,12 @@ class RolloutConfig(SamplingConfig):
     urls: tuple[Address, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
     backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
-    envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
+    envs_per_worker: int = Field(8, ge=1, description="environments (pages) per worker")
     observation: Literal["axtree", "html"] = Field("axtree", description="text form of the page")
     every_element: bool | None = Field(
         None,
         description="give ids to elements that can be acted on but that BrowserGym does not show (custom ones, "
-        "`generic, clickable`, `generic, editable`); none: only on a site of your own",
+        "`generic, clickable`, `generic, editable`); null: only on a site of your own",
     )
     random_ids: bool = Field(
         False,
@@ -276,7 +278,7 @@ class RolloutConfig(SamplingConfig):
         None,
         ge=0,
         description="a vision-language actor sees the saved screenshot, its longer side at most this many pixels "
-        "(0: unchanged); none: the actor reads only the page's text (docs/eyes.md)",
+        "(0: unchanged); null: the actor reads only the page's text (docs/eyes.md)",
     )
     show_text: bool = Field(
         True,
@@ -284,10 +286,10 @@ class RolloutConfig(SamplingConfig):
         "at its own size (image_size=0), and answers by coordinates",
     )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
-        None, description="width and height of pages in CSS pixels and of screenshots; none: the task's own"
+        None, description="width and height of pages in CSS pixels and of screenshots; null: the task's own"
     )
     page_details: bool = Field(False, description="also record pruned HTML and the elements' boxes")
-    max_steps: int = Field(30, ge=1, description="step limit")
+    max_steps: int = Field(30, ge=1, description="steps per episode, at most")
     policy: Literal["actor", "expert"] = Field(
         "actor",
         description="who plays in the phases after 0; expert: the scripted experts (miniwob, arena), whose "
@@ -320,7 +322,7 @@ class RolloutConfig(SamplingConfig):
     )
     public_hosts: tuple[Host, ...] = Field((), description="as allowed_hosts, but never at an internal address")
     max_page_mb: int = Field(2048, ge=64, description="end a page whose process uses more memory")
-    upload_dir: Path | None = Field(None, description="folder that upload_file reads from; none: uploads are refused")
+    upload_dir: Path | None = Field(None, description="folder that upload_file reads from; null: uploads are refused")
     if TYPE_CHECKING:
         webarena: Any = None
         web: Any = None
@@ -362,7 +364,7 @@ class LabelConfig(PromptLimit):
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
-    system_prompt: Path | None = Field(None, description="file with the ORM's system text; none: ours")
+    system_prompt: Path | None = Field(None, description="file with the ORM's system text; null: ours")
     min_agreement: Fraction = Field(
         0.0, description="stop if a significantly smaller share of labels agrees with the environment's own reward"
     )
@@ -408,7 +410,7 @@ class TrainingConfig(Section):
     max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: compute in bf16, keep fp32 master weights")
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
-    lora_rank: int = Field(0, ge=0, description="0 trains all weights")
+    lora_rank: int = Field(0, ge=0, description="rank of the LoRA adapters; 0: train all weights")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
     engine: str = Field("ddp", description="ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML")
     compile: bool = Field(False, description="compile the decoder layers (GPU)")
@@ -430,10 +432,9 @@ class OptimConfig(TrainingConfig):
 
     @property
     def untried_with_screenshots(self) -> list[str]:
-        """Options, as `key=value`, that no model that sees has been trained with."""
-        tried = {"engine": "ddp", "precision": "fp32", "lora_rank": 0, "checkpointing": "none"}
-        tried |= {"compile": False}
-        return [f"{key}={getattr(self, key)}" for key, value in tried.items() if getattr(self, key) != value]
+        """Options, as `key=value`, that no model that sees has been trained with; the defaults are tried."""
+        own = {key: getattr(self, key) for key in ("engine", "precision", "lora_rank", "checkpointing", "compile")}
+        return [f"{key}={value}" for key, value in own.items() if value != type(self).model_fields[key].default]
 
 
 class CriticConfig(OptimConfig):
@@ -455,7 +456,7 @@ class ActorConfig(OptimConfig):
         description="weight of the SFT loss on replay.demos, added to the objective; 0: they are replayed instead",
     )
     max_kl: float | None = Field(
-        0.5, gt=0, description="the update ends when KL(π_{k-1} || π) passes this, in nats an action; null: no limit"
+        0.5, gt=0, description="the update ends when KL(π_{k-1} || π) passes this, in nats per action; null: no limit"
     )
     max_success_drop: float | None = Field(
         0.1, gt=0, description="the same when successful actions lose more nats than this on average; null: no limit"
@@ -509,9 +510,9 @@ class OrmConfig(HeldOut):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     epochs: float = Field(4.0, gt=0, description="passes over the data")
     hard_negatives: float = Field(
-        0.5, ge=0, description="at most this many of each kind (cut short, other instruction, planted claim) a success"
+        0.5, ge=0, description="at most this many per success of each kind: cut short, other instruction, planted claim"
     )
-    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is cut to this many per smaller one")
+    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is cut to this many times the smaller one")
     heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
 
 
@@ -567,8 +568,8 @@ class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
     name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
-    runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
-    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
+    runs_dir: Path = Field(Path("runs"), description="folder of the run folders")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of all random draws")
     num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     keep_models: int = Field(0, ge=0, description="keep the models of this many latest phases and of the best; 0: all")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
@@ -707,7 +708,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Bas
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a file's plain data on top of its `base`, a file named relative to it; not validated. Raises UsageError."""
+    """Read a file's plain data on top of its `base`; not validated. Raises UsageError."""
     if path.resolve() in above:
         raise UsageError(f"{path}: a config cannot be its own base")
     data = read_yaml(path, "config")
@@ -718,9 +719,11 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "base" not in data:
         return data
     base = data.pop("base")
-    if not isinstance(base, str) or not is_file(path.parent / base):
-        raise UsageError(f"{path}: base = {base!r:.200}: there is no such file in {path.parent}")
-    return overlay(read_config(path.parent / base, (*above, path.resolve())), data)
+    below = path.parent / base if isinstance(base, str) and is_file(path.parent / base) else None
+    below = below or next((each for each in shipped_configs() if base in (each.name, each.stem)), None)
+    if below is None:
+        raise UsageError(f"{path}: base = {base!r:.200}: no such file in {path.parent}, and no shipped config")
+    return overlay(read_config(below, (*above, path.resolve())), data)
 
 
 def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -758,11 +761,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Apply an override `key.subkey=value` to plain data.
-
-    Raises:
-        UsageError: not of that form, or not YAML.
-    """
+    """Apply an override `key.subkey=value` to plain data. Raises UsageError: not of that form, or not YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UsageError(f"override {redact(override)!r} is not of the form key.subkey=value")

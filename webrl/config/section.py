@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -24,10 +23,6 @@ class Section(BaseModel):
             raise ValueError(
                 f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields), '…')}"
             )
-        if typing.get_origin(kind) is tuple and isinstance(value, str | int | float):
-            raise ValueError("expected a list: [first, second]")
-        if typing.get_origin(kind) is dict and not isinstance(value, dict):
-            raise ValueError("expected a mapping: {name: value}")
         if isinstance(value, str) and "\0" in value:
             raise ValueError("names and paths must not contain a NUL character")
         return value

@@ -376,7 +376,8 @@ def model_folder(name: str) -> Path | None:
         raise ModelError(f"model {name!r} is a file; name its folder, with config.json, *.safetensors and tokenizer")
     local = path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1
     if local or ("/" in name and any((path.parent / file).is_file() for file in ("config.json", "config.yaml"))):
-        raise ModelError(f"model folder {name!r} does not exist (looked in {Path.cwd()})")
+        looked = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
+        raise ModelError(f"model folder {name!r} does not exist{looked}; name a folder, or a hub model as OWNER/NAME")
     return None
 
 

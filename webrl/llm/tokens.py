@@ -262,7 +262,7 @@ def without_thinking(text: str) -> str:
 
 
 RELEASED_END = "<|eot_id|>"
-"""The token that ends an action of the released checkpoints, for every model."""
+"""The token that ends an action of the released checkpoints, for every model; their recorded actions carry it along."""
 
 
 def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
@@ -312,11 +312,6 @@ def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
     if end is None:
         raise ModelError(f"{tokenizer.name_or_path!r} has no end token: set eos_token in its tokenizer_config.json")
     return (end,)
-
-
-def without_end(text: str) -> str:
-    """An imported answer without the end token's text, which released actions carry along."""
-    return text.removesuffix(RELEASED_END)
 
 
 def _template_end(tokenizer: Any) -> int | None:

@@ -18,11 +18,7 @@ from webrl.llm.loading import load_tokenizer, model_fingerprint, tokenizer_finge
 from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import end_token_ids
-from webrl.replay.demonstrations import (
-    StepEncoder,
-    judged_demonstrations,
-    open_encoder,
-)
+from webrl.replay.demonstrations import StepEncoder, judged_demonstrations, open_encoder
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records

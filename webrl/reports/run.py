@@ -67,9 +67,8 @@ def update_text(phase: Summary) -> str:
     losses, probe = phase.get("losses") or {}, phase.get("accept") or {}
     parts = []
     if "actor_trust_kl" in losses:
-        parts.append(
-            f"last check: KL {losses['actor_trust_kl']:.3f} nats, successes {-losses['actor_trust_success_drop']:+.3f}"
-        )
+        moved, rise = losses["actor_trust_kl"], -losses["actor_trust_success_drop"]
+        parts.append(f"last check: KL {moved:.3f} nats, successful actions {rise:+.3f} nats")
     if stopped := losses.get("actor_stopped"):
         parts.append(f"{losses['actor_kept_steps']} of {losses['actor_steps']} steps kept ({stopped})")
     if "accepted" in probe:
@@ -144,7 +143,7 @@ def agreement_text(phase: Summary) -> str:
         return ""
     right = found["true_positive"] + found["true_negative"]
     balanced = found["balanced_accuracy"]["value"]
-    balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
+    balance = "" if balanced is None else f", balanced accuracy {100 * balanced:.1f} %"
     text = f"agree with the environment's reward: {_share(right, found['num'])}{balance}"
     sites = found.get("by_site", {})
     undecided = undecided_sites(sites)

@@ -293,11 +293,7 @@ def judge_text(intent: str, responses: Sequence[str], final_page: str) -> str:
 
 
 async def label_trajectories(
-    trajectories: Iterable[Trajectory],
-    model: LanguageModel | None,
-    config: LabelConfig,
-    out: Path,
-    bar: Any = None,
+    trajectories: Iterable[Trajectory], model: LanguageModel | None, config: LabelConfig, out: Path, bar: Any = None
 ) -> Counter[str]:
     """Judge finished trajectories into `out` (JSONL of Label), in order, `config.engine.max_batch` at once.
 

@@ -37,7 +37,8 @@ def check_data(paths: TrainingPaths) -> None:
             return
     if not judged:
         names = ", ".join(map(str, paths.data))
-        raise DataError(f"{names}: no finished trajectory with an outcome: {dict(problems.counts)}")
+        counts = ", ".join(f"{kind} {number}" for kind, number in problems.counts.items()) or "none at all"
+        raise DataError(f"{names}: no finished trajectory with an outcome ({counts}); see `webrl train-orm --help`")
     raise DataError(f"0 successes and {judged[0]} failures: the outcome model needs both; add rollouts")
 
 

@@ -7,7 +7,7 @@ that was passed are kept, when
     KL(π_{k-1} ‖ π) > `actor.max_kl`        mean over the sample of e^r − 1 − r, r = log π(a|s) − log π_{k-1}(a|s)
     −mean r > `actor.max_success_drop`      over the sample's steps of successful trajectories
 
-in nats an action. The first is Schulman's k3 estimator (joschu.net/blog/kl-approx.html): the sample's actions were
+in nats per action. The first is Schulman's k3 estimator (joschu.net/blog/kl-approx.html): the sample's actions were
 drawn from π_{k-1}. A loss or a gradient that is not finite ends the update in the same way.
 
 In the demo r of successful actions has a standard deviation of 0.5 to 0.8: the mean of the 40 in two batches is known

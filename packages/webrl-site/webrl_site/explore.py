@@ -219,7 +219,7 @@ class _Walk:
 
     def enter(self, url: str, page: DiscoveredPage, links: Sequence[_Link], names: dict[str, str]) -> None:
         """A page has been opened; one that is known, or asks back, or whose address is a key, brings nothing."""
-        fresh = _host(page.url) in self._web.hosts and _key(page.url) not in self.pages
+        fresh = urlsplit(page.url).netloc.lower() in self._web.hosts and _key(page.url) not in self.pages
         fresh = fresh and all(page.text != seen.text for seen in self.pages.values())
         said = [*(form.submit or "" for form in page.forms), *(link.words for link in links)]
         agrees = any(_AGREES.match(text) or changes("", text) for text in said)
@@ -237,9 +237,10 @@ class _Walk:
         forms = {_key(form.action): form.submit or "" for form in page.forms}
         self._unsafe += [form.action for form in page.forms if changes(form.action, form.submit or "")]
         for link in links:
-            name, href, path = names.get(link.bid, ""), link.url, urlsplit(link.url).path
+            name, href = names.get(link.bid, ""), link.url
+            host, path = urlsplit(href).netloc.lower(), urlsplit(href).path
             self._named[plain_name(name).casefold()].add(_key(href))
-            if _key(href) in self._known or _host(href) not in self._web.hosts or _NOT_PAGES.search(path):
+            if _key(href) in self._known or host not in self._web.hosts or _NOT_PAGES.search(path):
                 continue
             self._known.add(_key(href))
             words = f"{link.words}\n{forms.get(_key(href), '')}"
@@ -332,10 +333,6 @@ def _is_random(text: str) -> bool:
 def without_token(url: str) -> str:
     """An address as it may be written down."""
     return re.sub(r"[^/.?&=]+", lambda step: "***" if _is_random(step[0]) else step[0], redact(url))
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc.lower()
 
 
 def _key(url: str) -> str:

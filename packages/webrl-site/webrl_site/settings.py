@@ -193,8 +193,7 @@ class WebConfig(SuiteConfig):
     database: str | None = Field(None, description="sqlite:///FILE that the SQL checks query, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
     read_only: bool = Field(
-        False,
-        description="let only GET and HEAD requests leave the browser, none to addresses that look like actions",
+        False, description="let only GET and HEAD requests leave the browser, none to addresses that look like actions"
     )
     forbidden_urls: tuple[Pattern, ...] = Field(
         (), description="regular expressions; requests to addresses that contain a match are blocked"

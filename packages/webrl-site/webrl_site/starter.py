@@ -52,11 +52,6 @@ class Starter:
     """What is to be said there, as that page shows it; "": that one is done."""
 
 
-def choose_name(text: str) -> str:
-    """A site's name from a host name or what the user wrote."""
-    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
-
-
 def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any], *, writes: bool = False) -> RunConfig:
     """Settings to look around with, read-only unless pages may write. Raises UsageError: no web address."""
     web = {"name": name, "start_urls": [url], "explore_pages": num_pages, "login": login, "read_only": not writes}
@@ -92,11 +87,7 @@ def guess_login(page: DiscoveredPage, url: str, user: str | None, variable: str)
 
 
 def write_starter(
-    out: Path,
-    found: Exploration,
-    web: WebConfig,
-    login: Mapping[str, Any],
-    instructions: Sequence[Mapping[str, Any]],
+    out: Path, found: Exploration, web: WebConfig, login: Mapping[str, Any], instructions: Sequence[Mapping[str, Any]]
 ) -> list[Path]:
     """Write the config and the instructions, of which every third is held out; return the files, the config first.
 

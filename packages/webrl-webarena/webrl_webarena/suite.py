@@ -95,11 +95,7 @@ class WebArena(Suite):
         return {key: value for key, value in extra.items() if key != "webarena"}
 
     def summarize(
-        self,
-        config: RunConfig,
-        trajectories: Sequence[Trajectory],
-        folder: Path,
-        labels: Mapping[str, Label],
+        self, config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label]
     ) -> dict[str, Any]:
         """The judged episodes' counts, and by site and evaluator; WebArena's own files go to `folder`."""
         report.write_task_files(trajectories, folder / "eval_tasks")

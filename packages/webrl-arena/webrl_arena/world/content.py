@@ -220,13 +220,7 @@ def catalogue(seed: int = 0) -> Catalogue:
     orders = tuple(_orders(rng, customers, products))
     tops = dict.fromkeys(shelf.path[0] for shelf in shelves())
     categories = [path for top in tops for path in [(top,), *(s.path for s in shelves() if s.path[0] == top)]]
-    return Catalogue(
-        seed=seed,
-        categories=tuple(categories),
-        products=products,
-        customers=customers,
-        orders=orders,
-    )
+    return Catalogue(seed=seed, categories=tuple(categories), products=products, customers=customers, orders=orders)
 
 
 def _customers(rng: random.Random) -> Iterator[Customer]:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run folders, or other folders with trajectories.jsonl (default: the newest below runs/)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
-    parser.add_argument("--port", type=int, default=_PORT, help=f"0: a free one (default: {_PORT})")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"port; 0: a free one (default: {_PORT})")
     parser.epilog = (
         "The address that it prints contains a token; anyone with it can see the runs and set labels by hand. These\n"
         "go to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run is written but its lock.\n"

@@ -209,4 +209,6 @@ def differences(runs: Sequence[RunFacts]) -> Table:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
+    if value is None:
+        return "null"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -129,7 +129,7 @@ def curriculum(run: RunFacts) -> Section:
         sites = len({attempt.trajectory.task.site for attempt in attempts})
         rows.append((number, len(attempts), sites, f"{steps:.2f}", len(attempts) - ended))
     if rows:
-        head = ("phase", "attempts", "task types", "steps an attempt", "unfinished")
+        head = ("phase", "attempts", "task types", "steps per attempt", "unfinished")
         section.tables.append(("Attempts", Table(head, rows)))
     return section
 

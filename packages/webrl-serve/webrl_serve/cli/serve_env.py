@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     port, width, height = (os.environ.get(_PREFIX + name) for name in _READ[:3])
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
     parser.add_argument(
-        "--port", type=int, default=port or _DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})"
+        "--port", type=int, default=port or _DEFAULTS.port, help=f"port; 0: a free one (default: {_DEFAULTS.port})"
     )
     parser.add_argument(
         "--sessions",

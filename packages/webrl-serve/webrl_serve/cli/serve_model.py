@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompt, action language and engine: a YAML file or the name of a shipped config, and overrides\n"
         "(default: the config of the run that CHECKPOINT is, or lies in, else the defaults below)",
     )
-    parser.add_argument("--phase", type=count, metavar="N", help="of a run: the actor of this phase")
+    parser.add_argument("--phase", type=count, metavar="N", help="of a run: the phase whose actor is served")
     parser.add_argument("--name", help="what clients call the model (default: the run's or folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="0: a free one (default: 8000)")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (default: 8000)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be served and how, serve nothing")
     parser.epilog = (
         f"{MODEL_TOKEN} in the environment: token that clients send as their API key; needed if others can "

@@ -284,7 +284,9 @@ class RemotePool:
                 if not isinstance(problem, BrowserError):
                     raise problem
             if len(problems) == len(answers):
-                raise UsageError(f"no OpenEnv server can be used: {'; '.join(map(str, problems))}; see rollout.urls")
+                listed = "; ".join(map(str, problems))
+                fix = "start one (`webrl serve-env`), or correct rollout.urls"
+                raise UsageError(f"no OpenEnv server can be used: {listed}; {fix}")
         except BaseException:
             await self.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,12 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Look around, write, try; returns the exit code."""
-    from webrl_site.starter import choose_name, starter_files
+    from webrl_site.starter import starter_files
 
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} needs --basic-user NAME")
     host = args.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-    name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
+    text = args.name or (args.out.stem if args.out else host)
+    name = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: already there; choose another --out, or move it away")

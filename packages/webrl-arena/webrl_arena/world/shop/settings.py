@@ -28,10 +28,7 @@ def configure(secret: str) -> None:
     ours: dict[str, Any] = yaml.safe_load(here.with_suffix(".yaml").read_text(encoding="utf-8"))
     ours["TEMPLATES"][0]["DIRS"] = [str(here.with_name("templates")), MACHINA_MAIN_TEMPLATE_DIR]
     machina = [f"machina.apps.{name}" for name in _MACHINA_APPS]
-    ours |= {
-        "SECRET_KEY": secret,
-        "INSTALLED_APPS": [*oscar.INSTALLED_APPS, "mptt", "machina", *machina, "postman"],
-    }
+    ours |= {"SECRET_KEY": secret, "INSTALLED_APPS": [*oscar.INSTALLED_APPS, "mptt", "machina", *machina, "postman"]}
     oscar_defaults = {name: value for name, value in vars(defaults).items() if name.isupper()}
     settings.configure(**(oscar_defaults | ours))
     django.setup()

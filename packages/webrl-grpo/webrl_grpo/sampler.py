@@ -18,7 +18,7 @@ from safetensors.torch import load
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
-from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype
+from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype, quiet
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.verify import verify_logprobs
 from webrl.runs.disk import make_folder
@@ -107,8 +107,12 @@ def write_weights(settings: GrpoSettings, module: Any, folder: Path) -> None:
     if settings.use_peft:
         module.save_pretrained(folder)
     else:
-        dtype = getattr(torch, _served_dtype(settings))
-        module.save_pretrained(folder, state_dict={name: w.to(dtype) for name, w in module.state_dict().items()})
+        dtype, weights = getattr(torch, _served_dtype(settings)), module.state_dict()
+        cast = {(w.data_ptr(), w.shape): w.to(dtype) for w in weights.values()}  # a tied head stays the embeddings
+        with quiet():
+            module.save_pretrained(
+                folder, state_dict={name: cast[w.data_ptr(), w.shape] for name, w in weights.items()}
+            )
     load_tokenizer(settings.model_name).save_pretrained(folder)
 
 

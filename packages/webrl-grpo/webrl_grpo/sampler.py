@@ -109,10 +109,9 @@ def write_weights(settings: GrpoSettings, module: Any, folder: Path) -> None:
     else:
         dtype, weights = getattr(torch, _served_dtype(settings)), module.state_dict()
         cast = {(w.data_ptr(), w.shape): w.to(dtype) for w in weights.values()}  # a tied head stays the embeddings
+        weights = {name: cast[w.data_ptr(), w.shape] for name, w in weights.items()}
         with quiet():
-            module.save_pretrained(
-                folder, state_dict={name: cast[w.data_ptr(), w.shape] for name, w in weights.items()}
-            )
+            module.save_pretrained(folder, state_dict=weights)
     load_tokenizer(settings.model_name).save_pretrained(folder)
 
 

@@ -107,6 +107,12 @@ class GrpoSettings(Section):
         "of the answers that are actions; such as --rewards outcome=1 format=0.1",
     )
     learning_rate: float = Field(2e-6, gt=0, description="peak learning rate")
+    max_kl: float | None = Field(
+        0.5,
+        gt=0,
+        description="the training ends, at the weights before, if its last four steps move the policy by more than "
+        "this KL (nats per action); null: no limit",
+    )
     lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field("linear", description="schedule")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     warmup_steps: int = Field(0, ge=0, description="optimizer steps that warm up")

@@ -176,6 +176,8 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "batches": [{"mean": mean_reward(batch).mean, "episodes": len(batch)} for batch in batches],
         "failed_episodes": num_failed,
         "unreadable_left_out": trainer.num_unreadable,
+        "kl": trainer.region.kls,
+        "stopped": trainer.region.stopped,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         **(
             {"staleness": trainer.staleness, "waited_seconds": [round(s, 1) for s in trainer.waited_s]}

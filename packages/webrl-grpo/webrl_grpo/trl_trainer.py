@@ -19,12 +19,14 @@ It samples from a vLLM server on another GPU, needs FlashAttention 3, and drops 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from webrl.errors import StageError, TrainingError
@@ -36,6 +38,8 @@ from webrl_grpo.rows import make_rows, weighted_rewards
 from webrl_grpo.sampler import closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 
+_STEPS_BETWEEN = 4
+"""Optimizer steps between two checks of the trust region."""
 RATIO_CAP = 3.0
 """Largest probability ratio that a token counts with."""
 
@@ -62,13 +66,15 @@ class EpisodeTrainer(GRPOTrainer):
         self._tasks = tasks
         self._on_episodes = on_episodes
         self._eyes = eyes
-        self._screenshots: tuple[bytes, ...] = ()
+        self.screenshots: tuple[bytes, ...] = ()
         self._episodes: list[Episode] = []
         self._batch: list[Task] = []
         self._num_batches = 0
         self._is_scoring = False
         self.num_unreadable = 0
         super().__init__(rollout_func=self._roll_out, **trainer)
+        self.region = TrustRegion(self, settings.max_kl)
+        self.add_callback(self.region)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Prepare one generation batch like TRL, with its sequences replaced by rows of steps."""
@@ -86,7 +92,7 @@ class EpisodeTrainer(GRPOTrainer):
             self.accelerator.device,
             sees=self._eyes is not None,
         )
-        self._screenshots = rows.screenshots
+        self.screenshots = rows.screenshots
         self.num_unreadable += rows.num_unreadable
         batch = {
             "prompt_ids": rows.prompt_ids,
@@ -102,7 +108,8 @@ class EpisodeTrainer(GRPOTrainer):
         if self._settings.has_collector or "old_per_token_logps" in scored:
             # Recorded log-probs are of temperature 1 without top-k and top-p.
             is_recorded = (self._settings.temperature, self._settings.top_p, self._settings.top_k) == (1, 1, 0)
-            batch["old_per_token_logps"] = rows.logprobs if is_recorded else self._score(batch)
+            batch["old_per_token_logps"] = rows.logprobs if is_recorded else self.score(batch)
+        self.region.watch(batch)
         return batch
 
     def _get_per_token_logps_and_entropies(
@@ -135,7 +142,7 @@ class EpisodeTrainer(GRPOTrainer):
         """Score rows with a screenshot each, in the processor's own tensors, of any shape.
 
         Args:
-            pixel_values: [R] the rows' indices in `_screenshots`.
+            pixel_values: [R] the rows' indices in `screenshots`.
         """
         assert pixel_values is not None
         prompts, answers = input_ids[:, :-logits_to_keep], input_ids[:, -logits_to_keep:]
@@ -145,7 +152,7 @@ class EpisodeTrainer(GRPOTrainer):
         logps, entropies = [], []
         for start in range(0, len(read), batch_size or len(read)):
             rows = slice(start, start + (batch_size or len(read)))
-            pngs = [self._screenshots[i] for i in pixel_values[rows].tolist()]
+            pngs = [self.screenshots[i] for i in pixel_values[rows].tolist()]
             with self.accelerator.autocast():
                 output = model(
                     input_ids=read[rows],
@@ -160,7 +167,7 @@ class EpisodeTrainer(GRPOTrainer):
         return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
 
     @torch.no_grad()
-    def _score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the rows' log-probs [R, A] at the sampling temperature."""
         logps, _, _ = self._get_per_token_logps_and_entropies(
             self.model,
@@ -237,6 +244,71 @@ class EpisodeTrainer(GRPOTrainer):
                 step = self.state.global_step
                 raise TrainingError(f"{name} is not finite after step {step}: not saved; lower learning_rate")
         super().save_model(*args, **kwargs)
+
+
+class TrustRegion(TrainerCallback):
+    """Ends a training whose last steps moved the policy by more than `max_kl`, at the weights before them.
+
+    Checked after every fourth optimizer step and the last, on steps that were played since the check before:
+    KL(π_before ‖ π) in nats per action, estimated as in the loop (webrl/training/trust.py). None: no limit.
+    """
+
+    def __init__(self, trainer: EpisodeTrainer, max_kl: float | None) -> None:
+        self.kls: list[float] = []
+        """The KL at each check."""
+        self.stopped = ""
+        """Why the training ended before its last step; empty if it did not."""
+        self._trainer, self._max_kl = trainer, math.inf if max_kl is None else max_kl
+        self._rows: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, torch.Tensor] = {}
+        self._kept_step = 0
+
+    def watch(self, batch: dict[str, torch.Tensor]) -> None:
+        """Take rows of a batch that is to be trained on, unless those of an earlier one are not checked yet."""
+        own = batch["completion_mask"].any(1).nonzero()[:, 0]
+        if self._max_kl == math.inf or self._rows or not len(own):
+            return
+        chosen = own[:: max(1, len(own) // max(8, min(32, len(own) // 8)))].cpu()
+        self._rows = {key: value[chosen] for key, value in batch.items() if value.dim() and len(value) > chosen.max()}
+        self._screenshots = self._trainer.screenshots
+        self._before = self._score()
+        if not self._kept:
+            self._keep(self._trainer.state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - transformers' signature
+        """Check what is due."""
+        if not self._rows or (state.global_step % _STEPS_BETWEEN and state.global_step < state.max_steps):
+            return
+        moved = ((self._score() - self._before) * self._rows["completion_mask"]).sum(1)
+        self.kls.append((moved.exp() - 1 - moved).mean().item())
+        self._rows = {}
+        if self.kls[-1] <= self._max_kl:
+            self._keep(state.global_step)
+            return
+        for name, weight in self._weights():
+            weight.data.copy_(self._kept[name])
+        self.stopped = (
+            f"the KL reached {self.kls[-1]:.3g} at step {state.global_step}, past max_kl={self._max_kl:g}: the weights "
+            f"of step {self._kept_step} are saved; lower learning_rate"
+        )
+        control.should_training_stop = True
+
+    def _score(self) -> torch.Tensor:
+        trainer = self._trainer
+        theirs, trainer.screenshots = trainer.screenshots, self._screenshots
+        trainer.model.eval()
+        try:
+            return trainer.score(self._rows)
+        finally:
+            trainer.model.train()
+            trainer.screenshots = theirs
+
+    def _weights(self) -> list[tuple[str, Any]]:
+        return [(name, weight) for name, weight in self._trainer.model.named_parameters() if weight.requires_grad]
+
+    def _keep(self, step: int) -> None:
+        self._kept = {name: weight.detach().to("cpu", copy=True) for name, weight in self._weights()}
+        self._kept_step = step
 
 
 class AheadTrainer(EpisodeTrainer):

@@ -93,10 +93,9 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
-    print(
-        f"saved {out}. These rewards are of different pages, the last from before the final updates; compare on others:"
-    )
-    sites = "" if settings.browsergym_url else f" 'tasks.train_sites=[{','.join(settings.sites)}]'"
+    print(f"saved {out}. These rewards are of different pages, and from before the last updates. Measure it on others:")
+    own = not settings.browsergym_url and all(site.startswith("miniwob.") for site in settings.sites)
+    sites = f" 'tasks.train_sites=[{','.join(settings.sites)}]'" if own else ""
     shown = " rollout.every_element=true" if settings.every_element else ""
     print(f"webrl eval demo name=after models.actor={out} --against {settings.model_name}{sites}{shown}")
     return 0
@@ -141,4 +140,4 @@ def describe(report: dict[str, Any]) -> list[str]:
         lines.append(f"{report['failed_episodes']} episodes failed and were left out")
     if report["unreadable_left_out"]:
         lines.append(f"{report['unreadable_left_out']} answers that were not actions were not reinforced")
-    return lines
+    return [*lines, f"ended early: {report['stopped']}"] if report["stopped"] else lines

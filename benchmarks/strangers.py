@@ -138,6 +138,9 @@ def cases() -> Iterator[Case]:
     yield Case("smooth scrolling", "microsoft/playwright#42625", smooth, ("click('{id:button}')",), "button 'done'")
     sandbox = "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label>'></iframe>"
     tick = ("click('{id:checkbox}')",)
+    root = "document.addEventListener('click', (e) => { if (e.target.closest('.dropdown')) o.textContent = 'open' })"
+    drop = f"<div class=dropdown>Size</div><p id=o>none</p><script>{root}</script>"
+    yield Case("a dropdown that its document hears for", "", drop, ("click('{id:clickable}')",), "open")
     yield Case("frame without scripts", "microsoft/playwright#33343", sandbox, tick, "checkbox 'Agree'.*true")
     shown = "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
     parts = ("focus('{id:Date}')", "keyboard_type('1122')", "keyboard_type('2020')")

@@ -173,12 +173,37 @@ def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialec
         "think\n```\nclick('12')\n```",
     ]
     page = make_trajectory(0, 1, num_steps=1)
-    steps = tuple(replace(page.steps[0], index=i, response=a, action=a) for i, a in enumerate(answers))
+    asked = replace(page.steps[0], observation="[12] button 'Go'")
+    steps = tuple(replace(asked, index=i, response=a, action=a) for i, a in enumerate(answers))
     problems, shown, rollout = ProblemLog(num_shown=0), [], RolloutConfig(dialect=dialect)
     encode([replace(page, steps=steps)], lambda t, i: shown.append(t.steps[i].response), rollout, problems)
     assert [any(answer.startswith(k) for answer in shown) for k in kept] == [True] * len(kept)
     assert problems.counts == {"unreadable_action": len(answers) - len(kept)}
     assert len(shown) == len(kept)
+
+
+def test_an_action_that_does_not_fit_its_page_its_goal_or_its_answer_is_not_imitated():
+    answers = {  # what was answered and done on a page: None if it is imitated
+        ("[12] button 'Go'", "press Go: click('12')", "click('12')"): None,
+        ("[12] button '7'", "click('7')", "click('7')"): "no_such_element",
+        ("[a3] button 'Go'", "click('a3')", "click('a3')"): None,
+        ("[1] slider ''\n[2] link ''", "drag_and_drop('1', '3')", "drag_and_drop('1', '3')"): "no_such_element",
+        ('<button id="12"> 7 </button>', "click('12')", "click('12', button='left')"): None,
+        ('<button id="12"> 7 </button>', "click('7')", "click('7')"): "no_such_element",
+        ("RootWebArea 'no ids'", "click('12')", "click('12')"): "no_such_element",
+        ("[12] button 'Go'", "click('12')", "click('13')"): "other_action",
+        ("[12] button 'Go'", "scroll(0, 300)", "goto('a.example')"): "other_action",
+        ("[12] button 'Go'", "waiting\n```noop(500)```", "waiting\n```noop(500)```"): "wait",
+    }
+    made = make_trajectory(0, 1, num_steps=1)
+    for (page, response, action), reason in answers.items():
+        step = replace(made.steps[0], observation=page, response=response, action=action)
+        problems = ProblemLog(num_shown=0)
+        found = encode([replace(made, steps=(step,))], lambda t, i: t.steps[i], RolloutConfig(), problems)
+        assert (dict(problems.counts), len(found)) == (({reason: 1}, 0) if reason else ({}, 1)), step
+    problems = ProblemLog(num_shown=0)
+    assert encode([replace(made, instruction=" ")], lambda t, i: t.steps[i], RolloutConfig(), problems) == []
+    assert problems.counts == {"no_instruction": 1}
 
 
 @pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])

@@ -211,6 +211,8 @@ def cases() -> Iterator[Case]:
     short = "<input maxlength=4>"
     code = ("fill('{id:textbox}', '12345')",)
     yield Case("a field for a part of a text", "SimpleBrowserDotNet/SimpleBrowser#49", short, code, "at most 4")
+    code = ("fill('{id:textbox}', 'abc\U0001f600')",)
+    yield Case("a field that ends within an emoji", "", short, code, "at most 3 of the 4")
     data = "<a href='data:text/html,more'>More</a>"
     yield Case("a link to data", "raelmax/certfico#1", data, link, "Not allowed to navigate")
     caged = "<iframe sandbox=allow-scripts srcdoc='<button onclick=window.open(`/`)>Go</button>'></iframe>"

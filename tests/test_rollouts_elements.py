@@ -610,6 +610,10 @@ def test_a_field_that_takes_a_part_of_a_text_says_so():
     said = "the field takes at most 4 of the 5 characters: the rest was left out\n"
     assert [text.startswith(said) for text in texts] == [False, False, True, True, False]
     assert errors == [""] * 4
+    texts, _ = on_page(page, "fill('{code}', 'abc\U0001f600')", "fill('{note}', '\U0001f600\U0001f600')")
+    assert "value='abc'" in texts[1], "half an emoji is none"
+    assert texts[1].startswith(said.replace("4 of the 5", "3 of the 4"))
+    assert "left out" not in texts[2]
     digit = "<input maxlength=1 aria-label=digit onkeydown='' oninput='nextElementSibling?.focus()'>"
     texts, _ = on_page(digit * 3, "fill('{digit}', '123')")
     assert "left out" not in texts[-1], "the other fields took the rest"

@@ -221,6 +221,24 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
         load_config(tmp_path / "own.yaml")
 
 
+def test_a_number_that_yaml_would_read_in_another_base_is_refused(tmp_path: Path) -> None:
+    for value, where in (("010", 9), ("-010", 9), ("1:30", 9), ("1:30.5", 9), ("[1, 007]", 13)):
+        (tmp_path / "own.yaml").write_text(f"actor:\n  lr:   {value}\n")
+        said = rf"own\.yaml: not valid YAML: line 2, column {where}: .* would be read in base 8 or 60; write a decimal"
+        with pytest.raises(UsageError, match=said):
+            load_config(tmp_path / "own.yaml")
+    with pytest.raises(UsageError, match=r"override 'seed=010': .*column 1: 010 would be read"):
+        load_config(None, ["seed=010"])
+    config = load_config(None, ["name='010'", "actor.lr=0.010", "seed=0x10", "num_phases=0"])
+    assert (config.name, config.actor.lr, config.seed, config.num_phases) == ("010", 0.01, 16, 0)
+
+
+def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
+    for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
+        with pytest.raises(UsageError, match=rf"{key} = 99999999: Input should be less than or equal to 50000"):
+            load_config(None, [f"{key}=99999999"])
+
+
 def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines(tmp_path: Path, caplog) -> None:
     whole = "seed: 3\ntasks:\n  site_weights:\n    '': 0.5\nactor: {lr: 0.5}\ntrackers: []\nname: ''  # none\n"
     silent, refused = [], []

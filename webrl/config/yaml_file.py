@@ -70,7 +70,7 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""
-        node = super().compose_node(parent, index)
+        node: Any = super().compose_node(parent, index)
         is_number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
         if is_number and re.fullmatch(r"[-+]?0[0-9_]+|.*:.*", node.value):
             problem = f"{node.value} would be read in base 8 or 60; write a decimal number, or a text in quotes"

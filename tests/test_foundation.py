@@ -1,5 +1,6 @@
 """Records, config, run folder, store and evaluation: what every stage stands on."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -384,6 +385,40 @@ def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> N
     write_text(folder.trajectories, "{}\n" * 2)
     with pytest.raises(StageError, match="2 of the 3 episodes are left"):  # the next phase's tasks are made of them
         folder.require("eval")
+
+
+def test_a_stage_does_not_go_on_with_a_part_of_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    folder = open_run(config).phase(0)
+    written = {  # by a stage, and after which stages it is read
+        "gen-tasks": (folder.generated, ["gen-tasks"]), "filter-tasks": (folder.tasks, ["filter-tasks"]),
+        "rollout": (folder.trajectories, []), "label": (folder.labels, ["label", "eval"]),
+        "replay": (folder.train, ["replay", "eval"]), "train": (folder.metrics, []), "accept": (folder.probe, []),
+        "eval": (folder.eval, ["eval"]),
+    }  # fmt: skip
+    for stage, (path, _) in written.items():
+        write_text(path, "{}\n{}\n")
+        write_text(folder.train_filter, "{}\n{}\n")
+        folder.mark_done(stage, {}, 0.0, 0.0, config)
+        folder.require(stage)
+    for writer, (path, readers) in [*written.items(), ("replay", (folder.train_filter, ["replay"]))]:
+        for left in ("{}\n{", None):
+            write_text(path, left or "")
+            if left is None:
+                path.unlink()
+            said = rf"{path.name}: {len(left or '')} of the 6 bytes that '{writer}' wrote .* remove .*/{writer}\.json,"
+            for stage in written:
+                with pytest.raises(StageError, match=said) if stage in readers else contextlib.nullcontext():
+                    folder.require(stage)
+        write_text(path, "{}\n{}\n{}\n")  # one that has been continued since
+        folder.require("eval")
+    folder.labels.unlink()
+    folder.trajectories.unlink()  # removed with the rest of the episodes: nothing reads them then
+    folder.require("eval")
+    folder.tasks.unlink()
+    folder.marker("rollout").unlink()
+    with pytest.raises(StageError, match=r"tasks\.jsonl: 0 of the 6 bytes"):
+        run_stage(config, "rollout", 0)
 
 
 def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

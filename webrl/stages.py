@@ -343,16 +343,9 @@ def evaluate(context: Context) -> Counts:
 
 def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
     config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
-    play(
-        config,
-        tasks,
-        str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor,
-        out,
-        phase=context.phase,
-        prefix=f"e{context.phase:02d}{mark}",
-        draws="e00",
-        temperature=temperature,
-    )
+    actor = str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor
+    prefix = f"e{context.phase:02d}{mark}"
+    play(config, tasks, actor, out, phase=context.phase, prefix=prefix, draws="e00", temperature=temperature)
     trajectories = list(read_records(out, Trajectory))
     labels: dict[str, Label] = {}
     if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:

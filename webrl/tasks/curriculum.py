@@ -30,13 +30,7 @@ from webrl.runs.lock import hold_output
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.tasks.failures import FailureSet, load_failures, write_instructions
 from webrl.tasks.filter import Drop, Dropped, FilterReport, check_feasibility, filter_tasks, leaks, load_rules
-from webrl.tasks.generate import (
-    GenerationRequest,
-    generate_tasks,
-    initial_page_texts,
-    plan_requests,
-    split_evenly,
-)
+from webrl.tasks.generate import GenerationRequest, generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -67,6 +67,15 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
     assert "human.jsonl:4: unknown field 'stepz'" in listed
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>\n", "<|eot_id|>", "</s>", "<end_of_turn>\n", "<|im_end|>\n<|endoftext|>"])
+def test_an_exported_answer_is_imitated_without_the_text_of_its_end_token(tmp_path, end):
+    said = ["think: </s> is HTML\nfill('1', '</s>')", "click('1')"]
+    steps = [{"observation": "[1] textbox 'a'", "response": text + end} for text in said]
+    (tmp_path / "human.jsonl").write_text(json.dumps({"instruction": "x", "steps": steps}))
+    (found,) = read_demonstrations([tmp_path / "human.jsonl"], ProblemLog(), "success", Counter())
+    assert [(step.response, step.action) for step in found.steps] == [(text, text) for text in said]
+
+
 def test_what_is_no_demonstration_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "o such file or")):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -439,13 +440,8 @@ def play(
 
     async def work() -> None:
         await start_early(config.rollout, len(tasks))
-        opened = open_policy(
-            actor,
-            config,
-            temperature=temperature,
-            training=temperature is None,
-            verify=lambda model: _verify(model, actor, config),
-        )
+        verify = partial(_verify, actor=actor, config=config)
+        opened = open_policy(actor, config, temperature=temperature, training=temperature is None, verify=verify)
         async with open_sites(config, tasks), opened as policy:
             allowed = config.rollout.max_failed if temperature is None else None
             await collect(tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, max_failed=allowed)

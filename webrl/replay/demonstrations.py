@@ -19,7 +19,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
-from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_thinking
+from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_end, without_thinking
 from webrl.reward.labels import read_outcomes
 from webrl.rollouts.actions import ACTIONS, ActionError, read_answer
 from webrl.runs.store import read_lines
@@ -114,7 +114,8 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
             if isinstance(data, dict) and "trajectory_id" not in data:
                 shown = HumanDemonstration.from_json(data)
                 name, page = f"{path.stem}:{number}", shown.steps[-1].observation if shown.steps else ""
-                steps = tuple(Step(i, s.observation, s.response, s.response) for i, s in enumerate(shown.steps))
+                said = [without_end(step.response) for step in shown.steps]
+                steps = tuple(Step(i, s.observation, said[i], said[i]) for i, s in enumerate(shown.steps))
                 task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
                 human = Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE)
                 yield human, shown.success

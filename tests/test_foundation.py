@@ -234,6 +234,14 @@ def test_a_number_that_yaml_would_read_in_another_base_is_refused(tmp_path: Path
     assert (config.name, config.actor.lr, config.seed, config.num_phases) == ("010", 0.01, 16, 0)
 
 
+def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.yaml").write_text("actor.lr: 0.5\n")
+    with pytest.raises(UsageError, match=r"unknown key 'actor\.lr'; write it as actor: \{lr: …\}"):
+        load_config(tmp_path / "own.yaml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config(None, ["runs_dir=~/mine", "name=a"]).run_dir == tmp_path / "mine" / "a"
+
+
 def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
     for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
         with pytest.raises(UsageError, match=rf"{key} = 99999999: Input should be less than or equal to 50000"):

@@ -7,6 +7,7 @@ known key; `key.subkey=value` overrides come from the command line. Defaults are
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
+_Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]  # noqa: PTH111 (may be unknown)
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _Num = Annotated[int, Field(le=50_000)]  # all of them are drawn before a run starts
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
@@ -568,7 +570,7 @@ class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
     name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
-    runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
+    runs_dir: _Folder = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: _Num = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     keep_models: int = Field(0, ge=0, description="keep the models of this many latest phases and of the best; 0: all")
@@ -805,6 +807,7 @@ def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
         hint = f"sections: {', '.join(RunConfig.model_fields)}"
         if near := [siblings[found[0]]] if found else elsewhere:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
+            hint = f"write it as {section}: {{{leaf}: …}}" if near == [key] else hint
         elif (first := key.partition(".")[0]) in RunConfig.model_fields:
             hint = f"`webrl run --help {first}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}; {hint}"

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import weakref
@@ -235,9 +236,10 @@ def test_a_number_that_yaml_would_read_in_another_base_is_refused(tmp_path: Path
 
 
 def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.yaml").write_text("actor.lr: 0.5\n")
-    with pytest.raises(UsageError, match=r"unknown key 'actor\.lr'; write it as actor: \{lr: …\}"):
-        load_config(tmp_path / "own.yaml")
+    for key, said in (("actor.lr", "actor: {lr: …}"), ("rollout.engine.kind", "rollout: {engine: {kind: …}}")):
+        (tmp_path / "own.yaml").write_text(f"{key}: 1\n")
+        with pytest.raises(UsageError, match=re.escape(f"unknown key {key!r}; write it as {said}") + "$"):
+            load_config(tmp_path / "own.yaml")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_config(None, ["runs_dir=~/mine", "name=a"]).run_dir == tmp_path / "mine" / "a"
 

@@ -807,7 +807,7 @@ def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
         hint = f"sections: {', '.join(RunConfig.model_fields)}"
         if near := [siblings[found[0]]] if found else elsewhere:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
-            hint = f"write it as {section}: {{{leaf}: …}}" if near == [key] else hint
+            hint = f"write it as {key.replace('.', ': {')}: …{'}' * key.count('.')}" if near == [key] else hint
         elif (first := key.partition(".")[0]) in RunConfig.model_fields:
             hint = f"`webrl run --help {first}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}; {hint}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 24_785,
+    "core: lines": 24_784,
     "core: files": 136,
     "lines": 42_776,
     "files": 256,

@@ -55,6 +55,9 @@ def test_what_calls_itself_a_control_has_an_id_where_the_page_hears_its_clicks_a
         assert errors == ["", ""]
         assert "got Large" in texts[-1]
         assert [text.count("clickable") for text in texts] == [2, 3, 3], "what is beside them is text"
+    more = "<i data-action=save>Save</i><i class='tab active'>One</i><i class=close>×</i><i class=tab-content>words</i>"
+    (text,), _ = on_page(f"{more}<script>document.addEventListener('mousedown', () => {{}})</script>")
+    assert text.count("clickable") == 3
     (text,), _ = on_page(page.replace("HEARS", ""))
     assert "clickable" not in text, "nobody hears it"
 

@@ -237,8 +237,10 @@
 
   // What says that it is a control, by its state or its class, and has somebody above it who hears of its clicks: pages
   // leave that to their root, with no pointer drawn.
-  const STATED = '[aria-expanded], [aria-haspopup]:not([aria-haspopup=false]), [data-toggle], [data-bs-toggle], li[data-value]';
-  const CALLED = /(?:^|[\s_-])(btn|button|clickable|dropdown|option|select|toggle|trigger|(dropdown|menu|select)[_-]item)(?=\s|__|$)/i;
+  const STATED = '[aria-expanded], [aria-haspopup]:not([aria-haspopup=false]), [data-action], [data-toggle], ' +
+    '[data-bs-toggle], li[data-value]';
+  const CALLED = new RegExp('(?:^|[\\s_-])(btn|button|clickable|close|dropdown|option|select|tab|toggle|trigger|' +
+    '(accordion[_-]header|(dropdown|menu|select)[_-]item))(?=\\s|__|$)', 'i');
   const isHeard = (element) => {
     if (!element.matches(STATED) && !CALLED.test(element.getAttribute('class'))) return false;
     let above = parentOf(element);

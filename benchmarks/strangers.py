@@ -138,6 +138,9 @@ def cases() -> Iterator[Case]:
     yield Case("smooth scrolling", "microsoft/playwright#42625", smooth, ("click('{id:button}')",), "button 'done'")
     sandbox = "<iframe sandbox srcdoc='<label><input type=checkbox>Agree</label>'></iframe>"
     tick = ("click('{id:checkbox}')",)
+    root = "document.addEventListener('click', (e) => { if (e.target.closest('.dropdown')) o.textContent = 'open' })"
+    drop = f"<div class=dropdown>Size</div><p id=o>none</p><script>{root}</script>"
+    yield Case("a dropdown that its document hears for", "", drop, ("click('{id:clickable}')",), "open")
     yield Case("frame without scripts", "microsoft/playwright#33343", sandbox, tick, "checkbox 'Agree'.*true")
     shown = "oninput=\"o.textContent='got '+this.value\"><p id=o>none</p>"
     parts = ("focus('{id:Date}')", "keyboard_type('1122')", "keyboard_type('2020')")
@@ -208,6 +211,8 @@ def cases() -> Iterator[Case]:
     short = "<input maxlength=4>"
     code = ("fill('{id:textbox}', '12345')",)
     yield Case("a field for a part of a text", "SimpleBrowserDotNet/SimpleBrowser#49", short, code, "at most 4")
+    code = ("fill('{id:textbox}', 'abc\U0001f600')",)
+    yield Case("a field that ends within an emoji", "", short, code, "at most 3 of the 4")
     data = "<a href='data:text/html,more'>More</a>"
     yield Case("a link to data", "raelmax/certfico#1", data, link, "Not allowed to navigate")
     caged = "<iframe sandbox=allow-scripts srcdoc='<button onclick=window.open(`/`)>Go</button>'></iframe>"

@@ -1,8 +1,10 @@
 """Records, config, run folder, store and evaluation: what every stage stands on."""
 
+import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import weakref
@@ -226,6 +228,33 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
         load_config(tmp_path / "own.yaml")
 
 
+def test_a_number_that_yaml_would_read_in_another_base_is_refused(tmp_path: Path) -> None:
+    for value, where in (("010", 9), ("-010", 9), ("1:30", 9), ("1:30.5", 9), ("[1, 007]", 13)):
+        (tmp_path / "own.yaml").write_text(f"actor:\n  lr:   {value}\n")
+        said = rf"own\.yaml: not valid YAML: line 2, column {where}: .* would be read in base 8 or 60; write a decimal"
+        with pytest.raises(UsageError, match=said):
+            load_config(tmp_path / "own.yaml")
+    with pytest.raises(UsageError, match=r"override 'seed=010': .*column 1: 010 would be read"):
+        load_config(None, ["seed=010"])
+    config = load_config(None, ["name='010'", "actor.lr=0.010", "seed=0x10", "num_phases=0"])
+    assert (config.name, config.actor.lr, config.seed, config.num_phases) == ("010", 0.01, 16, 0)
+
+
+def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, said in (("actor.lr", "actor: {lr: …}"), ("rollout.engine.kind", "rollout: {engine: {kind: …}}")):
+        (tmp_path / "own.yaml").write_text(f"{key}: 1\n")
+        with pytest.raises(UsageError, match=re.escape(f"unknown key {key!r}; write it as {said}") + "$"):
+            load_config(tmp_path / "own.yaml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config(None, ["runs_dir=~/mine", "name=a"]).run_dir == tmp_path / "mine" / "a"
+
+
+def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
+    for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
+        with pytest.raises(UsageError, match=rf"{key} = 99999999: Input should be less than or equal to 50000"):
+            load_config(None, [f"{key}=99999999"])
+
+
 def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines(tmp_path: Path, caplog) -> None:
     whole = "seed: 3\ntasks:\n  site_weights:\n    '': 0.5\nactor: {lr: 0.5}\ntrackers: []\nname: ''  # none\n"
     silent, refused = [], []
@@ -372,6 +401,40 @@ def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> N
     write_text(folder.trajectories, "{}\n" * 2)
     with pytest.raises(StageError, match="2 of the 3 episodes are left"):  # the next phase's tasks are made of them
         folder.require("eval")
+
+
+def test_a_stage_does_not_go_on_with_a_part_of_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    folder = open_run(config).phase(0)
+    written = {  # by a stage, and after which stages it is read
+        "gen-tasks": (folder.generated, ["gen-tasks"]), "filter-tasks": (folder.tasks, ["filter-tasks"]),
+        "rollout": (folder.trajectories, []), "label": (folder.labels, ["label", "eval"]),
+        "replay": (folder.train, ["replay", "eval"]), "train": (folder.metrics, []), "accept": (folder.probe, []),
+        "eval": (folder.eval, ["eval"]),
+    }  # fmt: skip
+    for stage, (path, _) in written.items():
+        write_text(path, "{}\n{}\n")
+        write_text(folder.train_filter, "{}\n{}\n")
+        folder.mark_done(stage, {}, 0.0, 0.0, config)
+        folder.require(stage)
+    for writer, (path, readers) in [*written.items(), ("replay", (folder.train_filter, ["replay"]))]:
+        for left in ("{}\n{", None):
+            write_text(path, left or "")
+            if left is None:
+                path.unlink()
+            said = rf"{path.name}: {len(left or '')} of the 6 bytes that '{writer}' wrote .* remove .*/{writer}\.json,"
+            for stage in written:
+                with pytest.raises(StageError, match=said) if stage in readers else contextlib.nullcontext():
+                    folder.require(stage)
+        write_text(path, "{}\n{}\n{}\n")  # one that has been continued since
+        folder.require("eval")
+    folder.labels.unlink()
+    folder.trajectories.unlink()  # removed with the rest of the episodes: nothing reads them then
+    folder.require("eval")
+    folder.tasks.unlink()
+    folder.marker("rollout").unlink()
+    with pytest.raises(StageError, match=r"tasks\.jsonl: 0 of the 6 bytes"):
+        run_stage(config, "rollout", 0)
 
 
 def test_a_judge_exchanged_under_its_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,19 @@ def test_the_actor_of_a_notebook_is_compared_too(folder):
         api_actor(str(folder))
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "version https://git-lfs.github.com/spec/v1\n"])
+def test_a_damaged_file_of_a_tokenizer_is_named(folder, content):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        whole = (folder / name).read_text()
+        (folder / name).write_text(content)
+        if (name, content) != ("tokenizer_config.json", "{}"):
+            said = rf"{re.escape(str(folder))}': {re.escape(name)} is damaged, or of a newer version: .*; copy it again"
+            with pytest.raises(ModelError, match=said):
+                load_tokenizer(str(folder))
+        (folder / name).write_text(whole)
+    assert load_tokenizer(str(folder))
+
+
 @pytest.fixture
 def adapter(folder, tmp_path):
     """A LoRA adapter of peft's on the model, as `webrl grpo --use-peft` writes it: without config and tokenizer."""

@@ -86,6 +86,23 @@ def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_befor
         assert (record.outcome, record.site, record.group) == (1, "site", trajectory.task.task_id)
 
 
+def test_steps_that_no_demonstration_should_teach_are_not_replayed_and_named(tmp_path, actor, caplog):
+    good = shown("d0", num_steps=3)
+    first, second, third = good.steps
+    steps = (first, replace(second, response="click('9')", action="click('9')"), replace(third, action="click('1')"))
+    write_records(tmp_path / "trajectories.jsonl", [replace(good, steps=steps), replace(shown("d1"), instruction="")])
+    config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)
+    assert mix(config, actor, [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]) == {"kept": 2}
+    assert [(r.instruction, r.index) for r in replayed(RunFolder(config.run_dir))] == [("do d0", 0), ("do p0", 0)]
+    for said in ("d0:1: answer \"click('9')\" names element '9', which is not on", "d1:0: its instruction is empty"):
+        assert said in caplog.text
+    steps = tuple(replace(steps[2], index=index) for index in range(2))
+    write_records(tmp_path / "trajectories.jsonl", [replace(good, steps=steps)])
+    with pytest.raises(UsageError, match=r"has no step that can be imitated: answer .* is not the action"):
+        check_inputs(config, ["replay"])
+    assert "d0:2: answer \"click('2')\" is not the action that was carried out, \"click('1')\"; left out" in caplog.text
+
+
 def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
     write_records(tmp_path / "trajectories.jsonl", [shown("d0", num_steps=6)])
     config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)

@@ -42,6 +42,26 @@ def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_ro
     assert "'day'" in texts[3]
 
 
+def test_what_calls_itself_a_control_has_an_id_where_the_page_hears_its_clicks_at_the_root():
+    page = """<title>t</title><div class="ui-select" data-on=open>Size<b>any</b></div>
+    <div aria-expanded=false>More</div><div class=btn-row><p>row</p></div><button class=btn>Own
+    <i class=btn-icon>x</i></button><div class=dropdown><select><option>1</select></div><p class=selected>text</p>
+    <ul id=l hidden><li class=option data-on=Large>Large</ul>
+    <script>const hear = ({ target }) => { const on = target.closest('[data-on]')?.dataset.on;
+      if (on === 'open') l.hidden = false; else if (on) document.title = `got ${on}` }; HEARS</script>"""
+    hears = ("document.addEventListener('click', hear)", "document.onclick = hear", "document.body.onclick = hear")
+    for listening in (*hears, "addEventListener('click', hear)"):
+        texts, errors = on_page(page.replace("HEARS", listening), "click('{Size}')", "click('{Large}')")
+        assert errors == ["", ""]
+        assert "got Large" in texts[-1]
+        assert [text.count("clickable") for text in texts] == [2, 3, 3], "what is beside them is text"
+    more = "<i data-action=save>Save</i><i class='tab active'>One</i><i class=close>×</i><i class=tab-content>words</i>"
+    (text,), _ = on_page(f"{more}<script>document.addEventListener('mousedown', () => {{}})</script>")
+    assert text.count("clickable") == 3
+    (text,), _ = on_page(page.replace("HEARS", ""))
+    assert "clickable" not in text, "nobody hears it"
+
+
 def test_shapes_and_empty_cells_that_listen_have_an_id_and_are_clicked():
     page = """<title>t</title><style>div { width: 30px; height: 30px } .cell { border: 1px solid }</style>
     <svg width=200 height=40><rect id="(0,1)" class=point width=30 height=30 fill=blue />
@@ -593,6 +613,10 @@ def test_a_field_that_takes_a_part_of_a_text_says_so():
     said = "the field takes at most 4 of the 5 characters: the rest was left out\n"
     assert [text.startswith(said) for text in texts] == [False, False, True, True, False]
     assert errors == [""] * 4
+    texts, _ = on_page(page, "fill('{code}', 'abc\U0001f600')", "fill('{note}', '\U0001f600\U0001f600')")
+    assert "value='abc'" in texts[1], "half an emoji is none"
+    assert texts[1].startswith(said.replace("4 of the 5", "3 of the 4"))
+    assert "left out" not in texts[2]
     digit = "<input maxlength=1 aria-label=digit onkeydown='' oninput='nextElementSibling?.focus()'>"
     texts, _ = on_page(digit * 3, "fill('{digit}', '123')")
     assert "left out" not in texts[-1], "the other fields took the rest"

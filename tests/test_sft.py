@@ -67,6 +67,15 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
     assert "human.jsonl:4: unknown field 'stepz'" in listed
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>\n", "<|eot_id|>", "</s>", "<end_of_turn>\n", "<|im_end|>\n<|endoftext|>"])
+def test_an_exported_answer_is_imitated_without_the_text_of_its_end_token(tmp_path, end):
+    said = ["think: </s> is HTML\nfill('1', '</s>')", "click('1')"]
+    steps = [{"observation": "[1] textbox 'a'", "response": text + end} for text in said]
+    (tmp_path / "human.jsonl").write_text(json.dumps({"instruction": "x", "steps": steps}))
+    (found,) = read_demonstrations([tmp_path / "human.jsonl"], ProblemLog(), "success", Counter())
+    assert [(step.response, step.action) for step in found.steps] == [(text, text) for text in said]
+
+
 def test_what_is_no_demonstration_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "o such file or")):
@@ -173,12 +182,37 @@ def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialec
         "think\n```\nclick('12')\n```",
     ]
     page = make_trajectory(0, 1, num_steps=1)
-    steps = tuple(replace(page.steps[0], index=i, response=a, action=a) for i, a in enumerate(answers))
+    asked = replace(page.steps[0], observation="[12] button 'Go'")
+    steps = tuple(replace(asked, index=i, response=a, action=a) for i, a in enumerate(answers))
     problems, shown, rollout = ProblemLog(num_shown=0), [], RolloutConfig(dialect=dialect)
     encode([replace(page, steps=steps)], lambda t, i: shown.append(t.steps[i].response), rollout, problems)
     assert [any(answer.startswith(k) for answer in shown) for k in kept] == [True] * len(kept)
     assert problems.counts == {"unreadable_action": len(answers) - len(kept)}
     assert len(shown) == len(kept)
+
+
+def test_an_action_that_does_not_fit_its_page_its_goal_or_its_answer_is_not_imitated():
+    answers = {  # what was answered and done on a page: None if it is imitated
+        ("[12] button 'Go'", "press Go: click('12')", "click('12')"): None,
+        ("[12] button '7'", "click('7')", "click('7')"): "no_such_element",
+        ("[a3] button 'Go'", "click('a3')", "click('a3')"): None,
+        ("[1] slider ''\n[2] link ''", "drag_and_drop('1', '3')", "drag_and_drop('1', '3')"): "no_such_element",
+        ('<button id="12"> 7 </button>', "click('12')", "click('12', button='left')"): None,
+        ('<button id="12"> 7 </button>', "click('7')", "click('7')"): "no_such_element",
+        ("RootWebArea 'no ids'", "click('12')", "click('12')"): "no_such_element",
+        ("[12] button 'Go'", "click('12')", "click('13')"): "other_action",
+        ("[12] button 'Go'", "scroll(0, 300)", "goto('a.example')"): "other_action",
+        ("[12] button 'Go'", "waiting\n```noop(500)```", "waiting\n```noop(500)```"): "wait",
+    }
+    made = make_trajectory(0, 1, num_steps=1)
+    for (page, response, action), reason in answers.items():
+        step = replace(made.steps[0], observation=page, response=response, action=action)
+        problems = ProblemLog(num_shown=0)
+        found = encode([replace(made, steps=(step,))], lambda t, i: t.steps[i], RolloutConfig(), problems)
+        assert (dict(problems.counts), len(found)) == (({reason: 1}, 0) if reason else ({}, 1)), step
+    problems = ProblemLog(num_shown=0)
+    assert encode([replace(made, instruction=" ")], lambda t, i: t.steps[i], RolloutConfig(), problems) == []
+    assert problems.counts == {"no_instruction": 1}
 
 
 @pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])

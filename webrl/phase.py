@@ -158,8 +158,9 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
         logger.info("phase 0 leaves the actor as it is: evaluating %s", context.actor)
     elif needed := _NEEDS[name]:
         folder.require(needed)
-    elif context.phase > 0:
-        context.previous.require(_LAST)
+    else:
+        for earlier in range(context.phase):
+            context.run.phase(earlier).require(_LAST)
     _check_same_models(context)
     usual = usual_seconds(context.run, name, context.phase)
     _, left = seconds_left(context.run, STAGES, context.phase, context.config.num_phases)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -343,16 +344,9 @@ def evaluate(context: Context) -> Counts:
 
 def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
     config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
-    play(
-        config,
-        tasks,
-        str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor,
-        out,
-        phase=context.phase,
-        prefix=f"e{context.phase:02d}{mark}",
-        draws="e00",
-        temperature=temperature,
-    )
+    actor = str(context.folder.actor) if context.phase or context.folder.actor.is_dir() else context.actor
+    prefix = f"e{context.phase:02d}{mark}"
+    play(config, tasks, actor, out, phase=context.phase, prefix=prefix, draws="e00", temperature=temperature)
     trajectories = list(read_records(out, Trajectory))
     labels: dict[str, Label] = {}
     if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:
@@ -446,13 +440,8 @@ def play(
 
     async def work() -> None:
         await start_early(config.rollout, len(tasks))
-        opened = open_policy(
-            actor,
-            config,
-            temperature=temperature,
-            training=temperature is None,
-            verify=lambda model: _verify(model, actor, config),
-        )
+        verify = partial(_verify, actor=actor, config=config)
+        opened = open_policy(actor, config, temperature=temperature, training=temperature is None, verify=verify)
         async with open_sites(config, tasks), opened as policy:
             allowed = config.rollout.max_failed if temperature is None else None
             await collect(tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, max_failed=allowed)

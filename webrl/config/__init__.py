@@ -8,6 +8,7 @@ the paper has one.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
+_Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]  # noqa: PTH111 (may be unknown)
 _Decay = Annotated[float, Field(ge=0, lt=1)]
+_Num = Annotated[int, Field(le=50_000)]  # all of them are drawn before a run starts
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a malformed value may have a secret anywhere in it."""
 _MAX_SHOWN = 2
@@ -97,9 +100,9 @@ class TasksConfig(Section):
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
-    num_seed_tasks: int = Field(240, ge=1, description="the suite's tasks in phase 0, or in each phase (tasks.source)")
-    num_eval_tasks: int = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
-    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob, arena)")
+    num_seed_tasks: _Num = Field(240, ge=1, description="the suite's tasks in phase 0, or in each phase (tasks.source)")
+    num_eval_tasks: _Num = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
+    num_heldout_tasks: _Num = Field(60, ge=0, description="episodes on held-out task types (miniwob, arena)")
     source: Literal["curriculum", "fixed", "fresh"] = Field(
         "curriculum",
         description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "
@@ -568,9 +571,9 @@ class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
     name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
-    runs_dir: Path = Field(Path("runs"), description="folder of the run folders")
+    runs_dir: _Folder = Field(Path("runs"), description="folder of the run folders")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of all random draws")
-    num_phases: int = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
+    num_phases: _Num = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
     keep_models: int = Field(0, ge=0, description="keep the models of this many latest phases and of the best; 0: all")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         (), description="where metrics go in addition to the run folder's metrics.jsonl"
@@ -803,6 +806,7 @@ def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
         hint = f"sections: {', '.join(RunConfig.model_fields)}"
         if near := [siblings[found[0]]] if found else elsewhere:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
+            hint = f"write it as {key.replace('.', ': {')}: …{'}' * key.count('.')}" if near == [key] else hint
         elif (first := key.partition(".")[0]) in RunConfig.model_fields:
             hint = f"`webrl run --help {first}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}; {hint}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,19 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that appears twice in a mapping (PyYAML would use the last), and one that a text ends with."""
+    """Refuses a key that appears twice in a mapping (PyYAML would use the last), one that a text ends with, and numbers
+    that PyYAML reads in another base than people do: `010` in base 8, `1:30` in base 60.
+    """
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+    def compose_node(self, parent: Any, index: Any) -> Any:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        node: Any = super().compose_node(parent, index)
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
+        if is_number and re.fullmatch(r"[-+]?0[0-9_]+|.*:.*", node.value):
+            problem = f"{node.value} would be read in base 8 or 60; write a decimal number, or a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        if not isinstance(node, yaml.MappingNode):
+            return node
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:

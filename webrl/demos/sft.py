@@ -64,17 +64,9 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     del shown, train, heldout  # their pages would fill the memory of every process
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(
-        examples,
-        paths.init,
-        paths.out,
-        config.sft,
-        seed=config.seed,
-        metrics_path=metrics,
-        device=config.models.device,
-        heldout=held,
-        watch_every=config.sft.watch_every,
-        prompt=config.models.prompt,
-    )
+        examples, paths.init, paths.out, config.sft, seed=config.seed, metrics_path=metrics, heldout=held,
+        device=config.models.device, watch_every=config.sft.watch_every, prompt=config.models.prompt,
+    )  # fmt: skip
     if not is_main():
         return {}
     sizes = {"examples": len(examples), "heldout": len(held)}
@@ -128,9 +120,9 @@ def encode(
     """Prompt and answer ids of every step, as if the policy had acted, but for waits and what it could not do."""
     examples: list[Example] = []
     for trajectory in trajectories:
-        for index, step in enumerate(trajectory.steps):
+        for index in range(len(trajectory.steps)):
             place = f"{trajectory.trajectory_id}:{index}"
-            if reason := why_left_out(step, rollout):
+            if reason := why_left_out(trajectory, index, rollout):
                 problems.add(reason[0], place, f"{reason[1]}; left out")
                 continue
             try:

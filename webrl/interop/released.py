@@ -17,7 +17,7 @@ from typing import Any
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
-from webrl.llm.tokens import RELEASED_END
+from webrl.llm.tokens import without_end
 from webrl.runs.store import ZIP, open_input
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -91,7 +91,7 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
                 raise ValueError(f"expected a list of steps, found {_shown(items)}")
             task = _text(items[0], "task")
             for index, item in enumerate(items):
-                response = _text(item, "action").removesuffix(RELEASED_END)
+                response = without_end(_text(item, "action"))
                 page = page_of_prompt(_text(item, "observation"), index)
                 steps.append(Step(index, page, response, response.strip()))
             score = items[0]["trajectory_reward"] if "trajectory_reward" in items[0] else items[-1]["reward"]

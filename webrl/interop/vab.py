@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.tokens import RELEASED_END
+from webrl.llm.tokens import without_end
 from webrl.runs.store import numbered_lines, open_input, read_json, refuse_twice
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -103,7 +103,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         problems.add(*problem)
     steps = []
     for index, row in enumerate(rows):
-        response = row["response"].removesuffix(RELEASED_END)
+        response = without_end(row["response"])
         # The call alone, without the `# Element:` and `# Note:` comments around it.
         action = _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
         steps.append(Step(index=index, observation=row["html"], response=response, action=action))

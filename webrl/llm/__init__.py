@@ -4,13 +4,5 @@ from webrl.llm.interface import Completion, LanguageModel, Message, Policy, Poli
 from webrl.llm.policy import open_model, open_policy
 
 __all__ = [
-    "Completion",
-    "LanguageModel",
-    "Message",
-    "Policy",
-    "PolicyOutput",
-    "Sampling",
-    "Turn",
-    "open_model",
-    "open_policy",
-]
+    "Completion", "LanguageModel", "Message", "Policy", "PolicyOutput", "Sampling", "Turn", "open_model", "open_policy",
+]  # fmt: skip

@@ -107,6 +107,11 @@ def load_tokenizer(name: str) -> Any:
             why = library_message(error)
             if "backend tokenizer" in why:
                 why = "no file has its vocabulary (such as tokenizer.json); copy it again"
+            for file in (f for f in Path(name).expanduser().glob("*.json") if f.name in MODEL_FILES):
+                try:
+                    _ = Tokenizer.from_file(str(file)) if file.name == "tokenizer.json" else read_json(file).keys()
+                except Exception:  # tokenizers raises this very class
+                    why = f"{file.name} is damaged, or of a newer version: {why}; copy it again"
             raise ModelError(f"cannot load a tokenizer from {name!r}: {why}") from error
     _tokenizers[key] = tokenizer
     if len(_tokenizers) > _MAX_TOKENIZERS:

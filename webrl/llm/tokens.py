@@ -314,6 +314,11 @@ def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
     return (end,)
 
 
+def without_end(text: str) -> str:
+    """An imported answer without the text of an end token, which released actions and exported chats carry along."""
+    return re.sub(r"(?:(?:<\|(?:eot_id|im_end|end|end_of_text|endoftext)\|>|</s>|<end_of_turn>)\s*)+\Z", "", text)
+
+
 def _template_end(tokenizer: Any) -> int | None:
     """The first control token that the chat template writes behind an answer."""
     pattern = controls(tokenizer).any

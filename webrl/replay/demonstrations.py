@@ -4,6 +4,7 @@ the token ids and pictures of steps that our policy did not sample, as if it had
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +19,14 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
-from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_thinking
+from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_end, without_thinking
 from webrl.reward.labels import read_outcomes
-from webrl.rollouts.actions import ActionError, read_answer
+from webrl.rollouts.actions import ACTIONS, ActionError, read_answer
 from webrl.runs.store import read_lines
 from webrl.types import Outcome, Record, Status, Step, Task, Trajectory
+
+_IDS = re.compile(r"(?:\[|\bid=[\"']?)(\w+)")
+"""The ids of a page, as text and as HTML."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
             if isinstance(data, dict) and "trajectory_id" not in data:
                 shown = HumanDemonstration.from_json(data)
                 name, page = f"{path.stem}:{number}", shown.steps[-1].observation if shown.steps else ""
-                steps = tuple(Step(i, s.observation, s.response, s.response) for i, s in enumerate(shown.steps))
+                said = [without_end(step.response) for step in shown.steps]
+                steps = tuple(Step(i, s.observation, said[i], said[i]) for i, s in enumerate(shown.steps))
                 task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
                 human = Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE)
                 yield human, shown.success
@@ -136,15 +141,15 @@ def check_demonstrations(config: RunConfig) -> None:
     holds no success, no page or no action of the dialect, or lacks a screenshot that is needed.
     """
     for path in config.used_demos:
-        shown, reason = None, ("", "") if config.actor.imitation else None
+        shown: Trajectory | None = None
+        reason: tuple[str, str] | None = ("", "")
         try:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):
-                for step in shown.steps:
-                    reason = reason and why_left_out(step, config.rollout)
-                if config.rollout.image_size is not None:
-                    for index in range(len(shown.steps)):
+                for index in range(len(shown.steps)):
+                    reason = reason and why_left_out(shown, index, config.rollout)
+                    if config.rollout.image_size is not None:
                         read_picture(shown, index, config)
-                elif reason is None:
+                if reason is None and config.rollout.image_size is None:
                     break
         except DataError as error:
             raise UsageError(f"replay.demos: {error}") from None
@@ -154,17 +159,28 @@ def check_demonstrations(config: RunConfig) -> None:
             raise UsageError(f"replay.demos: {str(path)!r} has no step that can be imitated: {reason[1]}; leave it out")
 
 
-def why_left_out(step: Step, rollout: RolloutConfig) -> tuple[str, str] | None:
-    """Return why a step is not imitated, as a kind of problem and its text; None if it is."""
+def why_left_out(trajectory: Trajectory, index: int, rollout: RolloutConfig) -> tuple[str, str] | None:
+    """Return why step `index` is not imitated, as a kind of problem and its text; None if it is."""
+    step = trajectory.steps[index]
+    said = f"answer {step.response!r:.80}"
     try:
-        read_answer(step.response if step.action.strip() else "", rollout.dialect)
+        action = read_answer(step.response if step.action.strip() else "", rollout.dialect)
+        taken = read_answer(step.action, rollout.dialect)
     except ActionError as error:
-        what = f"answer {step.response!r:.80} is not an action of rollout.dialect={rollout.dialect} ({error})"
-        return "unreadable_action", what
+        return "unreadable_action", f"{said} is not an action of rollout.dialect={rollout.dialect} ({error})"
+    if action != taken:
+        return "other_action", f"{said} is not the action that was carried out, {step.action!r:.80}"
+    if not trajectory.instruction.strip():
+        return "no_instruction", "its instruction is empty, so it serves no goal"
     if rollout.image_size is None and not step.observation.strip():  # else its screenshot is the page
         return "no_page", "no page was recorded, so it answers to nothing"
-    if step.action.startswith("noop("):
+    if action.name == "noop":
         return "wait", "a wait tells of a slow machine, not of the task"
+    named = (action.arguments[parameter.name] for parameter in ACTIONS[action.name] if parameter.kind == "bid")
+    known = _IDS.findall(step.observation) or re.findall(r"\w+", step.observation)
+    missing = [bid for bid in named if rollout.show_text and bid not in known]
+    if missing and step.observation.strip():
+        return "no_such_element", f"{said} names element {missing[0]!r:.80}, which is not on the page it answers to"
     return None
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from webrl.config import RunConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
@@ -18,7 +18,7 @@ from webrl.llm.loading import load_tokenizer, model_fingerprint, tokenizer_finge
 from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import end_token_ids
-from webrl.replay.demonstrations import StepEncoder, judged_demonstrations, open_encoder
+from webrl.replay.demonstrations import StepEncoder, judged_demonstrations, open_encoder, why_left_out
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.store import read_lines, read_records
@@ -59,6 +59,8 @@ class Tools:
     """Scores steps under the current actor; None takes the `ref_logprobs` that are stored."""
     run_dir: Path | None = None
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
+    rollout: RolloutConfig | None = None
+    """What the actor is shown and answers: demonstrations that do not fit are left out; None takes all."""
 
     def judged(self, outcomes: Mapping[str, int | None] | None) -> Tools:
         """Return a copy for another source, with nothing counted yet."""
@@ -81,6 +83,7 @@ def tools_of(actor: str, config: RunConfig, problems: ProblemLog) -> Tools:
         next_prompt=next_prompt if config.actor.objective == "webrl_released" else None,
         end_token_ids=tuple(end_token_ids(actor, tokenizer)),
         run_dir=config.run_dir,
+        rollout=config.rollout,
     )
 
 
@@ -146,7 +149,12 @@ def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
             tools.counts["unusable"] += 1
             continue
         tools.counts.update(own.counts)
-        yield from usable
+        due = tools.rollout if source.kind == "demonstrations" else None
+        for record in usable:
+            if due and (reason := why_left_out(trajectory, record.index, due)):
+                tools.problems.add(reason[0], record.step_id, f"{reason[1]}; left out")
+            else:
+                yield record
 
 
 def build_records(trajectory: Trajectory, label: Label | None, tools: Tools) -> Iterator[StepRecord]:
@@ -224,11 +232,9 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
         run_dir = f"{tools.run_dir.resolve()}/" if tools.run_dir else ""
         for number, (trajectory, reward) in enumerate(judged_demonstrations(source.path, tools.problems)):
             name = f"{source.path}:{number}:{trajectory.trajectory_id}"
+            blank: dict[str, Any] = {"prompt_ids": (), "action_ids": (), "logprobs": ()}
             steps = tuple(
-                replace(
-                    step, prompt_ids=(), action_ids=(), logprobs=(), screenshot=step.screenshot.removeprefix(run_dir)
-                )
-                for step in trajectory.steps
+                replace(step, screenshot=step.screenshot.removeprefix(run_dir), **blank) for step in trajectory.steps
             )
             renamed = replace(trajectory, trajectory_id=name, steps=steps, phase=0)
             yield f"{source.path}:{name}", renamed, Label(name, None, reward)

@@ -48,18 +48,9 @@ LEAST_NEED = 0.1
 _EDGE = 1e-9
 """Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 despite rounding of the last bit."""
 Reason = Literal[
-    "kept",
-    "unjudged",
-    "failed",
-    "repeated_task",
-    "other_tokenizer",
-    "unscored",
-    "empty_action",
-    "too_certain",
-    "too_uncertain",
-    "over_ratio",
-    "strategy_none",
-]
+    "kept", "unjudged", "failed", "repeated_task", "other_tokenizer", "unscored", "empty_action", "too_certain",
+    "too_uncertain", "over_ratio", "strategy_none",
+]  # fmt: skip
 """The outcome of selecting a history step; every step is counted under exactly one."""
 
 

@@ -71,15 +71,9 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
             f"{positions - 1}"
         )
     losses = train_sft(
-        encoded,
-        paths.init,
-        paths.out,
-        config.orm,
-        seed=config.seed,
-        metrics_path=paths.report / "metrics.jsonl",
-        name="orm",
-        device=config.models.device,
-    )
+        encoded, paths.init, paths.out, config.orm, name="orm", seed=config.seed,
+        metrics_path=paths.report / "metrics.jsonl", device=config.models.device,
+    )  # fmt: skip
     report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
     if heldout:
 

@@ -35,15 +35,9 @@ _SCRIPT = b'"type":"Script"'
 
 # What the browser says of a call whose document was replaced meanwhile.
 REPLACED = (
-    "context was destroyed",
-    "navigated or closed",
-    "detached",
-    "frameId is not found",
-    "Cannot find context",
-    "given id",
-    "Cannot find default execution context",
-    "Promise was collected",
-)
+    "context was destroyed", "navigated or closed", "detached", "frameId is not found", "Cannot find context",
+    "given id", "Cannot find default execution context", "Promise was collected",
+)  # fmt: skip
 
 _FINAL, _OPCODE = 0x80, 0x0F
 _TEXT, _CONTINUED, _CLOSE, _PING, _PONG = 0x1, 0x0, 0x8, 0x9, 0xA

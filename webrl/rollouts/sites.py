@@ -49,6 +49,7 @@ def page_names() -> frozenset[str]:
 _source = cache(Path.read_text)
 
 
+@cache
 def page_seed(seed: int) -> int:
     """The seed a page is started with, as BrowserGym derives it from a task's seed."""
     from numpy.random import RandomState

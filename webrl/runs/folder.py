@@ -38,6 +38,11 @@ FREE_KEYS = (
     *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
 )  # fmt: skip
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
+_READ = {
+    "generated.jsonl": ("gen-tasks", ()), "tasks.jsonl": ("filter-tasks", ()), "labels.jsonl": ("label", ("eval",)),
+    "train.jsonl": ("replay", ("eval",)), "train_filter.jsonl": ("replay", ()), "eval.jsonl": ("eval", ()),
+}  # fmt: skip
+"""Outputs that the stage after the one that writes them reads, and those after which others (in the next phase)."""
 
 
 class PhaseFolder:
@@ -101,10 +106,11 @@ class PhaseFolder:
         """Record that a stage finished; the last thing a stage does. `spent_on` divides its seconds (`clock.py`)."""
         info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
         info |= {"spent_on": {kind: round(part, 3) for kind, part in (spent_on or {}).items()}}
+        info |= {"bytes": {path.name: path.stat().st_size for path in sorted(self.path.glob("*.jsonl"))}}
         write_json(self.marker(stage), info | {"peak_mib": round(peak_mib, 1)} | run_info(config))
 
     def require(self, stage: str) -> None:
-        """Raise StageError unless a stage that this one builds on has finished; or episodes to be read are missing."""
+        """Raise StageError unless a stage that the next one builds on has finished and left whole what is read then."""
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
         is_read = stage in ("rollout", "label") or (stage == "eval" and self.trajectories.is_file())  # for new tasks
@@ -115,6 +121,15 @@ class PhaseFolder:
                 f"{self.trajectories}: {left} of the {played} episodes are left; put the file back, or remove "
                 f"{self.marker('rollout')}, so that `webrl run` plays the others again"
             )
+        for name, (writer, others) in _READ.items():
+            is_read = stage == writer or (stage in others and self.trajectories.is_file())
+            due = self.read_stage(writer).get("bytes", {}).get(name, 0) if is_read and self.is_done(writer) else 0
+            size = (self.path / name).stat().st_size if due and (self.path / name).is_file() else 0
+            if size < due:
+                raise StageError(
+                    f"{self.path / name}: {size} of the {due} bytes that {writer!r} wrote are left; put the file back, "
+                    f"or remove {self.marker(writer)}, so that `webrl run` writes it again"
+                )
 
 
 class RunFolder:

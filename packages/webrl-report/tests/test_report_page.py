@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from PIL import Image
 from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
-from webrl.config import validate_config
+from webrl.config import RunConfig, validate_config
 from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
 from webrl.runs.store import write_records
@@ -137,6 +138,10 @@ def test_what_a_run_lacks_is_named_once_for_all_its_phases(tmp_path: Path):
         "remove it, and the stage runs again",
     ]
     assert "phases 0, 1, 3: not finished: accept" in out.read_text()
+    run.phase(1).mark_done("label", {}, 0.0, 0.0, RunConfig())
+    run.phase(1).labels.unlink()
+    lost = rf"run: left out: {run.phase(1).labels}: 0 of the \d+ bytes that 'label' wrote are left; put the file back"
+    assert any(re.match(lost, text) for text in write_report([run.path], out))
 
 
 def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path):

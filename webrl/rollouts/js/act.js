@@ -256,8 +256,11 @@
     const { element, before, wanted, at } = filled ?? {};
     if (!element?.isConnected) return '';
     const [value, isOwn] = [valueOf(element), element.contains(at)]; // a code's fields pass the focus on to the next one
-    if (isOwn && value.length === element.maxLength && value.length < wanted.length && wanted.startsWith(value)) {
-      return `the field takes at most ${value.length} of the ${wanted.length} characters: the rest was left out`;
+    const next = wanted.startsWith(value) ? wanted.codePointAt(value.length) ?? 0 : 0;
+    const room = element.maxLength - value.length;
+    if (isOwn && next && room >= 0 && room < String.fromCodePoint(next).length) {
+      const [taken, all] = [value, wanted].map((text) => [...text].length); // the browser cuts before an emoji, not in it
+      return `the field takes at most ${taken} of the ${all} characters: the rest was left out`;
     }
     const tidy = (text) => text.replace(/(?!^-)[\s(),-]+/g, '').toLowerCase();
     if (value !== before || tidy(before) === tidy(wanted)) return '';

@@ -235,6 +235,19 @@
     [...element.getClientRects()].every(({ width, height }) => !width || !height) &&
     ['::before', '::after'].every((part) => getComputedStyle(element, part).content === 'none');
 
+  // What says that it is a control, by its state or its class, and has somebody above it who hears of its clicks: pages
+  // leave that to their root, with no pointer drawn.
+  const STATED = '[aria-expanded], [aria-haspopup]:not([aria-haspopup=false]), [data-action], [data-toggle], ' +
+    '[data-bs-toggle], li[data-value]';
+  const CALLED = new RegExp('(?:^|[\\s_-])(btn|button|clickable|close|dropdown|option|select|tab|toggle|trigger|' +
+    '(accordion[_-]header|(dropdown|menu|select)[_-]item))(?=\\s|__|$)', 'i');
+  const isHeard = (element) => {
+    if (!element.matches(STATED) && !CALLED.test(element.getAttribute('class'))) return false;
+    let above = parentOf(element);
+    while (above && !api.isClickable(above)) above = parentOf(above);
+    return above !== null;
+  };
+
   // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
   // be there for what is inside, a `tabindex` of -1 for a program that puts the focus there, and what says nothing for
   // the mouse of a person (a column's edge) or for the focus (a trap).
@@ -248,10 +261,11 @@
     const points = hasPointer(element) && !hasPointer(parent);
     const isFocusable = element.tabIndex >= 0;
     const listens = api.isClickable(element);
-    if (points || isFocusable || listens || element.hasAttribute('tabindex')) {
+    const isUsed = listens || isFocusable || isHeard(element);
+    if (points || isUsed || element.hasAttribute('tabindex')) {
       const isSure = !element.shadowRoot && (isFocusable || (points && listens));
       if (listens && isPartOfActive(element)) return 'clickable';
-      const isSeen = points || saysSomething(element) || ((listens || isFocusable) && isDrawn(element));
+      const isSeen = points || saysSomething(element) || (isUsed && isDrawn(element));
       if (isSeen && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
     }
     return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';

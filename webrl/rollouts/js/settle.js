@@ -477,7 +477,7 @@
   const droppable = new WeakSet();
   const keyed = new WeakSet();
   EventTarget.prototype.addEventListener = function (type, ...args) {
-    if (this instanceof Element && PRESSES.test(type)) clickable.add(this);
+    if (PRESSES.test(type)) clickable.add(this instanceof Element ? this : document);
     if (this instanceof Element && type === 'drop') droppable.add(this);
     if (this instanceof Element && /^key(down|press|up)$/.test(type)) keyed.add(this);
     if (/^(abort|error|load|canplay(through)?|loaded(meta)?data)$/.test(type)) heeded.add(this);
@@ -524,7 +524,8 @@
     const look = (elements) => {
       for (const element of elements) {
         const role = internals.get(element)?.role ?? null;
-        const [isClickable, isDropTarget] = [api.isClickable(element), droppable.has(element) || element.ondrop !== null];
+        const isClickable = api.isClickable(element) || (at === 0 && api.isClickable(document)); // its root hears for it
+        const isDropTarget = droppable.has(element) || element.ondrop !== null;
         const hearsKeys = keyed.has(element) || (isField(element) && hasKeyHandler(element));
         if (isClickable || isDropTarget || hearsKeys || role) {
           found[found.length] = { at, clickable: isClickable, droppable: isDropTarget, onclick: element.onclick != null,

@@ -149,6 +149,7 @@ def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any
             continue
         if (marker := _try(run, partial(folder.read_stage, name), None)) is not None:
             facts.stages[name] = marker
+            _try(run, partial(folder.require, name), None)
     if unfinished:
         run.note(f"not finished: {', '.join(unfinished)}", facts.phase)
     facts.generated = records(folder.generated, Task)

@@ -18,7 +18,7 @@ from safetensors.torch import load
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
-from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, pick_dtype, quiet
+from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, quiet
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.verify import verify_logprobs
 from webrl.runs.disk import make_folder
@@ -107,16 +107,12 @@ def write_weights(settings: GrpoSettings, module: Any, folder: Path) -> None:
     if settings.use_peft:
         module.save_pretrained(folder)
     else:
-        dtype, weights = getattr(torch, _served_dtype(settings)), module.state_dict()
+        dtype, weights = torch.bfloat16 if torch.cuda.is_available() else torch.float32, module.state_dict()
         cast = {(w.data_ptr(), w.shape): w.to(dtype) for w in weights.values()}  # a tied head stays the embeddings
         weights = {name: cast[w.data_ptr(), w.shape] for name, w in weights.items()}
         with quiet():
             module.save_pretrained(folder, state_dict=weights)
     load_tokenizer(settings.model_name).save_pretrained(folder)
-
-
-def _served_dtype(settings: GrpoSettings) -> str:
-    return pick_dtype(settings.run_config.models.dtype, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 class ServedCopy:
@@ -135,7 +131,7 @@ class ServedCopy:
 
     def __init__(self, settings: GrpoSettings, folder: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._run = run
-        self._tolerance = 1e-3 if _served_dtype(settings) == "float32" else 0.1
+        self._tolerance = 0.1 if torch.cuda.is_available() else 1e-3
         config, self._folder = settings.run_config, folder
         if settings.use_peft:  # servers that start with an adapter take others later
             write_weights(settings, PolicyCopy(settings, None, device="cpu").module, folder)

@@ -60,7 +60,7 @@ class GrpoSettings(Section):
         1, ge=1, description="browser processes; with browsergym_url, num_workers x envs_per_worker sessions are opened"
     )
     envs_per_worker: int = Field(8, ge=1, description="pages per browser process")
-    observation: Literal["axtree", "dom", "html", "none"] = Field(
+    observation: Literal["axtree", "html", "none"] = Field(
         "axtree", description="text form of the page; none: the model sees only the screenshot"
     )
     every_element: bool | None = Field(None, description="as rollout.every_element of `webrl run`")

@@ -249,7 +249,7 @@ class EpisodeTrainer(GRPOTrainer):
 class TrustRegion(TrainerCallback):
     """Ends a training whose last steps moved the policy by more than `max_kl`, at the weights before them.
 
-    Checked after every fourth optimizer step and the last, on steps that were played since the check before:
+    Checked after every fourth optimizer step and the last one, on steps of the newest batch at the check before:
     KL(π_before ‖ π) in nats per action, estimated as in the loop (webrl/training/trust.py). None: no limit.
     """
 
@@ -260,33 +260,37 @@ class TrustRegion(TrainerCallback):
         """Why the training ended before its last step; empty if it did not."""
         self._trainer, self._max_kl = trainer, math.inf if max_kl is None else max_kl
         self._rows: dict[str, torch.Tensor] = {}
-        self._kept: dict[str, torch.Tensor] = {}
+        self._weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+        self._kept: list[torch.Tensor] = []
         self._kept_step = 0
 
     def watch(self, batch: dict[str, torch.Tensor]) -> None:
-        """Take rows of a batch that is to be trained on, unless those of an earlier one are not checked yet."""
+        """Take rows of a batch that is to be trained on, unless those of an earlier one are to be checked first."""
         own = batch["completion_mask"].any(1).nonzero()[:, 0]
-        if self._max_kl == math.inf or self._rows or not len(own):
+        step = self._trainer.state.global_step
+        if self._max_kl == math.inf or not len(own) or (self._rows and step != self._kept_step):
             return
         chosen = own[:: max(1, len(own) // max(8, min(32, len(own) // 8)))].cpu()
         self._rows = {key: value[chosen] for key, value in batch.items() if value.dim() and len(value) > chosen.max()}
-        self._screenshots = self._trainer.screenshots
+        self._screenshots, self._kept_step = self._trainer.screenshots, step
         self._before = self._score()
-        if not self._kept:
-            self._keep(self._trainer.state.global_step)
+        self._kept = self._kept or [weight.detach().to("cpu", copy=True) for weight in self._weights]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - transformers' signature
         """Check what is due."""
         if not self._rows or (state.global_step % _STEPS_BETWEEN and state.global_step < state.max_steps):
             return
-        moved = ((self._score() - self._before) * self._rows["completion_mask"]).sum(1)
+        scores = self._score()
+        moved = ((scores - self._before) * self._rows["completion_mask"]).sum(1)
         self.kls.append((moved.exp() - 1 - moved).mean().item())
-        self._rows = {}
-        if self.kls[-1] <= self._max_kl:
-            self._keep(state.global_step)
-            return
-        for name, weight in self._weights():
-            weight.data.copy_(self._kept[name])
+        with torch.no_grad():
+            if self.kls[-1] <= self._max_kl:
+                self._before, self._kept_step = scores, state.global_step
+                for kept, weight in zip(self._kept, self._weights, strict=True):
+                    kept.copy_(weight)
+                return
+            for kept, weight in zip(self._kept, self._weights, strict=True):
+                weight.copy_(kept)
         self.stopped = (
             f"the KL reached {self.kls[-1]:.3g} at step {state.global_step}, past max_kl={self._max_kl:g}: the weights "
             f"of step {self._kept_step} are saved; lower learning_rate"
@@ -302,13 +306,6 @@ class TrustRegion(TrainerCallback):
         finally:
             trainer.model.train()
             trainer.screenshots = theirs
-
-    def _weights(self) -> list[tuple[str, Any]]:
-        return [(name, weight) for name, weight in self._trainer.model.named_parameters() if weight.requires_grad]
-
-    def _keep(self, step: int) -> None:
-        self._kept = {name: weight.detach().to("cpu", copy=True) for name, weight in self._weights()}
-        self._kept_step = step
 
 
 class AheadTrainer(EpisodeTrainer):

@@ -135,25 +135,19 @@ class WebArenaEnv(BrowserEnv):
     async def step(self, action_text: str) -> StepResult:
         """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
         result = await super().step(action_text)
-        if result.error and (better := await self._name_option(result.action)):
-            result = dataclasses.replace(await super().step(better), action=result.action)
+        try:
+            name, _, values = parse_call(result.action) if result.error else ("", (), {})
+        except ActionError:
+            name, values = "", {}
+        if name == "do" and values.get("action") == "Select Dropdown Option":
+            async with self._deadline("looking for an option"):
+                wanted = json.dumps([str(values.get("element")), str(values.get("argument"))])
+                found = await self.tab.evaluate(f"({_OPTION})({wanted})")
+            if found:
+                better = f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})"
+                result = dataclasses.replace(await super().step(better), action=result.action)
         self._ended = result if result.agent_done else None
         return result
-
-    async def _name_option(self, action: str) -> str | None:
-        """The `Select Dropdown Option` action with the option's whole text, if it names only a part of one."""
-        try:
-            name, _, values = parse_call(action)
-        except ActionError:
-            return None
-        if name != "do" or values.get("action") != "Select Dropdown Option":
-            return None
-        async with self._deadline("looking for an option"):
-            wanted = json.dumps([str(values.get("element")), str(values.get("argument"))])
-            found = await self.tab.evaluate(f"({_OPTION})({wanted})")
-        return (
-            f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
-        )
 
     async def finish(self) -> Score:
         """Validate the final state and release the sites; call it once the episode is over.

@@ -77,11 +77,7 @@ class PolicyCopy:
             self.module = get_peft_model(self.module, lora_config(settings)).eval()
 
     def take(self, fingerprint: str, data: bytes) -> None:
-        """Replace the weights.
-
-        Raises:
-            ModelError: they are of another model.
-        """
+        """Replace the weights. Raises ModelError if they are of another model."""
         new = load(data)
         own = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
         for name in sorted(own.keys() | new.keys()):

@@ -234,11 +234,7 @@ class GrpoSettings(Section):
         return self.image_size is not None
 
     def with_image_size(self, size: int) -> GrpoSettings:
-        """Return the settings with screenshots.
-
-        Raises:
-            UsageError: other settings conflict with them.
-        """
+        """Return the settings with screenshots. Raises UsageError if other settings conflict with them."""
         try:
             return GrpoSettings.model_validate({**dict(self), "image_size": size})
         except ValidationError as error:

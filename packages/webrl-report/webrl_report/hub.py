@@ -48,11 +48,7 @@ class HubError(WebRLError):
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Return if it is of the form OWNER/NAME.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return if it is of the form OWNER/NAME. Raises UsageError if it is not."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 

@@ -210,11 +210,7 @@ class Index:
         return torn + texts[:_MAX_PROBLEMS], len(torn) + len(texts)
 
     def read(self, row: Row) -> tuple[Trajectory, bytes]:
-        """Read a trajectory and its line.
-
-        Raises:
-            FileChanged: the file is another one now.
-        """
+        """Read a trajectory and its line. Raises FileChanged if the file is another one now."""
         try:
             with open_input(row.file.path) as opened:
                 opened.seek(row.start)

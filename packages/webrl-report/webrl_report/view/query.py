@@ -79,11 +79,7 @@ class Selection:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Selection:
-        """Read an address's query.
-
-        Raises:
-            UsageError: an unknown name or value.
-        """
+        """Read an address's query. Raises UsageError for an unknown name or value."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name, value in query.items():
             if name not in names:

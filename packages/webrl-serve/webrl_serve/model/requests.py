@@ -258,11 +258,7 @@ R = TypeVar("R", bound=RequestBody)
 
 
 def read(kind: type[R], body: bytes) -> R:
-    """Parse the body of a request.
-
-    Raises:
-        RequestError: names the first parameter that is not understood.
-    """
+    """Parse the body of a request. Raises RequestError, which names the first parameter that is not understood."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -271,11 +271,7 @@ class RemotePool:
                 raise
 
     async def __aenter__(self) -> Self:
-        """Connect to every server once.
-
-        Raises:
-            UsageError: none answers, or one does not let us in.
-        """
+        """Connect to every server once. Raises UsageError if none answers, or one does not let us in."""
         first = {env.url: env for env in reversed(self._envs)}
         answers = await asyncio.gather(*(env.connect() for env in first.values()), return_exceptions=True)
         problems = [answer for answer in answers if answer is not None]

@@ -19,11 +19,7 @@ class DatabaseWrapper(SQLiteWrapper):
     """Opens the file that `using` names in this context; outside of `using` it opens nothing."""
 
     def get_connection_params(self) -> dict[str, Any]:
-        """Those of Django, with the session's file.
-
-        Raises:
-            RuntimeError: the code runs for no session.
-        """
+        """Those of Django, with the session's file. Raises RuntimeError where the code runs for no session."""
         # An address, so that SQLite does not make the file where the session has been dropped meanwhile.
         return {**super().get_connection_params(), "database": f"{current_database().as_uri()}?mode=rw"}
 
@@ -38,11 +34,7 @@ class DatabaseWrapper(SQLiteWrapper):
 
 
 def current_database() -> Path:
-    """The file that `using` names in this context.
-
-    Raises:
-        RuntimeError: the code runs for no session.
-    """
+    """The file that `using` names in this context. Raises RuntimeError where the code runs for no session."""
     path = _current.get(None)
     if path is None:
         raise RuntimeError("the database was requested outside of a session")

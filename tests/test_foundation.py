@@ -251,7 +251,7 @@ def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkey
 
 def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
     for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
-        with pytest.raises(UsageError, match=rf"{key} = 99999999: Input should be less than or equal to 50000"):
+        with pytest.raises(UsageError, match=rf"{key} = 99999999: must be less than or equal to 50000"):
             load_config(None, [f"{key}=99999999"])
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -79,6 +80,32 @@ def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_
         with pytest.raises(StageError, match=rf"{max_staleness + 1} generation batches behind .* max_staleness="):
             collector.take(max_staleness + 1)
     assert not psutil.pid_exists(collector.pid)
+
+
+def test_the_process_that_plays_deletes_the_weights_for_vllm_even_where_the_other_one_cannot(tmp_path):
+    from webrl_grpo.collector import HANDOVER, Collector
+
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    with Collector(settings(use_vllm=True, vllm_python=str(python)), tmp_path) as collector:
+        (tmp_path / HANDOVER / "1").mkdir(parents=True)
+        with pytest.raises(ModelError, match="the model server ended while it started"):
+            collector.check([])
+        assert not (tmp_path / HANDOVER).exists()
+
+
+def test_weights_that_find_no_room_are_the_error_of_a_full_disk(tiny_model, tmp_path):
+    from webrl_grpo.sampler import write_weights
+
+    module, limits = load_causal_lm(str(tiny_model), dtype="float32"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            write_weights(settings(model_name=str(tiny_model)), module, tmp_path / "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(tmp_path / "weights")
 
 
 def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path):

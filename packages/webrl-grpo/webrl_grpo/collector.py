@@ -177,6 +177,7 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
         # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
         copy: PolicyCopy | ServedCopy
         if settings.use_vllm:
+            stack.callback(shutil.rmtree, out / HANDOVER, ignore_errors=True)  # the other process may be killed
             copy = ServedCopy(settings, out / HANDOVER / "0", player.run)
             stack.callback(copy.stop)
         else:

@@ -21,7 +21,7 @@ from webrl.llm.interface import LanguageModel
 from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, quiet
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.verify import verify_logprobs
-from webrl.runs.disk import make_folder
+from webrl.runs.disk import full_disk_named, make_folder
 from webrl.training.scoring import score_samples
 from webrl_grpo.settings import GrpoSettings
 
@@ -98,17 +98,16 @@ class PolicyCopy:
 
 
 def write_weights(settings: GrpoSettings, module: Any, folder: Path) -> None:
-    """Write the trained module, or its adapter, for vLLM, with the numbers that it computes with."""
+    """Write the trained module, or its adapter, for vLLM, with the numbers that it computes with. Raises OSError."""
     make_folder(folder)
-    if settings.use_peft:
-        module.save_pretrained(folder)
-    else:
-        dtype, weights = torch.bfloat16 if torch.cuda.is_available() else torch.float32, module.state_dict()
-        cast = {(w.data_ptr(), w.shape): w.to(dtype) for w in weights.values()}  # a tied head stays the embeddings
-        weights = {name: cast[w.data_ptr(), w.shape] for name, w in weights.items()}
-        with quiet():
-            module.save_pretrained(folder, state_dict=weights)
-    load_tokenizer(settings.model_name).save_pretrained(folder)
+    weights = None
+    if not settings.use_peft:  # on the CPU: beside vLLM and the trainer, a GPU may have no room for a copy
+        dtype, state = torch.bfloat16 if torch.cuda.is_available() else torch.float32, module.state_dict()
+        cast = {(w.data_ptr(), w.shape): w.to("cpu", dtype) for w in state.values()}  # a tied head stays the embeddings
+        weights = {name: cast[w.data_ptr(), w.shape] for name, w in state.items()}
+    with full_disk_named(folder), quiet():
+        module.save_pretrained(folder, state_dict=weights)
+        load_tokenizer(settings.model_name).save_pretrained(folder)
 
 
 class ServedCopy:

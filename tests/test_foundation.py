@@ -272,6 +272,16 @@ def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines
     assert {"".join(lines[:2]), "".join(lines[:3]), "seed:"} <= set(refused)
 
 
+def test_bad_values_are_refused_in_the_users_words() -> None:
+    for override, said in {
+        "runs_dir=[a]": r"runs_dir = \['a'\]: expected a path",
+        "rollout.viewport=[1,2,3]": r"rollout.viewport = \[1, 2, 3\]: must have at most 2 items, not 3",
+        "num_phases=x": "num_phases = 'x': must be a valid integer",
+    }.items():
+        with pytest.raises(UsageError, match=f"{said}$"):
+            load_config(None, [override])
+
+
 def test_every_option_has_a_description() -> None:
     assert [option.keys for option in describe_options() if not option.description] == []
 

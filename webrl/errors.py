@@ -79,6 +79,6 @@ def problem_message(problem: ErrorDetails) -> str:
     """Describe the problem without naming any of our classes."""
     options = "expected options with values, {name: value, …}"
     plain = {"dict_type": options, "model_type": options, "extra_forbidden": "unknown key", "missing": "it is missing"}
-    plain["tuple_type"] = "expected a list: [first, second]"
-    text = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    plain |= {"tuple_type": "expected a list: [first, second]", "path_type": "expected a path"}
+    text = re.sub(r"^Value error, |, unable to parse .*| after validation", "", problem["msg"])
     return plain.get(problem["type"], re.sub(r"^(Input|String|List|Tuple) should ", "must ", text))

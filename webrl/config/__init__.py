@@ -33,7 +33,7 @@ from pydantic.fields import FieldInfo
 
 from webrl.config import plugins
 from webrl.config.redaction import MASK, SecretUrl, redact, without_references
-from webrl.config.resources import find_config, is_file, shipped_configs, shipped_data, shipped_model
+from webrl.config.resources import configs_dir, find_config, is_file, shipped_data, shipped_model
 from webrl.config.section import Section
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
@@ -722,8 +722,8 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "base" not in data:
         return data
     base = data.pop("base")
-    below = path.parent / base if isinstance(base, str) and is_file(path.parent / base) else None
-    below = below or next((each for each in shipped_configs() if base in (each.name, each.stem)), None)
+    places = (path.parent / base, configs_dir() / base, configs_dir() / f"{base}.yaml") if isinstance(base, str) else ()
+    below = next(filter(is_file, places), None)
     if below is None:
         raise UsageError(f"{path}: base = {base!r:.200}: no such file in {path.parent}, and no shipped config")
     return overlay(read_config(below, (*above, path.resolve())), data)

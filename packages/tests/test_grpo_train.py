@@ -140,8 +140,6 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
     said = capsys.readouterr().out
     assert "mean reward, last" in said
     assert f"saved {tmp_path / 'out'}. These rewards are of different pages" in said
-    compare = f"webrl eval demo name=after models.actor={tmp_path / 'out'} --against {TINY_ACTOR}"
-    assert f"{compare} 'tasks.train_sites=[miniwob." in said
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5

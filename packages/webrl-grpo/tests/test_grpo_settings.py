@@ -111,6 +111,7 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, m
         "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",
         "--task-name arena.shop.price-eval-0-3": "one of the evaluation's; train on its template, arena.shop.price",
         "--fallback-action wait": "fallback_action = 'wait': Not an action",
+        "--observation dom": "observation = 'dom': must be 'axtree', 'html' or 'none'",
         "--max-seq-length 4096": "max_seq_length 4096: model",
         f"--resume-from-checkpoint {tmp_path}": "not a checkpoint-N folder",
     }.items():

@@ -93,11 +93,8 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
-    print(f"saved {out}. These rewards are of different pages, and from before the last updates. Measure it on others:")
-    own = not settings.browsergym_url and all(site.startswith("miniwob.") for site in settings.sites)
-    sites = f" 'tasks.train_sites=[{','.join(settings.sites)}]'" if own else ""
-    shown = " rollout.every_element=true" if settings.every_element else ""
-    print(f"webrl eval demo name=after models.actor={out} --against {settings.model_name}{sites}{shown}")
+    print(f"saved {out}. These rewards are of different pages, and from before the last updates: `webrl eval` measures")
+    print("the model on others, shown as they were here (docs/grpo.md has the command)")
     return 0
 
 

@@ -147,7 +147,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     trainer.model.eval()
     episodes = asyncio.run(play_all())
     rows = make_rows(episodes, [1.0, -1.0, 0.5], 4, eyes.tokenizer.pad_token_id, torch.device("cpu"), sees=True)
-    trainer._screenshots = rows.screenshots
+    trainer.screenshots = rows.screenshots
     batch = {
         "prompt_ids": rows.prompt_ids,
         "prompt_mask": rows.prompt_mask,
@@ -159,10 +159,10 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     assert len(rows.screenshots) == 8, "6 steps and 2 rows that fill up"
     torch.manual_seed(3)
     for dealt in split_tensor_dict(shuffle_sequence_dict(batch), 4):
-        scored, mask = trainer._score(dealt), dealt["completion_mask"]
+        scored, mask = trainer.score(dealt), dealt["completion_mask"]
         torch.testing.assert_close(scored * mask, dealt["logprobs"] * mask, atol=1e-4, rtol=0)
-    trainer._screenshots = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.screenshots)
-    wrong = (trainer._score(batch) - rows.logprobs)[rows.answer_mask.bool()].abs().max()
+    trainer.screenshots = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.screenshots)
+    wrong = (trainer.score(batch) - rows.logprobs)[rows.answer_mask.bool()].abs().max()
     assert wrong > 1e-2, "another picture would be noticed"
 
 

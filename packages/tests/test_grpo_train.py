@@ -121,7 +121,7 @@ def test_a_server_of_another_version_or_without_the_task_is_named_at_the_start(a
 @pytest.mark.slow
 @pytest.mark.browser
 def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(tmp_path, capsys):
-    report, episodes = grpo(tmp_path / "out", *SMALL, "learning_rate=1e-3", "max_kl=null")
+    report, episodes = grpo(tmp_path / "out", *SMALL, "learning_rate=1e-3")
     assert len(episodes) == 16
     assert {t.status.finished for t in episodes} == {True}
     groups = {}
@@ -151,7 +151,7 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_rate_that_is_far_too_high_ends_the_training_and_not_the_model(tmp_path, capsys):
-    report, _ = grpo(tmp_path / "out", *SMALL, "learning_rate=1", "lr_scheduler_type=constant")
+    report, _ = grpo(tmp_path / "out", *SMALL, "learning_rate=1", "max_kl=0.5", "lr_scheduler_type=constant")
     assert "past max_kl=0.5: the weights of step 0 are saved; lower learning_rate" in report["stopped"]
     assert f"ended early: {report['stopped']}" in capsys.readouterr().out
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
@@ -164,7 +164,7 @@ def test_a_rate_that_is_far_too_high_ends_the_training_and_not_the_model(tmp_pat
 def test_weights_that_the_last_step_has_broken_are_not_saved(tmp_path, capsys):
     small = ["dataset_size=1", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
     small += ["generation_batch_size=4", "temperature=3"]
-    broken = ["learning_rate=1.0e+39", "weight_decay=1", "lr_scheduler_type=constant", "max_kl=null"]
+    broken = ["learning_rate=1.0e+39", "weight_decay=1", "lr_scheduler_type=constant"]
     out = str(tmp_path / "out")
     assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, "--output-dir", out, *small, *broken]) == 1
     assert "is not finite after step 1: not saved; lower learning_rate" in capsys.readouterr().err

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SMALL = ["dataset_size=6", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
 ADAPTER = ("--use-peft", "learning_rate=1e-2")
 VLLM_PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
-SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "max_kl=null", "report_to=none", "envs_per_worker=4"]
+SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "report_to=none", "envs_per_worker=4"]
 AHEAD = [DEMO, "--model-id", TINY_ACTOR, *SMALL, "max_staleness=1"]
 pytestmark = pytest.mark.grpo
 

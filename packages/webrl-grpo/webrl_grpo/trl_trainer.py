@@ -223,11 +223,7 @@ class EpisodeTrainer(GRPOTrainer):
         return f"{self._settings.model_name}@step-{self.state.global_step}"
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train like TRL; a loss that is not finite ends the training.
-
-        Raises:
-            TrainingError: the loss is not finite.
-        """
+        """Train like TRL. Raises TrainingError where the loss is not finite."""
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss of step {self.state.global_step} is {loss.item()}; lower learning_rate")

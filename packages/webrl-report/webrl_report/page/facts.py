@@ -99,11 +99,7 @@ class RunFacts:
 
 
 def read_run(path: Path) -> RunFacts:
-    """Read a run folder; what is broken or not there is named in `missing`.
-
-    Raises:
-        UsageError: it is not a run folder.
-    """
+    """Read a run folder; `missing` names what is broken or not there. Raises UsageError if it is no run folder."""
     folder = require_run(path)
     facts = RunFacts(path)
     facts.config = _try(facts, lambda: read_yaml(folder.config, "the run's config"), {})

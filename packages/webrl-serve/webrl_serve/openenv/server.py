@@ -159,7 +159,7 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     """
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
-    logging.getLogger("uvicorn.error").addFilter(_is_ours)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
     try:
         await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
@@ -311,10 +311,6 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_CLIENTS_FAULTS)
 
 
 async def _point_to_sessions(websocket: WebSocket) -> None:

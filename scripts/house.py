@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 24_766,
     "core: files": 136,
-    "lines": 42_737,
+    "lines": 42_734,
     "files": 256,
     "names per 1000 lines": 61.1,
     "options": 172,

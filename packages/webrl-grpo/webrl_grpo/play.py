@@ -83,10 +83,8 @@ class Episode:
 
 
 class RewardedEnv:
-    """An `Env` that logs rewards, and replaces unreadable actions by the fallback; for one episode on `env`.
-
-    Raises:
-        StageError: a reward that is not finite, or no screenshot for a model that sees.
+    """An `Env` that logs rewards, and replaces unreadable actions by the fallback; for one episode on `env`. Raises
+    StageError: a reward that is not finite, or no screenshot for a model that sees.
     """
 
     def __init__(self, settings: GrpoSettings, env: Env | None = None) -> None:
@@ -301,10 +299,8 @@ class GrpoPolicy:
 
 
 def check_room(eyes: Eyes, settings: GrpoSettings, page: Observation) -> None:
-    """Check that a page's screenshot leaves room for the rest of a prompt, and shows the page's coordinates.
-
-    Raises:
-        UsageError: it does not.
+    """Check that a page's screenshot leaves room for the rest of a prompt, and shows the page's coordinates. Raises
+    UsageError: it does not.
     """
     assert page.screenshot is not None  # `RewardedEnv` checks it
     image = shrink(page.screenshot, settings.image_size or 0)

@@ -247,11 +247,6 @@ class GrpoSettings(Section):
         return self.generation_batch_size or math.lcm(step, self.num_generations)
 
     @property
-    def sites(self) -> list[str]:
-        """The tasks' names, with their suite's."""
-        return [site_name(name, self.benchmark) for name in self.task_name]
-
-    @property
     def max_prompt_tokens(self) -> int:
         """The longest prompt that `max_seq_length` leaves room for."""
         return self.max_seq_length - self.max_completion_length
@@ -270,7 +265,7 @@ class GrpoSettings(Section):
     def run_config(self) -> RunConfig:
         """These settings as a config of `webrl run`, whose browsers, prompts and policies play the episodes."""
         format_ = "chat" if self.prompt_format == "browsergym" else self.prompt_format
-        plays_arena = any(site.startswith("arena.") for site in self.sites)
+        plays_arena = any(site_name(name, self.benchmark).startswith("arena.") for name in self.task_name)
         data = {
             "seed": self.seed,
             "models": {"actor": self.model_name, "prompt_format": format_, "max_prompt_tokens": self.max_prompt_tokens},

@@ -22,6 +22,7 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.loading import base_of, config_of, load_tokenizer, save_merged
 from webrl.rollouts.actions import ActionError, read_answer
 from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.sites import site_name
 from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
@@ -47,7 +48,7 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
     """Returns the pages of the training, task types in turn, also of several suites; MiniWoB's have training seeds.
     Raises UsageError: an unknown task, or one of the arena's evaluation, served or not.
     """
-    sites = settings.sites
+    sites = [site_name(name, settings.benchmark) for name in settings.task_name]
     turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]
     draw = random.Random(settings.seed)
     seeds = [draw.randrange(1 << 31) for _ in turns]

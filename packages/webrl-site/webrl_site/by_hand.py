@@ -478,9 +478,15 @@ class Recorder:
         return again, unchecked or is_success(again)
 
     async def _replay(self, played: Trajectory, url: str) -> Trajectory:
-        """Play it again without the person, first without idle clicks. Raises ReplayMismatch."""
+        """Play it again alone, first without clicks into fields that are filled next. Raises ReplayMismatch."""
         worked = [step for step in played.steps if not step.error]
-        shorter = without_idle_clicks(worked)
+        shorter = [
+            step
+            for step, following in zip(worked, [*worked[1:], None], strict=True)
+            if following is None
+            or not re.fullmatch(r"click\('\w+'\)", step.action)
+            or not following.action.startswith(f"fill{step.action.removeprefix('click').removesuffix(')')},")
+        ]
         if len(shorter) < len(worked):
             with contextlib.suppress(ReplayMismatch):
                 return await self._same(played, url, shorter)
@@ -516,14 +522,3 @@ class Recorder:
             line = await self.inbox.get()
             if isinstance(line, str) and line.strip() in CHOICES:
                 return line.strip()
-
-
-def without_idle_clicks(steps: Sequence[Step]) -> list[Step]:
-    """Drop clicks into a field that is filled right after: `fill` needs none."""
-    return [
-        step
-        for step, following in zip(steps, [*steps[1:], None], strict=True)
-        if following is None
-        or not re.fullmatch(r"click\('\w+'\)", step.action)
-        or not following.action.startswith(f"fill{step.action.removeprefix('click').removesuffix(')')},")
-    ]

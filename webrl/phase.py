@@ -86,7 +86,9 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
         raise UsageError(f"unknown stage {name!r}; stages: {', '.join(STAGES)}")
     with hold_run(config.run_dir), keep_servers():
         folder = open_run(config)
-        counts = _run_stage(name, Context(config, folder, next_phase(folder, name) if phase is None else phase))
+        context = Context(config, folder, next_phase(folder, name) if phase is None else phase)
+        _check_same_models(context)  # of a finished stage as well: other weights have not what it counted
+        counts = _run_stage(name, context)
         write_summary(config, folder)
     return counts
 

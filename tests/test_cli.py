@@ -143,10 +143,12 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        ("status --run runs/a", "RUN without --run"), ("report --run runs/a", "RUN without --run"),
-        ("run --config demo", "CONFIG without --config"), ("eval --runn runs/a", "--run"),
+        ("status --run runs/a", "RUN without --run"),
+        pytest.param("report --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
+        ("run --config demo", "CONFIG without --config"),
+        ("eval --runn runs/a", "--run"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_option_that_is_a_place_or_nearly_an_option_is_explained(arguments, meant, capsys):
     with pytest.raises(SystemExit):
         cli.main(arguments.split())

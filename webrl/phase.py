@@ -161,7 +161,7 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     elif needed := _NEEDS[name]:
         folder.require(needed)
     else:
-        for earlier in range(context.phase):
+        for earlier in reversed(range(context.phase)):
             context.run.phase(earlier).require(_LAST)
     _check_same_models(context)
     usual = usual_seconds(context.run, name, context.phase)

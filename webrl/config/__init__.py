@@ -1,8 +1,7 @@
 """One validated model per stage; YAML files in `configs/` hold only what differs from these defaults.
 
-A file's `base:` names the one that it is laid over: a file relative to it, or a shipped config. Unknown keys are errors
-that name the nearest known key; `key.subkey=value` overrides come from the command line. Defaults are the paper's where
-the paper has one.
+A file is laid over its `base:`, a file relative to it or a shipped config. Unknown keys are errors: the nearest known
+key is named; `key.subkey=value` overrides come from the command line. Defaults are the paper's where the paper has one.
 """
 
 from __future__ import annotations
@@ -764,7 +763,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Apply an override `key.subkey=value` to plain data. Raises UsageError: not of that form, or not YAML."""
+    """Apply an override `key.subkey=value` to plain data. Raises UsageError if it is not of that form, or not YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UsageError(f"override {redact(override)!r} is not of the form key.subkey=value")

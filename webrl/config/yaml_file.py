@@ -64,9 +64,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that appears twice in a mapping (PyYAML would use the last), one that a text ends with, and numbers
-    that PyYAML reads in another base than people do: `010` in base 8, `1:30` in base 60.
-    """
+    """Refuses keys that are given twice or end a text, and `010` and `1:30`, which PyYAML reads in bases 8 and 60."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """As PyYAML; before `<<` puts a mapping's keys among those of another."""

@@ -103,11 +103,7 @@ class Eyes:
         self._looking = threading.Lock()  # rows are made in threads, and tokenizers must not be shared between them
 
     def look(self, png: bytes) -> Look:
-        """Return how a picture is written in a prompt, which depends on its size.
-
-        Raises:
-            ModelError: the processor cannot tell.
-        """
+        """Return how a picture of its size is written in a prompt. Raises ModelError if the processor cannot tell."""
         size = png_size(png)
         with self._looking:
             if size in self._looks:

@@ -145,4 +145,4 @@ class Policy(Protocol):
         """Identifies the policy; stored in `Trajectory.policy`."""
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """Answer one page. Raises PolicyError: no answer after all retries; the episode records it."""
+        """Answer one page. Raises PolicyError if all retries fail; the episode records it."""

@@ -61,11 +61,7 @@ class Pack:
 
 
 def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
-    """Lay samples end to end.
-
-    Raises:
-        ValueError: an empty sample, or one whose targets leave no token to predict them from.
-    """
+    """Lay samples end to end. Raises ValueError for an empty one, or targets with no token to predict them from."""
     for item in items:
         if not 0 <= item.num_targets < max(len(item.ids), 1) or not item.ids:
             raise ValueError(f"a sample of {len(item.ids)} tokens cannot have {item.num_targets} targets")

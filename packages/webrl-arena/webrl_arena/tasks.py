@@ -154,8 +154,10 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
 
 
 def find_task(name: str, seed: int) -> Task:
-    """Find a task by its id, or draw one by the name of a training template and a seed. Raises DataError: there is none
-    of that name, or the template is held out and no id is named.
+    """Find a task by its id, or draw one by the name of a training template and a seed.
+
+    Raises:
+        DataError: there is none of that name, or the template is held out and no id is named.
     """
     if template := by_type().get(name):
         if template.held_out:

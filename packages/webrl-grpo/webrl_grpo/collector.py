@@ -11,9 +11,8 @@ speed of either side. Errors of the process are raised here: a WebRLError as it 
 The process and its browsers end with this one, even if it is killed.
 
 The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
-folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors or, with vLLM, a folder) and
-("play", attempts). The responses
-to "check" and "play" are None, the episodes, or the exception that ended the process. It ends when the pipe closes.
+folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors or a folder) and ("play", attempts). The
+answers to "check" and "play" are None, the episodes, or the exception that ended the process. A closed pipe ends it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _AS_IN_TRL = (
 
 def make_tasks(settings: GrpoSettings) -> list[Task]:
     """Returns the pages of the training, task types in turn, also of several suites; MiniWoB's have training seeds.
-    Raises UsageError: an unknown task, or one of the arena's evaluation, served or not.
+    Raises UsageError for an unknown task, or one of the arena's evaluation, served or not.
     """
     sites = [site_name(name, settings.benchmark) for name in settings.task_name]
     turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]

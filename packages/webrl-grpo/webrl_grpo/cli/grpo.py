@@ -108,8 +108,8 @@ def how_to_continue(out: Path) -> str:
 
 
 def resolve(args: argparse.Namespace) -> GrpoSettings:
-    """Return the settings of command line and CONFIG. Raises UsageError: two CONFIGs, none of that name, an unknown key
-    or a bad value.
+    """Return the settings of command line and CONFIG. Raises UsageError for two CONFIGs, none of that name, an unknown
+    key or a bad value.
     """
     config, overrides = split_settings(args.settings)
     options = {

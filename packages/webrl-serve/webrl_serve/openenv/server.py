@@ -99,6 +99,7 @@ _STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
 _REFUSED = {401: "a token is needed", 403: "web pages may not connect"}
 _CLIENTS_FAULTS = ("Invalid UTF-8", "ASGI callable returned without completing handshake")
 """How errors begin that uvicorn logs of a WebSocket's client: one with a broken message, one that was refused."""
+logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
 _PATHS = "sessions are WebSockets at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
 
 
@@ -159,7 +160,6 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     """
     sessions = HttpSessions(hub)
     on_ready(address_of(listener), hub.size)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith(_CLIENTS_FAULTS))
     try:
         await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:

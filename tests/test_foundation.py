@@ -249,6 +249,12 @@ def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkey
     assert load_config(None, ["runs_dir=~/mine", "name=a"]).run_dir == tmp_path / "mine" / "a"
 
 
+@pytest.mark.parametrize("override", ["actor.max_kl=yes", "filter.max_tasks=true", "actor.lr=on", "num_phases=no"])
+def test_a_truth_value_is_no_number(override: str) -> None:
+    with pytest.raises(UsageError, match=rf"{override.partition('=')[0]} = (True|False): expected a number"):
+        load_config(None, [override])
+
+
 def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
     for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
         with pytest.raises(UsageError, match=rf"{key} = 99999999: must be less than or equal to 50000"):

@@ -17,7 +17,7 @@ class Section(BaseModel):
     def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what pydantic would convert silently, or report in its own terms."""
         kind = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and kind in (int, float):
+        if isinstance(value, bool) and kind in (int, float, int | None, float | None):
             raise ValueError("expected a number")
         if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
             raise ValueError(

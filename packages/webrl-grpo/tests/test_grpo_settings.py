@@ -74,6 +74,8 @@ def test_episodes_are_played_as_the_settings_say():
     rollout = parsed("--model-id", "m", "--space-url", "http://127.0.0.1:8000", "--max-steps", "5").run_config.rollout
     assert (rollout.env, rollout.max_steps, rollout.max_new_tokens) == ("openenv", 5, 128)
     assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
+    free = parsed("--model-id", "m", "--max-kl", "null", "--no-every-element")
+    assert (free.max_kl, free.every_element) == (None, False)
 
 
 def test_the_cookbooks_keys_load():

@@ -112,9 +112,9 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
     key or a bad value.
     """
     config, overrides = split_settings(args.settings)
-    options = {
-        name: value for name in GrpoSettings.model_fields if (value := getattr(args, f"option_{name}")) is not None
-    }
+    given = {name: getattr(args, f"option_{name}") for name in GrpoSettings.model_fields}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options |= {name: None for name, value in options.items() if value == "null"}
     if "rewards" in options:
         parts = (text.partition("=") for text in options["rewards"])
         options["rewards"] = {name: weight if equals else "1" for name, equals, weight in parts}

@@ -200,6 +200,19 @@ def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
     assert "button 'submit'" in asyncio.run(play()).text
 
 
+def test_a_worker_given_up_while_it_starts_is_started_anew():
+    async def play():
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool:
+            starting = asyncio.create_task(pool.start(1))
+            await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.wait([starting])
+            async with pool.env() as env:
+                return await env.reset(miniwob("click-button"))
+
+    assert "button 'submit'" in asyncio.run(play()).text
+
+
 def test_an_environment_given_up_in_mid_step_serves_the_next_episode():
     async def play():
         async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool:

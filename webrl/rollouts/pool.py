@@ -358,10 +358,10 @@ class EnvPool(contextlib.AbstractAsyncContextManager["EnvPool"]):
                 worker = None
             if worker is None:
                 worker = self._make_worker(self.config)
+                with spent_on("browsers"):
+                    await worker.start()  # may be cancelled: then there is none
                 self._all.add(worker)
                 self._workers[worker_id] = worker
-                with spent_on("browsers"):
-                    await worker.start()
             return worker
 
     def _end(self, worker: WorkerHandle) -> None:

@@ -129,6 +129,7 @@ class Tab:
         self._closed = ""
         self._given_up: set[str] = set()  # of those, what is not waited for again
         self._keeping: list[str] = []  # fields out of sight that have kept a form from being sent
+        self._bound_for = ""  # the address that it is on its way to, in quotes
         self._asking = ""  # the frame whose request for a document the browser is looking at
         self._imports: set[str] = set()
         self._has_changed = asyncio.Event()
@@ -260,6 +261,8 @@ class Tab:
         try:
             await asyncio.wait([answer], timeout=patience_s)
             if not answer.done() and self.leaving:
+                if self.stays:
+                    self._tell(f"{self._bound_for or 'the next page'} did not open: no answer in {patience_s:g} s")
                 await self.send("Page.stopLoading")
             return await answer
         finally:
@@ -315,7 +318,7 @@ class Tab:
             self.worlds.pop(frame, None)
             if frame == self.main_frame:
                 self.num_documents += 1  # with its content to come
-                self.stays = False
+                self.stays, self._bound_for = False, ""
             else:
                 self._arrive(frame)
         elif method == "Page.frameStartedLoading" or params.get("disposition") == "currentTab":
@@ -324,6 +327,8 @@ class Tab:
             if params["frameId"] == self.main_frame:
                 self.stays = True
                 self.forget_imports()
+                if "url" in params:
+                    self._bound_for = f"{valid_text(params['url'])!r:.200}"
         elif method == "Page.frameStoppedLoading":
             self._arrive(params["frameId"])
         elif method == "Page.downloadWillBegin":

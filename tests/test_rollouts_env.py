@@ -503,20 +503,23 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
 def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
     pages = {
         "/": "<title>first</title><img src=/never><a href=/again>again</a><a href=/draft target=_blank>draft</a>"
-        "<a href=/never>silent</a>",
+        "<a href=/never>silent</a><a href=/never target=_blank>tab</a><button onclick=fetch('/never')>ask</button>",
         "/never": NEVER,
         "/again": "<title>again</title><script>setTimeout(() => location.reload(), 450)</script>",
         "/draft": "<title>draft</title><input><script>onbeforeunload = (e) => e.preventDefault()</script>",
     }
     draft = ("click('{draft}')", "fill('{textbox}', 'x')", "tab_close()")
-    actions = (*draft, "goto('/draft')", "go_back()", "click('{silent}')", "click('{again}')")
+    unanswered = ("click('{silent}')", "click('{ask}')", "click('{tab}')")
+    actions = (*draft, "goto('/draft')", "go_back()", *unanswered, "click('{again}')")
     texts, results, _ = on_page(pages, *actions, step_timeout_s=5, settle_cap_s=1)
     titles = [re.search("RootWebArea '(.*?)'", text)[1] for text in texts]
-    assert titles == ["first", "draft", "draft", "first", "draft", "first", "first", "again"]
-    assert [result.error for result in results] == [""] * 7
+    assert titles == ["first", "draft", "draft", "first", "draft", *["first"] * 4, "again"]
+    assert [result.error for result in results] == [""] * 9
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
     assert "/never' did not open: no answer in 3 s\n" in texts[6]
-    assert "did not open" not in texts[7]
+    assert texts[7].startswith("requests of this page that are not answered yet: 1\nRootWebArea")
+    assert texts[8].startswith("the new tab that this page asked for has not opened yet\nRootWebArea")
+    assert texts[9].startswith("RootWebArea")
 
 
 def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():

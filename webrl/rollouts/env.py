@@ -388,8 +388,10 @@ class BrowserEnv:
                         break
                     seen = await self._see(tab, "", HORIZON_MS, end)
                 if tab.opens_tab and page is self.page:
-                    with contextlib.suppress(Error):  # none came
+                    try:
                         await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
+                    except Error:
+                        self._notices.tell("the new tab that this page asked for has not opened yet")
                     tab.opens_tab = False
                 if tries_left and await self._leave_download():
                     continue

@@ -459,14 +459,14 @@
   // number of the document's first element. `copied`: what was copied on another page, or null.
   api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
     if (copied) api.giveCopied(copied);
-    await api.settle(horizonMs, capMs);
+    const open = await api.settle(horizonMs, capMs);
     if (document.fullscreenElement) await document.exitFullscreen().catch(() => {}); // as a person does with Escape
     const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
     const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
-      printed && 'a print dialog was opened, and closed',
+      printed && 'a print dialog was opened, and closed', open && `requests of this page that are not answered yet: ${open}`,
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
     [asked, printed] = [null, false];

@@ -610,12 +610,14 @@
     // How long what was heard, or scrolls, is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected), arrive ? QUIET_MS : 0),
     forget: () => {
-      conversed ||= requests.size > 0;
+      const open = requests.size;
+      conversed ||= open > 0;
       requests.clear();
       errands.clear();
       arrive = undefined;
       rounds = 0;
       late = talks = false;
+      return open;
     },
   };
   // This document's work and that of the frames in it that are of its origin.
@@ -639,7 +641,7 @@
 
   // Resolves when the page is quiet: at once if nothing is pending; after `horizonMs` whatever timers and animations
   // still run, but not before it has had time for a late answer, and for a few requests that follow from that; after
-  // `capMs` even if requests are still open (those are then never waited for again).
+  // `capMs` even if requests are still open: gives their number, and never waits for them again.
   api.settle = async (horizonMs, capMs) => {
     const start = now();
     // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
@@ -659,7 +661,7 @@
     const left = () => Math.max(start + horizonMs - now(), ANSWER_MS - answered(), listens());
     const busy = () => some((work) => work.busy());
     const soon = (ms = left()) => ms > 0 && some((work) => work.pending(ms));
-    if (!busy() && !soon() && answered() > ANSWER_MS) return;
+    if (!busy() && !soon() && answered() > ANSWER_MS) return 0;
     let changed = now();
     const observer = new MutationObserver(() => { changed = now(); });
     observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
@@ -673,7 +675,9 @@
       wake = () => {};
     }
     observer.disconnect();
-    for (const work of api.works()) work.forget();
+    let open = 0;
+    for (const work of api.works()) open += work.forget();
+    return open;
   };
 
   // Loads the document again from its source, inside the same window: a tenth of the cost of a navigation. Timers,
@@ -729,13 +733,13 @@
     const line = event.relatedTarget;
     const tell = (type, detail) => apply(dispatchEvent, line, [new CustomEvent(type, { detail })]);
     const settle = async (number, horizonMs, capMs) => {
-      let error = '';
+      let [error, open] = ['', 0];
       try {
-        await api.settle(horizonMs, capMs);
+        open = await api.settle(horizonMs, capMs);
       } catch (thrown) {
         error = `${thrown}`;
       }
-      tell('settled', [number, error, written]);
+      tell('settled', [number, error, written, open]);
     };
     listen(line, 'ask', ({ detail: [what, ...given] }) => {
       if (what === 'settle') settle(...given);

@@ -27,18 +27,19 @@
   const waiting = new Map(); // number of a wait -> its end
   let waits = 0;
   let written = 0;
-  line.addEventListener('settled', ({ detail: [number, error, times] }) => {
-    waiting.get(number)?.(error);
+  line.addEventListener('settled', ({ detail: [number, error, times, open] }) => {
+    waiting.get(number)?.([error, open]);
     if (times !== written) api.forgetMarks();
     written = times;
   });
-  // Resolves when the page is quiet (settle.js).
+  // Resolves when the page is quiet, with the number of its requests that are not waited for any longer (settle.js).
   api.settle = async (horizonMs, capMs) => {
     waits += 1;
     const end = new Promise((resolve) => waiting.set(waits, resolve));
     ask('settle', waits, horizonMs, capMs);
-    const error = await end;
+    const [error, open] = await end;
     if (error) throw new Error(error);
+    return open;
   };
   const QUESTIONS = ['giveCopied', 'hear', 'isIdle', 'moving', 'pointer', 'state', 'takeCopied'];
   for (const what of QUESTIONS) api[what] = (...given) => ask(what, ...given);

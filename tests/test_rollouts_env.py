@@ -516,7 +516,7 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert titles == ["first", "draft", "draft", "first", "draft", *["first"] * 4, "again"]
     assert [result.error for result in results] == [""] * 9
     assert texts[3].startswith("beforeunload box '', answered Leave: what was not saved is lost\n")
-    assert "/never' did not open: no answer in 3 s\n" in texts[6]
+    assert "/never' did not open: its server has not answered\n" in texts[6]
     assert texts[7].startswith("requests of this page that are not answered yet: 1\nRootWebArea")
     assert texts[8].startswith("the new tab that this page asked for has not opened yet\nRootWebArea")
     assert texts[9].startswith("RootWebArea")

@@ -262,7 +262,7 @@ class Tab:
             await asyncio.wait([answer], timeout=patience_s)
             if not answer.done() and self.leaving:
                 if self.stays:
-                    self._tell(f"{self._bound_for or 'the next page'} did not open: no answer in {patience_s:g} s")
+                    self._tell(f"{self._bound_for or 'the next page'} did not open: its server has not answered")
                 await self.send("Page.stopLoading")
             return await answer
         finally:

@@ -43,7 +43,7 @@ _COLLECT_EVERY = 24
 """Episodes after which a rewritten page frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 7
 _PATIENCE = 0.6
-"""Share of the step's deadline after which a page that does not load is given up."""
+"""Share of the time left until the step's deadline after which a page that does not load is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (*REPLACED, "of undefined")
 # Where scripts are disabled (`Content-Security-Policy: sandbox`), other worlds hear events, but have no timers.
@@ -177,7 +177,6 @@ class BrowserEnv:
         self.tab: Tab = None  # type: ignore[assignment]
         self.scale = 1.0
         self.shows_all = config.observation != "html"
-        self.patience_s = config.step_timeout_s * _PATIENCE
         self.upload_dir = config.upload_dir
         self.observer: EpisodeObserver | None = None
         self._site_of = site_of
@@ -191,6 +190,12 @@ class BrowserEnv:
         self._restarts = 0
         self._ids: dict[str, str] | None = None
         self._copied: dict[str, str] | None = None
+
+    @property
+    def patience_s(self) -> float:
+        """See `Tabs`."""
+        end = self._timeout.when() or 0.0
+        return _PATIENCE * max(0.0, end - time.monotonic())
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""

@@ -88,12 +88,14 @@ class Tabs(Protocol):
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
-    patience_s: float
-    """How long a page that is leaving for a server that does not answer may take."""
     shows_all: bool
     """The agent sees all of a page, wherever it is scrolled to."""
     upload_dir: Path | None
     """The one folder that files may be uploaded from; None: from nowhere."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long a page that is leaving for a server that does not answer may take from now on."""
 
     def check_url(self, url: str) -> None:
         """Raises ActionFailed if the agent may not go there."""

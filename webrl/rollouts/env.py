@@ -24,7 +24,7 @@ from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answe
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
-from webrl.rollouts.guard import NO_LIMITS, NavigationGuard
+from webrl.rollouts.guard import Limits, NavigationGuard
 from webrl.rollouts.html import describe
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
@@ -166,7 +166,7 @@ class BrowserEnv:
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
-        self._limits = NO_LIMITS
+        self._limits: Limits | None = None
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
         self._first_id = 0

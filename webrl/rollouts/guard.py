@@ -7,8 +7,7 @@ nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`,
 and to pages by Chromium itself.
 
 `Limits` restrict method and path on top of the host allow-list, where the browser asks before each request and in the
-proxy; inside TLS that sees no requests. `changes` is the one judgement of whether a link only shows something: a GET
-request may change a site, and only its address and what the page calls it tell.
+proxy; inside TLS that sees no requests.
 """
 
 from __future__ import annotations
@@ -18,88 +17,26 @@ import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from webrl.rollouts.sites import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
 
-LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
-"""Expression of what ends a session."""
-_STRONG = (
-    rf"{LEAVES}|delete(?!d\b)|remove(?!d\b)|destroy|purge|erase|wipe|clear|flush|empty|reset|drop|clone|duplicate|unlink|"
-    r"detach|regenerate|revoke|unsubscribe|deactivate"
-)
-# These are names of pages too (`/create-an-account`), and mean an action only where nothing else is said.
-_PLAIN = (
-    r"create|(?:up|down)?vote|(?:un)?(?:like|follow|ban|mute|pause|publish|approve|subscribe)|reject|cancel|activate|"
-    r"enable|disable|restart|reboot|shutdown|kill|trigger|execute|rebuild|reindex|restore|revert|undo|rollback|sync|"
-    r"toggle|send|resend|un(?:archive|hide|lock|pin|star|watch)"
-)
-# `/clear-summary-cache`, `/notes/delete`, `/user-delete`, `/deletenote`; five words are a title (`/clear-your-…`).
-_ACTION = re.compile(
-    rf"(?i)(?:{_STRONG})(?:-[^-]+){{0,3}}|[^-]+-(?:{_STRONG})|(?:delete|remove)(?!d|r)[a-z]+|(?:{_PLAIN})|"
-    r"mark-(?:all|as|(?:un)?read)(?:-[^-]+){0,3}|add-to(?:-[^-]+){0,2}"
-)
-_SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
-_FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")
-_COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method", "act", "event", "function")
-"""Parameters whose value names the operation."""
-
-
-def changes(url: str, words: str = "") -> str:
-    """Return the part of an address, or of the text of its link or button, that suggests that opening it changes
-    something; "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`.
-    """
-    parts = urlsplit(url)
-    found = _SAID.match(words)
-    if _FILE.search(parts.path):
-        return ""
-    route, _, inner = parts.fragment.partition("?")
-    steps: list[str] = [*parts.path.split("/"), *(route.split("/") if route.startswith(("/", "!/")) else ())]
-    for query in (parts.query, inner):
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            steps += [key, *([value] if key.lower() in _COMMANDS else ())]
-    for step in steps:
-        if _ACTION.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])|[-_.\s]+", "-", unquote(step)).strip("-")):
-            return step
-    return found.group(1) if found else ""
-
 
 @dataclass(frozen=True)
 class Limits:
-    """Held by the navigation guard in the browser, and by its proxy where it sees the request (plain HTTP).
+    """What is refused to the hosts that are allowed, in the browser, and in the proxy where it sees the request."""
 
-    Example: `Limits(read_only=True, forbidden=(re.compile("/logout"),))`
-    """
-
+    refusal: Callable[[str, str], str | None]
+    """(method, address) -> why this request is refused, for the agent; None if it is not."""
     read_only: bool = False
-    """GET and HEAD alone leave the browser, to addresses that look like pages (`changes`), and no WebSockets."""
-    forbidden: tuple[re.Pattern[str], ...] = ()
-    """No request to an address that contains a match."""
-
-    def __bool__(self) -> bool:
-        return self.read_only or bool(self.forbidden)
-
-    def refusal(self, method: str, url: str) -> str | None:
-        """Return why a request is refused, for the agent; None if it is not."""
-        if self.read_only and method not in ("GET", "HEAD"):
-            return f"this site may only be read, and this would send a {method} request"
-        if self.read_only and (word := changes(url)):
-            return f"this site may only be read, and {word!r:.60} in an address looks as if it changed something"
-        spellings = (url, unquote(url))  # %6Cogout is /logout to the site
-        found = (pattern.search(spelling) for pattern in self.forbidden for spelling in spellings)
-        match = next(filter(None, found), None)
-        return f"addresses with {match.group(0)!r:.100} are not to be opened here" if match else None
-
-
-NO_LIMITS = Limits()
-"""Any request may leave."""
+    """No WebSockets, and nothing that outlives its page."""
 
 
 BLOCKED = "Blocked: "
@@ -200,7 +137,7 @@ class NavigationGuard:
         public_hosts: Iterable[str] = (),
         *,
         devtools_port: int = 0,
-        limits: Limits = NO_LIMITS,
+        limits: Limits | None = None,
         routes: Mapping[str, int] | None = None,
     ) -> None:
         named = {host.lower() for host in hosts}
@@ -244,8 +181,8 @@ class NavigationGuard:
         if self._limits:
             await context.add_init_script(path=scripts / "no_service_worker.js")
             await context.route(re.compile(""), self._hold)
-        if self._limits.read_only:
-            await context.add_init_script(path=scripts / "only_reads.js")
+            if self._limits.read_only:
+                await context.add_init_script(path=scripts / "only_reads.js")
 
     def allows(self, url: str) -> bool:
         """Whether a request to `url` may be tried; what it then connects to is judged by the proxy."""
@@ -286,7 +223,7 @@ class NavigationGuard:
         if not tunnel and url.scheme != "http":
             raise ValueError(f"not a proxy request: {target!r:.200}")
         host, port = url.hostname or "", url.port or 80
-        reason = "" if tunnel else self._limits.refusal(method, target)
+        reason = self._limits.refusal(method, target) if self._limits and not tunnel else None
         try:
             if reason:
                 raise HostBlocked(reason)
@@ -305,7 +242,8 @@ class NavigationGuard:
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                if self._limits.read_only:  # inside a tunnel only pages are let through: a WebSocket would go round it
+                # inside a tunnel only pages are let through: a WebSocket would go round it
+                if self._limits and self._limits.read_only:
                     async with asyncio.timeout(_HEAD_TIMEOUT_S):
                         first = await reader.readexactly(5)
                         if first.startswith(_TLS_HANDSHAKE):
@@ -352,6 +290,7 @@ class NavigationGuard:
     async def _hold(self, route: Route) -> None:
         from playwright.async_api import Error
 
+        assert self._limits is not None
         reason = self._limits.refusal(route.request.method, route.request.url)
         with contextlib.suppress(Error):  # the page has been closed meanwhile
             if reason is None:

@@ -256,7 +256,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
                     continue
                 marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
             except ChannelError as error:
-                _require_gone(error)
+                require_gone(error)
                 continue
             if uses is not None:
                 uses.update(marked["uses"] or {})
@@ -267,29 +267,10 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
     return found
 
 
-def _require_gone(error: ChannelError) -> None:
+def require_gone(error: ChannelError) -> None:
     """Raise the error, unless it reports a lost frame: pages remove frames while they are observed."""
     if not _GONE.search(str(error)):
         raise error
-
-
-async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
-    """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
-    Raises ChannelError, ChannelClosed: the expression threw, or the page has gone.
-    """
-    found: list[Any] = []
-    trees = [(await tab.send("Page.getFrameTree"))["frameTree"]]
-    for tree in trees:
-        frame = tree["frame"]["id"]
-        try:
-            if not found or await tab.can_be_seen(frame, tree["frame"]["parentId"]):
-                found.append(await tab.evaluate(expression, frame))
-                trees += tree.get("childFrames", ())
-        except ChannelError as error:
-            if not found:
-                raise
-            _require_gone(error)
-    return found
 
 
 async def unmark(tab: Tab) -> None:
@@ -318,7 +299,7 @@ async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
             except ChannelError as error:
                 if frame == tab.main_frame:
                     raise
-                _require_gone(error)
+                require_gone(error)
                 continue
             if found["nodes"] and owner:
                 inside[owner[0]["backendNodeId"]] = found["nodes"][0]

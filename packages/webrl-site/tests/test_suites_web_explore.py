@@ -13,8 +13,8 @@ from web_builders import ROOT, web_env, web_rollout
 
 from webrl.cli import main
 from webrl.config import load_config
-from webrl.rollouts.guard import changes
 from webrl.rollouts.suite import seed_tasks
+from webrl_site.env import changes
 from webrl_site.explore import DiscoveredPage, explore
 from webrl_site.login import fill_form
 from webrl_site.sites import SiteError

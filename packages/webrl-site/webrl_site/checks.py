@@ -24,7 +24,7 @@ from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
 from webrl.rollouts.guard import UNREACHED
 from webrl.rollouts.interface import Score
-from webrl.rollouts.observe import evaluate_in_frames
+from webrl.rollouts.observe import require_gone
 from webrl_site.hooks import filled, run_command
 from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError, page_of
@@ -137,6 +137,25 @@ async def _ask(url: str, end: End, *, follow: bool = True) -> tuple[APIResponse,
         if context is not None:
             with contextlib.suppress(Error):
                 await context.close()
+
+
+async def evaluate_in_frames(tab: Tab, expression: str) -> list[Any]:
+    """Value of an expression in our own world of the page and of all frames of it that are shown, outermost first.
+    Raises ChannelError, ChannelClosed: the expression threw, or the page has gone.
+    """
+    found: list[Any] = []
+    trees = [(await tab.send("Page.getFrameTree"))["frameTree"]]
+    for tree in trees:
+        frame = tree["frame"]["id"]
+        try:
+            if not found or await tab.can_be_seen(frame, tree["frame"]["parentId"]):
+                found.append(await tab.evaluate(expression, frame))
+                trees += tree.get("childFrames", ())
+        except ChannelError as error:
+            if not found:
+                raise
+            require_gone(error)
+    return found
 
 
 async def _problem(check: Check, end: End) -> str:

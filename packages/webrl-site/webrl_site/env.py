@@ -1,6 +1,8 @@
 """An environment on your own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
 
-API: `WebEnv(browser, config)`; each episode has its own profile, because the log-in is part of it.
+API: `WebEnv(browser, config)`; each episode has its own profile, because the log-in is part of it. `changes` is the one
+judgement of whether a link only shows something: a GET request may change a site, and only its address and what the
+page calls it tell.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -23,6 +26,7 @@ from webrl.types import Task
 from webrl_site.checks import End, judge, unanswered
 from webrl_site.hooks import EpisodeServer, reset_site, take_turn
 from webrl_site.login import Logins, forget
+from webrl_site.settings import WebConfig
 from webrl_site.sites import SiteError
 from webrl_site.tasks import Check, checks_of
 
@@ -30,6 +34,67 @@ _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (in
 _STOPPED = "net::ERR_ABORTED"
 """What the browser says of a page that the limits have kept from being opened."""
 _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
+
+
+LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
+"""Expression of what ends a session."""
+_STRONG = (
+    rf"{LEAVES}|delete(?!d\b)|remove(?!d\b)|destroy|purge|erase|wipe|clear|flush|empty|reset|drop|clone|duplicate|unlink|"
+    r"detach|regenerate|revoke|unsubscribe|deactivate"
+)
+# These are names of pages too (`/create-an-account`), and mean an action only where nothing else is said.
+_PLAIN = (
+    r"create|(?:up|down)?vote|(?:un)?(?:like|follow|ban|mute|pause|publish|approve|subscribe)|reject|cancel|activate|"
+    r"enable|disable|restart|reboot|shutdown|kill|trigger|execute|rebuild|reindex|restore|revert|undo|rollback|sync|"
+    r"toggle|send|resend|un(?:archive|hide|lock|pin|star|watch)"
+)
+# `/clear-summary-cache`, `/notes/delete`, `/user-delete`, `/deletenote`; five words are a title (`/clear-your-…`).
+_ACTION = re.compile(
+    rf"(?i)(?:{_STRONG})(?:-[^-]+){{0,3}}|[^-]+-(?:{_STRONG})|(?:delete|remove)(?!d|r)[a-z]+|(?:{_PLAIN})|"
+    r"mark-(?:all|as|(?:un)?read)(?:-[^-]+){0,3}|add-to(?:-[^-]+){0,2}"
+)
+_SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
+_FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")
+_COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method", "act", "event", "function")
+"""Parameters whose value names the operation."""
+
+
+def changes(url: str, words: str = "") -> str:
+    """Return the part of an address, or of the text of its link or button, that suggests that opening it changes
+    something; "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`.
+    """
+    parts = urlsplit(url)
+    found = _SAID.match(words)
+    if _FILE.search(parts.path):
+        return ""
+    route, _, inner = parts.fragment.partition("?")
+    steps: list[str] = [*parts.path.split("/"), *(route.split("/") if route.startswith(("/", "!/")) else ())]
+    for query in (parts.query, inner):
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            steps += [key, *([value] if key.lower() in _COMMANDS else ())]
+    for step in steps:
+        if _ACTION.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])|[-_.\s]+", "-", unquote(step)).strip("-")):
+            return step
+    return found.group(1) if found else ""
+
+
+def limits_of(web: WebConfig) -> Limits | None:
+    """The limits of a site, None if it has none: GET and HEAD alone to addresses that look like pages where it is
+    `read_only`, and no request to an address that contains a match of `forbidden_urls`.
+    """
+    patterns = [re.compile(pattern) for pattern in web.forbidden_urls]
+
+    def refusal(method: str, url: str) -> str | None:
+        if web.read_only and method not in ("GET", "HEAD"):
+            return f"this site may only be read, and this would send a {method} request"
+        if web.read_only and (word := changes(url)):
+            return f"this site may only be read, and {word!r:.60} in an address looks as if it changed something"
+        spellings = (url, unquote(url))  # %6Cogout is /logout to the site
+        found = (pattern.search(spelling) for pattern in patterns for spelling in spellings)
+        match = next(filter(None, found), None)
+        return f"addresses with {match.group(0)!r:.100} are not to be opened here" if match else None
+
+    return Limits(refusal, web.read_only) if web.read_only or patterns else None
 
 
 class WebEnv(BrowserEnv):
@@ -46,7 +111,7 @@ class WebEnv(BrowserEnv):
         self._web = config.web
         self._logins = Logins(config.web)
         self._notices = Notices(accept=config.web.dialogs == "accept")
-        self._limits = Limits(config.web.read_only, tuple(map(re.compile, config.web.forbidden_urls)))
+        self._limits = limits_of(config.web)
         self._server: EpisodeServer | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None

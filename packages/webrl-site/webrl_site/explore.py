@@ -22,9 +22,8 @@ from webrl.config.redaction import redact
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.guard import LEAVES, changes
-from webrl.rollouts.observe import evaluate_in_frames
-from webrl_site.env import WebEnv
+from webrl_site.checks import evaluate_in_frames
+from webrl_site.env import LEAVES, WebEnv, changes
 from webrl_site.settings import WebConfig
 from webrl_site.tasks import require_start, task_at
 

@@ -22,10 +22,9 @@ from webrl.errors import BrowserError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.guard import LEAVES, changes
 from webrl.runs.store import write_text
 from webrl.types import Trajectory
-from webrl_site.env import WebEnv
+from webrl_site.env import LEAVES, WebEnv, changes
 from webrl_site.explore import DiscoveredPage, Exploration, plain_name, without_token
 from webrl_site.settings import WebConfig
 from webrl_site.suite import OwnSite

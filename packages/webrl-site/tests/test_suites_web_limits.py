@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
-import re
 from urllib.parse import urlsplit
 
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import reply
 
-from webrl.rollouts.guard import NO_LIMITS, Limits, NavigationGuard
+from webrl.rollouts.guard import NavigationGuard
+from webrl_site.env import limits_of
+from webrl_site.settings import WebConfig
 
-READ_ONLY = Limits(read_only=True)
+READ_ONLY = limits_of(WebConfig(read_only=True))
 WORKER = "onmessage = (e) => fetch(e.data, {method: 'POST', body: 'x'}).catch(() => 0).then(() => postMessage('over'))"
 TRIES = {
     "form": "document.body.innerHTML = '<form method=post action=/got></form>'; document.forms[0].submit()",
@@ -128,7 +129,9 @@ def test_nothing_but_reading_reaches_a_read_only_site(way):
 @pytest.mark.browser
 def test_a_page_hears_that_its_service_worker_is_refused():
     script = "await navigator.serviceWorker.register('/worker.js').catch((e) => { document.title = e.name })"
-    asked, _, title = attempt(f"(async () => {{ {script} }})()", Limits(forbidden=(re.compile("/x"),)), stays=True)
+    asked, _, title = attempt(
+        f"(async () => {{ {script} }})()", limits_of(WebConfig(forbidden_urls=["/x"])), stays=True
+    )
     assert title == "SecurityError"
     assert ("GET", "/worker.js") not in asked
 
@@ -145,7 +148,7 @@ def sent(asked):
 )
 def test_without_limits_the_same_pages_do_send(way):
     """The attempts are attempts."""
-    asked, guard, _ = attempt(TRIES[way], NO_LIMITS, until=lambda asked, _: sent(asked))
+    asked, guard, _ = attempt(TRIES[way], None, until=lambda asked, _: sent(asked))
     assert sent(asked), asked
     assert not guard.blocked
 
@@ -215,7 +218,7 @@ def test_a_program_that_may_only_read_finds_a_socket_s_server_down_and_goes_on()
 @pytest.mark.browser
 @pytest.mark.parametrize("way", ["location.href = '/private/x'", "fetch('/private/x')", "location.href = '/jump'"])
 def test_forbidden_addresses_are_not_asked(way):
-    forbidden = Limits(forbidden=(re.compile("/private/"),))
+    forbidden = limits_of(WebConfig(forbidden_urls=["/private/"]))
     asked, guard, _ = attempt(way, forbidden, until=lambda _, guard: guard.blocked)
     assert "/private/x" not in {path for _, path in asked}
     assert guard.blocked
@@ -227,7 +230,7 @@ def test_forbidden_addresses_are_not_asked(way):
     ("method", "script"), [("SOCKET", TRIES["socket"]), ("POST", "fetch('/got', {method: 'POST'})")]
 )
 def test_what_is_not_forbidden_is_sent(method, script):
-    asked, guard, _ = attempt(script, Limits(forbidden=(re.compile("/private/"),)))
+    asked, guard, _ = attempt(script, limits_of(WebConfig(forbidden_urls=["/private/"])))
     assert (method, "/got") in asked
     assert not guard.blocked
 
@@ -285,13 +288,13 @@ def test_a_page_inside_of_tls_passes_and_a_socket_inside_of_tls_does_not():
     sent, blocked = run(work(socket, READ_ONLY, 0.7))
     assert set(sent) <= {b""}
     assert blocked
-    for passes, limits in ((fetch, READ_ONLY), (socket, NO_LIMITS)):
+    for passes, limits in ((fetch, READ_ONLY), (socket, None)):
         sent, _ = run(work(passes, limits, 20))
         assert set(sent) - {b""} == {b"\x16"}, "nothing comes by what browsers open in advance and close unused"
 
 
 def test_an_address_is_forbidden_however_it_is_written():
-    limits = Limits(forbidden=(re.compile("(?i)log-?out"),))
+    limits = limits_of(WebConfig(forbidden_urls=["(?i)log-?out"]))
     for path in ("/logout", "/log%6Fut", "/LOG%2dOUT"):
         assert "are not to be opened here" in (limits.refusal("GET", f"http://a.example{path}") or "")
     assert limits.refusal("GET", "http://a.example/blog%20about") is None

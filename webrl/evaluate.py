@@ -186,11 +186,6 @@ def difference_text(found: Mapping[str, Any] | None) -> str:
     return f"{difference:+.1f} points [{low:+.1f}, {high:+.1f}], paired"
 
 
-def is_evaluated(evaluation: Mapping[str, Any]) -> bool:
-    """Return whether the counts are of any episode."""
-    return any(rate.get("episodes") for rate in named_rates(evaluation).values())
-
-
 def rates_by(
     trajectories: Iterable[Trajectory], key: Callable[[Trajectory], str] = lambda t: t.task.site
 ) -> dict[str, Any]:

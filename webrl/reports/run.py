@@ -125,11 +125,6 @@ def rate_text(rate: Summary) -> str:
     return f"{rate['successes']}/{rate['episodes']} = {100 * rate['rate']:.1f} % {interval}{errors}"
 
 
-def standing_text(rate: Summary) -> str:
-    """Return `rate_text`, and how it compares with the supervised start where that is known."""
-    return "; over the start ".join(text for text in (rate_text(rate), difference_text(rate.get("over_start"))) if text)
-
-
 def labelled_text(phase: Summary) -> str:
     """Say how many trajectories were judged successful, of those that were judged."""
     judged = (phase.get("label") or {}).get("num_labelled", phase.get("num_rollouts"))

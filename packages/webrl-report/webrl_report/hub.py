@@ -20,16 +20,18 @@ import webrl
 from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
-from webrl.evaluate import is_evaluated, named_rates
+from webrl.evaluate import named_rates
 from webrl.llm.loading import HUB_NAME, MODEL_FILES
 from webrl.phase import is_phase_done
-from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
+from webrl.reports.run import agreement_text, rate_names, rate_text
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
 from webrl.runs.store import write_text
 from webrl.runs.text import visible
 from webrl_report.page.build import render, settings_table
+from webrl_report.page.charts import standing_text
 from webrl_report.page.facts import RunFacts, read_run
+from webrl_report.page.sections import evaluated
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _SIGNS = re.compile(r"[|\\`*\[\]!#~$]|(?<!\w)_|_(?!\w)")
@@ -216,7 +218,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
         model_name=name,
         eval_results=results or None,
     )
-    rates = {facts.phase: named_rates(found) for facts in phases if is_evaluated(found := facts.counts("eval"))}
+    rates = {number: named_rates(found) for number, found in evaluated(phases)}
     names = rate_names(list(rates.values()))
     success = [
         (f"{number}: supervised start" if number == 0 else number, *(standing_text(found[name]) for name in names))

@@ -89,7 +89,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         series = [
             (run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
             for run in runs
-            for name, rates in rates_by_name(evaluated(run)).items()
+            for name, rates in rates_by_name(evaluated(run.phases)).items()
             if name.endswith("held-out seeds")
         ]
         note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
@@ -115,7 +115,7 @@ def short(text: object, limit: int = SHOWN_CHARS) -> str:
 
 def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield (`better`, `worse`, `same` or `open`, sentence): the newest actor against the start."""
-    rates = evaluated(run)
+    rates = evaluated(run.phases)
     if not rates:
         yield "open", "No phase has been evaluated yet."
         return
@@ -139,7 +139,7 @@ def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
     """Return (what, figure, more) of the numbers to begin with."""
-    rates = evaluated(run)
+    rates = evaluated(run.phases)
     tiles = []
     if rates:
         (first, began), (last, rate) = rates[0], rates[-1]

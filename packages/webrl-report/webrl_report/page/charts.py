@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl.config.redaction import redact
-from webrl.reports.run import standing_text
+from webrl.evaluate import difference_text
+from webrl.reports.run import rate_text
 from webrl.runs.text import visible
 from webrl_report.page.figures import COLOURS, INK, MARKERS, SOFT, margins, new_figure, style
 
@@ -142,6 +143,11 @@ def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -
         axes.set_xlim(0, total)
         axes.locator_params("both", nbins=5)
     return Figure(title, note, plot, Table(("phase", "steps", "first", "last", "mean", "least", "most"), rows))
+
+
+def standing_text(rate: Mapping[str, Any]) -> str:
+    """Return `rate_text`, and how it compares with the supervised start where that is known."""
+    return "; over the start ".join(text for text in (rate_text(rate), difference_text(rate.get("over_start"))) if text)
 
 
 def plain(value: float) -> str:

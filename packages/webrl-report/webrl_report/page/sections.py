@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webrl.evaluate import is_decided, is_evaluated, is_success, named_rates, rate_of, success_rate
+from webrl.evaluate import is_decided, is_success, named_rates, rate_of, success_rate
 from webrl.reports.run import rate_text
 from webrl.reward.labels import judge_report
 from webrl.runs.clock import duration
@@ -61,9 +61,10 @@ class Section:
     lacks: str = ""
 
 
-def evaluated(run: RunFacts) -> list[tuple[int, dict[str, Any]]]:
+def evaluated(phases: Sequence[PhaseFacts]) -> list[tuple[int, dict[str, Any]]]:
     """Return (phase, held-out success) of each evaluation that has finished: what finishes first is no sample."""
-    return [(phase.phase, data) for phase in run.phases if is_evaluated(data := phase.counts("eval"))]
+    found = [(phase.phase, phase.counts("eval")) for phase in phases]
+    return [(number, data) for number, data in found if any(r.get("episodes") for r in named_rates(data).values())]
 
 
 def rates_by_name(found: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
@@ -85,7 +86,7 @@ def success(run: RunFacts) -> Section:
         decided = [t for t in tried if is_decided(t)]
         so_far = rate_text(success_rate(decided).to_json()) or "none with a reward"
         section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
-    found = evaluated(run)
+    found = evaluated(run.phases)
     if not found:
         section.lacks += "No phase has been evaluated to the end."
         return section

@@ -400,31 +400,12 @@ def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) ->
         run_stage(config_in(tmp_path), "lable")
 
 
-def test_a_stage_does_not_go_on_with_a_part_of_the_episodes(tmp_path: Path) -> None:
-    config = config_in(tmp_path)
-    folder = open_run(config).phase(0)
-    folder.mark_done("rollout", {"num_rollouts": 3}, 0.0, 0.0, config)
-    for left in (2, 0):
-        write_text(folder.trajectories, "{}\n" * left)
-        with pytest.raises(StageError, match=rf"phase_00/trajectories.jsonl: {left} of the 3 episodes are left; put"):
-            run_stage(config, "label", 0)
-    folder.trajectories.unlink()
-    with pytest.raises(StageError, match=r"0 of the 3 episodes .* or remove .*phase_00/stages/rollout.json"):
-        run_stage(config, "label", 0)
-    for stage in ("replay", "train", "accept", "eval"):  # what comes after these can do without
-        folder.mark_done(stage, {}, 0.0, 0.0, config)
-        folder.require(stage)
-    write_text(folder.trajectories, "{}\n" * 2)
-    with pytest.raises(StageError, match="2 of the 3 episodes are left"):  # the next phase's tasks are made of them
-        folder.require("eval")
-
-
 def test_a_stage_does_not_go_on_with_a_part_of_what_an_earlier_one_wrote(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     folder = open_run(config).phase(0)
     written = {  # by a stage, and after which stages it is read
         "gen-tasks": (folder.generated, ["gen-tasks"]), "filter-tasks": (folder.tasks, ["filter-tasks"]),
-        "rollout": (folder.trajectories, []), "label": (folder.labels, ["label", "eval"]),
+        "rollout": (folder.trajectories, ["rollout", "label", "eval"]), "label": (folder.labels, ["label", "eval"]),
         "replay": (folder.train, ["replay", "eval"]), "train": (folder.metrics, []), "accept": (folder.probe, []),
         "eval": (folder.eval, ["eval"]),
     }  # fmt: skip
@@ -440,7 +421,8 @@ def test_a_stage_does_not_go_on_with_a_part_of_what_an_earlier_one_wrote(tmp_pat
                 path.unlink()
             said = rf"{path.name}: {len(left or '')} of the 6 bytes that '{writer}' wrote .* remove .*/{writer}\.json,"
             for stage in written:
-                with pytest.raises(StageError, match=said) if stage in readers else contextlib.nullcontext():
+                is_read = stage in readers and (stage != "eval" or folder.trajectories.is_file())
+                with pytest.raises(StageError, match=said) if is_read else contextlib.nullcontext():
                     folder.require(stage)
         write_text(path, "{}\n{}\n{}\n")  # one that has been continued since
         folder.require("eval")

@@ -27,7 +27,7 @@ from webrl.config.redaction import redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
 from webrl.runs.disk import DISK_FULL
-from webrl.runs.store import count_lines, read_json, write_json, write_text
+from webrl.runs.store import read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
 _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "vllm_python", "start_timeout_s")
@@ -39,7 +39,8 @@ FREE_KEYS = (
 )  # fmt: skip
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 _READ = {
-    "generated.jsonl": ("gen-tasks", ()), "tasks.jsonl": ("filter-tasks", ()), "labels.jsonl": ("label", ("eval",)),
+    "generated.jsonl": ("gen-tasks", ()), "tasks.jsonl": ("filter-tasks", ()),
+    "trajectories.jsonl": ("rollout", ("label", "eval")), "labels.jsonl": ("label", ("eval",)),
     "train.jsonl": ("replay", ("eval",)), "train_filter.jsonl": ("replay", ()), "eval.jsonl": ("eval", ()),
 }  # fmt: skip
 """Outputs that the stage after the one that writes them reads, and those after which others (in the next phase)."""
@@ -113,16 +114,9 @@ class PhaseFolder:
         """Raise StageError unless a stage that the next one builds on has finished and left whole what is read then."""
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
-        is_read = stage in ("rollout", "label") or (stage == "eval" and self.trajectories.is_file())  # for new tasks
-        played = self.read_stage("rollout")["counts"].get("num_rollouts", 0) if self.is_done("rollout") else 0
-        left = count_lines(self.trajectories) if is_read and self.trajectories.is_file() else 0
-        if is_read and left < played:
-            raise StageError(
-                f"{self.trajectories}: {left} of the {played} episodes are left; put the file back, or remove "
-                f"{self.marker('rollout')}, so that `webrl run` plays the others again"
-            )
         for name, (writer, others) in _READ.items():
-            is_read = stage == writer or (stage in others and self.trajectories.is_file())
+            # the next phase takes nothing from one whose episodes have been removed
+            is_read = stage == writer or (stage in others and (stage != "eval" or self.trajectories.is_file()))
             due = self.read_stage(writer).get("bytes", {}).get(name, 0) if is_read and self.is_done(writer) else 0
             size = (self.path / name).stat().st_size if due and (self.path / name).is_file() else 0
             if size < due:

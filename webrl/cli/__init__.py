@@ -72,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
 
     def work() -> int:
+        from tqdm.contrib.logging import logging_redirect_tqdm
+
         from webrl.training.cpu_variables import use_cpu_settings
 
         args = parse(arguments)
-        handler = _AboveBars()
         style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
-        handler.setFormatter(logging.Formatter(style, "%X"))
-        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+        logging.basicConfig(level=logging.WARNING, format=style, datefmt="%X", force=True)
         for name in plugins.PACKAGES:
             logging.getLogger(name).setLevel(logging.DEBUG if args.verbose else logging.INFO)
         logging.captureWarnings(True)
@@ -88,10 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (command is None or command.uses_torch) and not getattr(args, "dry_run", False):
             use_cpu_settings()
         try:
-            if command is None:
-                return _run_stages(args)
-            code: int = importlib.import_module(command.module).main(args)
-            return code
+            with logging_redirect_tqdm():  # lines do not tear progress bars apart
+                return _run_stages(args) if command is None else importlib.import_module(command.module).main(args)
         except KeyboardInterrupt as stop:
             advice = RESUMES if command is None else command.after_ctrl_c
             if stop.args or not advice:
@@ -200,15 +198,3 @@ def _run_stages(args: argparse.Namespace) -> int:
     if stage:
         return run_stage(config, stage, args.phase, against)
     return run_all(config)
-
-
-class _AboveBars(logging.Handler):
-    """Log lines on standard error that do not tear progress bars apart."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        try:
-            tqdm.write(self.format(record), file=sys.stderr)
-        except OSError:
-            self.handleError(record)

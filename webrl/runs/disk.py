@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -159,8 +160,6 @@ def _remove_stale(path: Path, kind: str) -> None:
 def remove(path: Path) -> None:
     """Remove a file, a link or a whole folder; a missing one is fine."""
     if path.is_dir() and not path.is_symlink():
-        for child in path.iterdir():
-            remove(child)
-        path.rmdir()
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -26,7 +26,6 @@ from webrl.config import SHARED, RunConfig, apply_overrides, flatten, read_confi
 from webrl.config.redaction import redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
-from webrl.runs.disk import DISK_FULL
 from webrl.runs.store import read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
@@ -146,23 +145,17 @@ class RunFolder:
 
 
 def open_run(config: RunConfig) -> RunFolder:
-    """Create the run folder, or check that an existing one belongs to this config. Raises StageError: it cannot be
-    written, or was made with another config (the differing keys are named); OSError: the disk is full.
+    """Create the run folder, or check that an existing one belongs to this config. Raises StageError: it was made with
+    another config (the differing keys are named); OSError: it cannot be written (where it is held, `hold_run` says so).
     """
     folder = RunFolder(config.run_dir)
-    data = config.model_dump(mode="json")
-    try:
-        _check_whole(folder)
-        if folder.config.exists() and (changed := changed_settings(folder, config)):
-            raise StageError(
-                f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "
-                "remove the folder, or restore the settings"
-            )
-        write_text(folder.config, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            raise
-        raise StageError(f"cannot write run folder {str(folder.path)!r}: {error.strerror or error}") from None
+    _check_whole(folder)
+    if folder.config.exists() and (changed := changed_settings(folder, config)):
+        raise StageError(
+            f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "
+            "remove the folder, or restore the settings"
+        )
+    write_text(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
     return folder
 
 

@@ -272,10 +272,15 @@ def _check(slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
 
 
 def _radio(slots: Slots, page: Page, *, submit: bool = True) -> Goal | None:
-    radios = page.named(slots["label"], "radio")
-    if not radios or (submit and not submit_button(page)):
+    """The radio button of a label or at a position and, with a `text`, that text in the textbox `where`."""
+    found = page.named(slots["label"], "radio") if "label" in slots else ()
+    if "nth" in slots and (radio := nth(page.all("radio"), slots["nth"])):
+        found = (radio.bid,)
+    box = nth(page.all("textbox"), slots["where"]) if "where" in slots else None
+    if not found or (submit and not submit_button(page)) or ("where" in slots and box is None):
         return None
-    return Goal(checked=frozenset(radios[:1]), clicks=submit_button(page) if submit else ())
+    fills = {box.bid: slots["text"]} if box else {}
+    return Goal(fills=fills, checked=frozenset(found[:1]), clicks=submit_button(page) if submit else ())
 
 
 def _choose(slots: Slots, page: Page, *, role: str, submit: bool = True) -> Goal | None:
@@ -289,16 +294,6 @@ def _choose(slots: Slots, page: Page, *, role: str, submit: bool = True) -> Goal
     text = slots["labels"]
     labels = (text,) if text in names else tuple(text.split(", ")) if role == "listbox" else ()
     return Goal(selected={lists[0].bid: labels}, clicks=clicks) if labels and set(labels) <= names else None
-
-
-def _radio_then_submit(slots: Slots, page: Page) -> Goal | None:
-    """The radio button at a position and, with a `text`, that text in the textbox `where`."""
-    radio = nth(page.all("radio"), slots["nth"])
-    box = nth(page.all("textbox"), slots["where"]) if "where" in slots else None
-    if radio is None or not submit_button(page) or ("where" in slots and box is None):
-        return None
-    fills = {box.bid: slots["text"]} if box else {}
-    return Goal(fills=fills, checked=frozenset({radio.bid}), clicks=submit_button(page))
 
 
 def read_table(page: Page) -> dict[str, str]:
@@ -384,7 +379,6 @@ GOALS: dict[str, Callable[..., Goal | None]] = {
     "check": _check,
     "radio": _radio,
     "choose": _choose,
-    "radio_then_submit": _radio_then_submit,
     "enter": _enter,
     "log_in": _log_in,
     "fill_form": _fill_form,

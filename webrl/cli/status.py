@@ -116,14 +116,14 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
     if path is None:
         return
     if stage == "label":
-        planned = _num_lines(folder.trajectories)
+        planned = count_lines(folder.trajectories)
     elif stage == "rollout":
-        planned = _num_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
+        planned = count_lines(folder.tasks) * (config.rollout.num_generations if folder.phase else 1)
     else:
         from webrl.rollouts.suite import find_suite
 
         planned = len(find_suite(config.tasks.suite).eval_tasks(config))
-    done = _num_lines(path)
+    done = count_lines(path)
     seconds = time.time() - since if since is not None else 0.0
     rate = pace(done, seconds) if seconds else ""
     left = time_left(done, seconds, planned - done) if seconds else ""
@@ -133,7 +133,3 @@ def _progress(folder: PhaseFolder, stage: str, since: float | None, config: RunC
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
         if judged:
             yield "so far", f"{rate_text(success_rate(judged).to_json())}, by the environment's reward"
-
-
-def _num_lines(path: Path) -> int:
-    return count_lines(path) if path.exists() else 0

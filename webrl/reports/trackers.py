@@ -117,11 +117,10 @@ def open_trackers(config: RunConfig) -> Trackers:
         try:
             require(name, f"trackers=[{name}]")
             opened[name] = _TensorBoard(config) if name == "tensorboard" else _Hosted(name, config)
-        except ExtraMissing:
-            Trackers(config.run_dir, opened).close()
-            raise
         except Exception as error:
             Trackers(config.run_dir, opened).close()
+            if isinstance(error, ExtraMissing):
+                raise
             raise UsageError(f"tracker {name!r} cannot be set up: {error}; or leave it out of `trackers`") from error
     return Trackers(config.run_dir, opened)
 

@@ -279,6 +279,8 @@ def _report(message: str, on_error: Callable[[str], None] | None) -> None:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines of a file."""
+    """Return the number of lines of a file; 0 if there is none."""
+    if not path.exists():
+        return 0
     with open_input(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

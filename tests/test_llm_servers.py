@@ -160,7 +160,7 @@ def test_verify_logprobs_accepts_the_same_weights_and_refuses_others(tmp_path):
     same, other = save_tiny_model(tmp_path / "a"), save_tiny_model(tmp_path / "b", seed=1)
 
     def scorer(folder):
-        return lambda samples: [score(folder, prompt, action) for prompt, action in samples]
+        return lambda samples: [score(folder, prompt, action) for prompt, action, _ in samples]
 
     async def main():
         async with open_model(str(same), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:

@@ -25,7 +25,7 @@ EXTRA = ("--max-num-seqs", "8")
 
 
 def scorer(folder, dtype="float32"):
-    return lambda samples: [score(folder, prompt, action, dtype) for prompt, action in samples]
+    return lambda samples: [score(folder, prompt, action, dtype) for prompt, action, _ in samples]
 
 
 def run(folder, use, dtype="float32", **engine):

@@ -157,7 +157,7 @@ def test_classes_are_balanced_and_counted_by_kind():
 def test_an_example_is_the_judges_prompt_and_its_answer_with_an_end_token(tmp_path):
     tokenizer = load_tokenizer(str(save_tiny_model(tmp_path)))
     example = replace(judged(0, 1), final_page="line\n" * 5000)
-    prompt, answer = encode_example(example, tokenizer, LabelConfig(max_prompt_tokens=600))
+    prompt, answer, _ = encode_example(example, tokenizer, LabelConfig(max_prompt_tokens=600))
     assert len(prompt) <= 600
     assert tokenizer.decode(prompt).endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
     assert answer == (tokenizer.encode("YES", add_special_tokens=False)[0], tokenizer.eos_token_id)

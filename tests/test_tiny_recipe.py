@@ -31,4 +31,4 @@ def test_half_of_the_examples_are_synthetic_and_held_out_demonstrations_are_not_
     assert not {t.trajectory_id for t in shown} & {t.trajectory_id for t in held_out}
     examples = recipe.actor_examples(AutoTokenizer.from_pretrained("data/tiny/actor"), demos)
     assert len(examples) == 2 * recipe.ACTOR_PASSES * 3 * 2  # `find-word` is left out; two steps each
-    assert all(prompt and answer for prompt, answer in examples)
+    assert all(prompt and answer for prompt, answer, _ in examples)

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from webrl.config import OptimConfig
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.loading import tokenizer_fingerprint
+from webrl.llm.pictures import Example
 from webrl.training import trainer
 from webrl.training.critic import critic_loss, load_critic
 from webrl.training.scoring import score_actions, score_values
@@ -108,7 +109,7 @@ def test_steps_of_zero_loss_get_no_pass_but_count_in_the_mean(actor: Path, tmp_p
 
 def test_sft_learns_its_examples_and_leaves_alone_what_is_finished_or_no_model(actor: Path, tmp_path: Path) -> None:
     config = make_config()
-    examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
+    examples = [Example(r.prompt_ids, r.action_ids) for r in make_records()]
     options: dict[str, Any] = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
     assert train_sft(examples, actor, tmp_path / "sft", config.orm, **options)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]

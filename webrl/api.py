@@ -163,5 +163,5 @@ def load_actor(name: str | None = None, config: RunConfig | None = None) -> Acto
     config = config or RunConfig()
     name = shipped_model(name) if name else config.models.actor
     if config.rollout.engine.kind != "openai":
-        check_model(name, sees=config.rollout.image_size is not None, use=config.rollout.engine.kind)
+        check_model(name, sees=config.rollout.sees, use=config.rollout.engine.kind)
     return Actor(name, config)

@@ -85,7 +85,7 @@ def check_settings(config: RunConfig, source: str) -> None:
             f"{source}: models.prompt=rounds shows answers in browsergym's actions, rollout.dialect={rollout.dialect}: "
             "set models.prompt=examples, or rollout.dialect=browsergym"
         )
-    if rollout.image_size is not None:
+    if rollout.sees:
         is_blind = not rollout.show_text
         _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
             f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers":
@@ -119,7 +119,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
-    if due & {"replay", "train"} and config.rollout.image_size is not None:
+    if due & {"replay", "train"} and config.rollout.sees:
         updated = ("actor", "critic") if config.trains_critic else ("actor",)
         untried = [f"{name}.{o}: not yet" for name in updated for o in getattr(config, name).untried_with_screenshots]
         _refuse("rollout.image_size trains the actor on screenshots", dict.fromkeys(untried, True) | {
@@ -221,9 +221,8 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
     if acting and not has_started:
         check_sight(config, config.models.actor)
-        sees = config.rollout.image_size is not None
         use: str = "training" if "train" in due else config.rollout.engine.kind
-        check_model(config.models.actor, sees=sees, prompt_format=config.models.prompt_format, use=use)
+        check_model(config.models.actor, sees=config.rollout.sees, prompt_format=config.models.prompt_format, use=use)
     for name, prompt_format, use in dict.fromkeys(texts):
         check_model(name, sees=False, prompt_format=prompt_format, use=use)
 

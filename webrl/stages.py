@@ -229,9 +229,7 @@ def train(context: Context) -> Counts:
         judged = steps if config.critic.on_replay else folder.train
         losses = once("critic", lambda: train_critic(judged, start, folder.critic, config, **options), scored)
     if context.phase == 0:
-        return losses | (
-            copy_model(context.actor, folder.actor, sees=config.rollout.image_size is not None) if is_main() else {}
-        )
+        return losses | (copy_model(context.actor, folder.actor, sees=config.rollout.sees) if is_main() else {})
     if not config.actor.needs_values:
         scored = steps
     elif not broadcast(scored.exists()):

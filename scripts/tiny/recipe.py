@@ -24,14 +24,13 @@ from tiny.instructions import accomplished, is_valid, propose
 from tiny.slips import slip_action
 from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
+from webrl.llm.pictures import Example
 from webrl.runs.store import read_records, write_json
 from webrl.suites.miniwob.experts import experts
 from webrl.training.update import train_sft
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
-Example = tuple[list[int], list[int]]
-"""Prompt ids and answer ids."""
 HELD_OUT = 400
 PairStream = Callable[[random.Random], Iterator[Pair]]
 CARELESS_SHARE = 0.68
@@ -113,7 +112,7 @@ def _careless_pairs(trajectory: Trajectory, rng: random.Random) -> Iterator[Pair
 def _example(tokenizer: PreTrainedTokenizerFast, pair: Pair) -> Example:
     ids, weights = corpus.encode(tokenizer, pair, page_weight=0.0)
     start = next(at for at, weight in enumerate(weights) if weight)
-    return ids[:start], ids[start:]
+    return Example(ids[:start], ids[start:])
 
 
 def train_actor(

@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
         )
     paths = TrainingPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
-    sees, untried = config.rollout.image_size is not None, config.sft.untried_with_screenshots
+    sees, untried = config.rollout.sees, config.sft.untried_with_screenshots
     if not args.dry_run:
         check_inputs(config, ("sft",))
         check_sight(config, paths.init)

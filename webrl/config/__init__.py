@@ -353,6 +353,11 @@ class RolloutConfig(SamplingConfig):
             raise ValueError("env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         return self
 
+    @property
+    def sees(self) -> bool:
+        """Whether the actor is shown screenshots."""
+        return self.image_size is not None
+
 
 class LabelConfig(PromptLimit):
     """Outcome judgement (paper §3.2)."""

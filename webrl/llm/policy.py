@@ -175,8 +175,7 @@ async def open_policy(
         ModelError: unusable folder, architecture or server, or a model that cannot see.
         UsageError: sampling that a training rollout may not use.
     """
-    sees = config.rollout.image_size is not None
-    async with open_model(name, config.rollout.engine, config.models, sees=sees) as model:
+    async with open_model(name, config.rollout.engine, config.models, sees=config.rollout.sees) as model:
         if verify is not None:
             await verify(model)
         yield ModelPolicy(model, config, temperature=temperature, training=training)

@@ -9,19 +9,17 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.llm.pictures import Example
 from webrl.llm.tokens import encode_plain
 
 logger = logging.getLogger(__name__)
-
-Sample = tuple[tuple[int, ...], tuple[int, ...]]
-"""(prompt ids, action ids)."""
 
 _PROMPTS = ("RootWebArea 'Shop', focused\n[12] button 'Add to cart'", "Goal: Click on the link.", "1 2 3 4 5 6 7 8 9")
 
 
 async def verify_logprobs(
     model: LanguageModel,
-    reference_logprobs: Callable[[Sequence[Sample]], Sequence[Sequence[float]]],
+    reference_logprobs: Callable[[Sequence[Example]], Sequence[Sequence[float]]],
     tolerance: float,
     *,
     prompt_tokens: int = 0,
@@ -55,7 +53,7 @@ async def verify_logprobs(
     answers = await asyncio.gather(
         *(model.generate(prompt, Sampling(max_new_tokens=16, seed=n)) for n, prompt in enumerate(prompts))
     )
-    samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
+    samples = [Example(answer.prompt_ids, answer.ids) for answer in answers]
     async with asleep():
         references = await asyncio.to_thread(reference_logprobs, samples)
     differences = [

@@ -147,9 +147,9 @@ def check_demonstrations(config: RunConfig) -> None:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):
                 for index in range(len(shown.steps)):
                     reason = reason and why_left_out(shown, index, config.rollout)
-                    if config.rollout.image_size is not None:
+                    if config.rollout.sees:
                         read_picture(shown, index, config)
-                if reason is None and config.rollout.image_size is None:
+                if reason is None and not config.rollout.sees:
                     break
         except DataError as error:
             raise UsageError(f"replay.demos: {error}") from None
@@ -172,7 +172,7 @@ def why_left_out(trajectory: Trajectory, index: int, rollout: RolloutConfig) -> 
         return "other_action", f"{said} is not the action that was carried out, {step.action!r:.80}"
     if not trajectory.instruction.strip():
         return "no_instruction", "its instruction is empty, so it serves no goal"
-    if rollout.image_size is None and not step.observation.strip():  # else its screenshot is the page
+    if not rollout.sees and not step.observation.strip():  # else its screenshot is the page
         return "no_page", "no page was recorded, so it answers to nothing"
     if action.name == "noop":
         return "wait", "a wait tells of a slow machine, not of the task"
@@ -198,7 +198,7 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
         ModelError: `rollout.image_size` is set, and the model has no vision.
     """
     eyes = None
-    if config.rollout.image_size is not None:
+    if config.rollout.sees:
         from webrl.llm.eyes import Eyes
 
         eyes = Eyes(actor)

@@ -205,7 +205,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
             output that would replace what is read.
         StageError: another process writes this output, or works in its run folder.
     """
-    if config.rollout.image_size is not None:
+    if config.rollout.sees:
         raise UsageError(
             f"rollout.image_size={config.rollout.image_size}: process_data reads only text; for screenshots, use the "
             "stages of `webrl run`"

@@ -13,6 +13,7 @@ from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import config_of, load_tokenizer
+from webrl.llm.pictures import Example
 from webrl.llm.tokens import closing_ids
 from webrl.reward.data import JudgedExample, read_judged, split_heldout, training_examples
 from webrl.reward.labels import count_sites, judge_report
@@ -62,7 +63,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
     encoded = [encode_example(e, tokenizer, config.label) for e in examples]
-    longest = max([len(p) for p, _ in encoded] + [len(prompt_ids(e, tokenizer, config.label)) for e in heldout])
+    longest = max([len(e.prompt_ids) for e in encoded] + [len(prompt_ids(e, tokenizer, config.label)) for e in heldout])
     positions = getattr(config_of(paths.init).get_text_config(), "max_position_embeddings", None) or longest + 1
     if longest >= positions:  # the page would be cut where a judge refuses, and the report at the end would fail
         raise ModelError(
@@ -101,13 +102,11 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     return report
 
 
-def encode_example(
-    example: JudgedExample, tokenizer: Any, config: LabelConfig
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def encode_example(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> Example:
     """Return (judge prompt, answer and end token), the page cut by tokens as when judging."""
     yes, no = answer_tokens(tokenizer)
     end = closing_ids(tokenizer, config.prompt_format)
-    return prompt_ids(example, tokenizer, config), (yes if example.success else no, *end)
+    return Example(prompt_ids(example, tokenizer, config), (yes if example.success else no, *end))
 
 
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:

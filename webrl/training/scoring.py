@@ -20,7 +20,6 @@ from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
 from webrl.llm.pictures import Example, Picture
 from webrl.llm.products import use_products
-from webrl.llm.verify import Sample
 from webrl.runs.clock import progress, spent_on
 from webrl.training.architectures import compile_layers
 from webrl.training.critic import load_critic, states_of
@@ -49,7 +48,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
     examples = examples_of(items, config)
-    model = _ready(load_actor(model_dir, dtype, sees=config.rollout.image_size is not None), device)
+    model = _ready(load_actor(model_dir, dtype, sees=config.rollout.sees), device)
     vocab_size = model.lm.config.get_text_config().vocab_size
     for record in items:  # one whose tokenizer is not known may hold ids that the model does not have
         ids = *record.prompt_ids, *record.action_ids, 0
@@ -67,10 +66,10 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 
 
 def score_samples(
-    samples: Sequence[Sample], model_dir: str | Path, dtype: torch.dtype, device: str = "cpu"
+    samples: Sequence[Example], model_dir: str | Path, dtype: torch.dtype, device: str = "cpu"
 ) -> list[list[float]]:
     """Return the log-probabilities of the samples' actions."""
-    items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
+    items = [Item((*prompt, *action), len(action)) for prompt, action, _ in samples]
     model = _ready(load_actor(model_dir, dtype), device)
     return [s.tolist() for s in score_targets(model, items, CPU_ROW_TOKENS, device)]
 
@@ -121,8 +120,7 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     """V of each prompt with its picture, one pass, in the order given."""
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
-    sees = config.rollout.image_size is not None
-    model = _ready(load_critic(critic_dir, dtype, sees=sees), device)
+    model = _ready(load_critic(critic_dir, dtype, sees=config.rollout.sees), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [make_item(state, limit) for state in states]
     budget = config.critic.max_tokens

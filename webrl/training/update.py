@@ -63,10 +63,9 @@ def train_critic(
     targets = torch.tensor([outcome_of(r) for r in samples])  # [S]; refused without outcome before a model is loaded
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
-    sees = config.rollout.image_size is not None
     load = partial(load_critic, fresh=True, seed=seed)
     model, save = open_start(
-        load, init_dir, tokenizer, config.critic, sees=sees, seed=seed, prompt=config.models.prompt
+        load, init_dir, tokenizer, config.critic, sees=config.rollout.sees, seed=seed, prompt=config.models.prompt
     )
     states = [Example(r.prompt_ids, (), Picture.of(r, config.run_dir)) for r in samples]
     items = cut_items(states, context_limit(model.lm, config.critic.max_tokens), "critic")
@@ -120,9 +119,8 @@ def train_actor(
     while True:
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
-        sees = config.rollout.image_size is not None
         model, save = open_start(
-            load_actor, init_dir, tokenizer, optim, sees=sees, seed=seed, prompt=config.models.prompt
+            load_actor, init_dir, tokenizer, optim, sees=config.rollout.sees, seed=seed, prompt=config.models.prompt
         )
         job = actor_job(model, samples, optim, save, examples, demonstrations)
         if job.trust:
@@ -180,7 +178,7 @@ def actor_job(
 
 
 def train_sft(
-    examples: Sequence[Example | tuple[Sequence[int], Sequence[int]]],
+    examples: Sequence[Example],
     init_dir: str | Path,
     out_dir: Path,
     optim: OptimConfig,
@@ -189,7 +187,7 @@ def train_sft(
     metrics_path: Path,
     name: str = "sft",
     device: str = "auto",
-    heldout: Sequence[Example | tuple[Sequence[int], Sequence[int]]] = (),
+    heldout: Sequence[Example] = (),
     watch_every: int = 0,
     prompt: str = "auto",
 ) -> dict[str, Any]:
@@ -205,7 +203,7 @@ def train_sft(
         return {}
     if not examples:
         raise DataError(f"nothing to train the {name} on: no examples")
-    sees = {Example(*e).picture is not None for e in (*examples, *heldout)}
+    sees = {example.picture is not None for example in (*examples, *heldout)}
     if len(sees) > 1:
         raise DataError(f"{name}: some examples have a screenshot and others have none; give each one, or none")
     objective, config = OBJECTIVES["sft"], ActorConfig()
@@ -213,8 +211,8 @@ def train_sft(
     device = pick_device(device)
     model, save = open_start(load_actor, init_dir, tokenizer, optim, sees=sees == {True}, seed=seed, prompt=prompt)
     limit = context_limit(model.lm, optim.max_tokens)
-    items = cut_items([Example(*e) for e in examples], limit, name)
-    held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
+    items = cut_items(examples, limit, name)
+    held = cut_items(heldout, limit, f"{name}, held out")
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)

@@ -110,7 +110,7 @@ class Service:
     async def complete(self, request: Request) -> Response:
         """Continue a text, in which control tokens are read as such, or token ids."""
         body = await self._read(CompletionRequest, request)
-        if self.config.rollout.image_size is not None:
+        if self.config.rollout.sees:
             raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
         prompt, tokenizer = body.prompt, self.model.tokenizer
         if isinstance(prompt, list):
@@ -217,9 +217,8 @@ async def serve(
         ModelError: unusable weights, or a vLLM server that does not start.
     """
     config = checkpoint.config
-    sees = config.rollout.image_size is not None
     with listen(host, port) as listener:  # loading may take minutes
-        async with open_model(checkpoint.name, config.rollout.engine, config.models, sees=sees) as model:
+        async with open_model(checkpoint.name, config.rollout.engine, config.models, sees=config.rollout.sees) as model:
             app = make_app(Service(model, checkpoint.alias, config, context))
             on_ready(address_of(listener))
             await run_app(Access(app, token, refuse), listener, _MAX_CONNECTIONS, stop_on_signals())

@@ -81,7 +81,7 @@ def find_checkpoint(
     settings = load_config(path, overrides)
     check_sight(settings, name)
     settings = _on_best_engine(settings, overrides)
-    check_model(name, sees=settings.rollout.image_size is not None, use=settings.rollout.engine.kind)
+    check_model(name, sees=settings.rollout.sees, use=settings.rollout.engine.kind)
     return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
 
 
@@ -115,7 +115,7 @@ def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
             f"{_ENGINE}=openai: those servers have weights of their own; {_ENGINE}=transformers or vllm serves this "
             "checkpoint"
         )
-    if config.rollout.image_size is not None:
+    if config.rollout.sees:
         if engine.kind != "transformers":
             raise UsageError(
                 f"{_ENGINE}={engine.kind}: not yet with rollout.image_size; {_ENGINE}=transformers serves it"

@@ -100,7 +100,7 @@ def _run(args: argparse.Namespace) -> None:
         return
     check_inputs(config, ("train",))
     from webrl.interop.problems import ProblemLog
-    from webrl.replay.sources import find_source, labelled_outcomes, read_steps, tools_of
+    from webrl.replay.sources import find_source, read_steps, tools_of
     from webrl.runs.lock import hold_output, hold_run
     from webrl.training.ranks import is_main
     from webrl.training.scoring import score_actions, score_values
@@ -111,8 +111,7 @@ def _run(args: argparse.Namespace) -> None:
         if samples:  # critic, values and actor, with the demo's actor; finished parts are kept
             actor, metrics = config.models.actor, out / "metrics.jsonl"
             source, tools = find_source(SAMPLES), tools_of(actor, config, ProblemLog())
-            steps = read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
-            records = score_actions(list(steps), actor, config)
+            records = score_actions(list(read_steps(source, tools.judged(source))), actor, config)
             counts = train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
             scored = score_values(records, out / "critic", config)
             counts |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)

@@ -8,7 +8,7 @@ Without a config, rollouts are turned into the prompt of their run or their acto
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,11 @@ from webrl.replay.sources import (
     Source,
     Tools,
     find_source,
-    labelled_outcomes,
     open_tools,
     read_steps,
     read_trajectories,
 )
 from webrl.replay.stage import SCORE_CACHE, add_history
-from webrl.reward.labels import read_outcomes
 from webrl.reward.orm import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
@@ -253,10 +251,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> dict[str, Any]:
                 total = count_lines(rollouts.path) if rollouts.kind == "trajectories" else 0  # about, for progress
                 judging = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
                 summary["labels"] = judge(judging, (trajectory for _, trajectory, _ in read), plan.labels, total)
-                outcomes: Mapping[str, int | None] | None = read_outcomes(plan.labels, problems.on_line)
-            else:
-                outcomes = labelled_outcomes(rollouts, problems)
-            own = tools.judged(outcomes)
+            own = tools.judged(rollouts, plan.labels if plan.orm else None)
             steps = read_steps(rollouts, own)
             num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
             summary |= {"trajectories": dict(own.counts), "num_current": num_current}

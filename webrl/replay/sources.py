@@ -62,8 +62,14 @@ class Tools:
     rollout: RolloutConfig | None = None
     """What the actor is shown and answers: demonstrations that do not fit are left out; None takes all."""
 
-    def judged(self, outcomes: Mapping[str, int | None] | None) -> Tools:
-        """Return a copy for another source, with nothing counted yet."""
+    def judged(self, source: Source, labels: Path | None = None) -> Tools:
+        """Return a copy for a source, with nothing counted yet and the outcomes of a label file: the one named, or the
+        `labels.jsonl` next to a trajectory file, if there is one.
+        """
+        beside = source.path.with_name("labels.jsonl")
+        if labels is None and source.kind == "trajectories" and beside.is_file():
+            labels = beside
+        outcomes = read_outcomes(labels, self.problems.on_line) if labels else None
         return replace(self, counts=Counter(), outcomes=outcomes)
 
 
@@ -242,11 +248,3 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
         read = read_released if source.kind == "released" else read_vab
         for trajectory, label in read(source.path, tools.problems):
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label
-
-
-def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[str, int | None] | None:
-    """Return the outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
-    if source.kind != "trajectories":
-        return None
-    labels = source.path.with_name("labels.jsonl")
-    return read_outcomes(labels, problems.on_line) if labels.is_file() else None

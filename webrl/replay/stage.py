@@ -32,8 +32,8 @@ import orjson
 from webrl.config import ReplayConfig, RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.sources import Source, Tools, labelled_outcomes, open_tools, read_steps
-from webrl.reward.labels import count_failures, failure_rates, read_outcomes
+from webrl.replay.sources import Source, Tools, open_tools, read_steps
+from webrl.reward.labels import count_failures, failure_rates
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import dump_line, read_records, write_records
@@ -77,7 +77,7 @@ def mix_replay(
         open_tools(actor, config, folder.path.parent / SCORE_CACHE, problems) as tools,
     ):
         source = Source(folder.trajectories, "trajectories")
-        current = tools.judged(read_outcomes(folder.labels, problems.on_line))
+        current = tools.judged(source, folder.labels)
         assert tools.scorer
         num_current = write_records(folder.train, tools.scorer.stream(read_steps(source, current)))
         counts = dict(current.counts)
@@ -225,7 +225,7 @@ def _admit(sources: Sequence[Source], tools: Tools, config: ReplayConfig, counts
 
     def read() -> Iterator[StepRecord]:
         for source in sources:
-            own = tools.judged(labelled_outcomes(source, tools.problems))
+            own = tools.judged(source)
             yield from read_steps(source, own)
             counts.update({reason: n for reason, n in own.counts.items() if reason not in ("trajectories", "steps")})
 

@@ -99,8 +99,8 @@ def read_record(path: Path, cls: type[R]) -> R:
         raise DataError(f"{path}: {error}") from None
 
 
-def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write records as JSONL atomically; gives their number."""
+def write_records(path: Path, records: Iterable[Record | dict[str, Any]]) -> int:
+    """Write records, or other objects, as JSONL atomically; gives their number."""
     count = 0
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         for record in records:
@@ -187,7 +187,7 @@ def numbered_lines(
         yield number, line
 
 
-def dump_line(record: Record) -> bytes:
+def dump_line(record: Record | dict[str, Any]) -> bytes:
     """Return one JSONL line of a record, as `to_json` has it."""
     return dump_json(record, option=orjson.OPT_APPEND_NEWLINE)
 

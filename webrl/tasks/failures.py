@@ -16,13 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
 from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates, read_outcomes
-from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
-from webrl.runs.store import read_lines, read_records
+from webrl.runs.store import read_lines, read_records, write_records
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -157,11 +154,12 @@ def task_of_line(data: Any, default_id: str) -> Task:
 
 def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
     """Write instruction lines (`task`, `web`, and ours)."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        for task in tasks:
-            line = {"task": task.instruction, "web": task.site, "seed": task.seed, "start_url": task.start_url}
-            ours = {"task_id": task.task_id, "lineage": task.lineage.to_json()}
-            file.write(orjson.dumps({**line, **ours}, option=orjson.OPT_APPEND_NEWLINE))
+    lines = (
+        {"task": task.instruction, "web": task.site, "seed": task.seed, "start_url": task.start_url}
+        | {"task_id": task.task_id, "lineage": task.lineage}
+        for task in tasks
+    )
+    write_records(path, lines)
 
 
 def read_instructions(path: Path) -> list[Task]:

@@ -1,6 +1,6 @@
 """The CPU part of `training.py`: our trainer's optimizer steps against a plain padded Hugging Face loop.
 
-`row by row` is our trainer without `llm/products.py` and `training/threads.py`: all threads share each of torch's own
+`row by row` is our trainer without `llm/products.py` and `training/devices.py`: all threads share each of torch's own
 products; `torch's products` is without the former alone, `whole last layer` without `trim_last_layer`. Each row ends
 with its CPU time over `packed`'s.
 """
@@ -24,12 +24,12 @@ from webrl.config import ActorConfig, OptimConfig
 from webrl.config.resources import load_plan
 from webrl.llm import products
 from webrl.training.architectures import decoder_of
+from webrl.training.devices import row_threads
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.models import load_actor
 from webrl.training.objectives import OBJECTIVES
 from webrl.training.packing import Item
-from webrl.training.threads import row_threads
 from webrl.training.trainer import Batch, Job, _Loop, peak_memory_gib
 from webrl.training.update import policy_loss_function
 from webrl.types import StepRecord

@@ -8,8 +8,8 @@ from training_builders import make_actor, make_record
 from webrl.config import RunConfig
 from webrl.llm.loading import load_causal_lm
 from webrl.llm.products import has_faster_products, linear, use_products
+from webrl.training.devices import add_gradients, num_row_threads, row_threads
 from webrl.training.scoring import score_actions, score_values
-from webrl.training.threads import add_gradients, num_row_threads, row_threads
 from webrl.training.update import train_actor, train_critic
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from webrl.errors import TrainingError
 from webrl.llm.pictures import Example, Picture
+from webrl.training.devices import send
 from webrl.training.layers.attention import Layout
-from webrl.training.transfer import send
 
 HEADER_TOKENS = 8
 """Prompt tokens at the end that are never cut: they hold the template's assistant header."""

@@ -23,10 +23,10 @@ from webrl.llm.products import use_products
 from webrl.runs.clock import progress, spent_on
 from webrl.training.architectures import compile_layers
 from webrl.training.critic import load_critic, states_of
+from webrl.training.devices import num_row_threads, row_threads
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import gather, world
-from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)

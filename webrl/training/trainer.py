@@ -28,6 +28,7 @@ from webrl.runs.clock import progress, spent_on
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
+from webrl.training.devices import ROW_TOKENS, Gradients, Map, add_gradients, receive, row_threads, send
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.metrics import MetricLog, read_metrics, summarize
@@ -36,8 +37,6 @@ from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.ranks import gather
 from webrl.training.scoring import CPU_ROW_TOKENS
-from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
-from webrl.training.transfer import receive, send
 from webrl.training.trust import TrustRegion
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from webrl.llm.pictures import Example, Picture
 from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.architectures import apply_memory_policy
 from webrl.training.critic import critic_loss, load_critic
+from webrl.training.devices import send
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective, outcome_of
@@ -30,7 +31,6 @@ from webrl.training.packing import Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
 from webrl.training.trainer import Job, train
-from webrl.training.transfer import send
 from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
 from webrl.types import StepRecord
 

@@ -23,8 +23,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from webrl.errors import TrainingError
 from webrl.training.architectures import cast_weights
+from webrl.training.devices import receive
 from webrl.training.engines.ddp import Engine, make_optimizer
-from webrl.training.transfer import receive
 
 _BUCKET_WEIGHTS = 1 << 28
 """A bucket has no more, or is one weight."""

@@ -23,7 +23,7 @@ from webrl.config import OptimConfig
 from webrl.config.resources import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
-from webrl.training.threads import Gradients, add_gradients, num_row_threads
+from webrl.training.devices import Gradients, add_gradients, num_row_threads
 
 
 class Engine:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from webrl.training.transfer import send
+from webrl.training.devices import send
 
 NAME = "webrl_packed"
 LONG_TOKENS = 2048

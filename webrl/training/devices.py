@@ -1,4 +1,4 @@
-"""Rows of a small model side by side on a CPU, one thread each.
+"""Where rows are computed: tensors on their way to that device and back, and rows side by side on a CPU, a thread each.
 
 The products of a small model are too short to share: threads that split each of them wait for one another after each,
 and one that loses its core to a browser holds up all. A thread with its own row waits for no other: the train stages of
@@ -26,6 +26,28 @@ ROW_TOKENS = 1024
 """Rows side by side are this long at most: twice as long takes as much time, and twice the memory in every thread."""
 _MAX_THREADS = 4
 """A batch of the demo has rows for as many."""
+
+
+def send(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a CPU tensor to another device; on a GPU the copy is queued, and the host does not wait for it."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def receive(tensor: Tensor) -> Callable[[], Tensor]:
+    """Start copying a tensor to the CPU; calling the result waits for it, not for work queued on the GPU later."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    arrived = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    arrived.copy_(tensor, non_blocking=True)
+    event = torch.cuda.current_stream(tensor.device).record_event()
+
+    def wait() -> Tensor:
+        event.synchronize()
+        return arrived
+
+    return wait
 
 
 def num_row_threads(model: nn.Module, device: torch.device | str) -> int:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
+from webrl.llm.servers.vllm import verify_logprobs
 from webrl.llm.servers.vllm_command import (
     Weights,
     can_reload,
@@ -29,7 +30,6 @@ from webrl.llm.servers.vllm_command import (
 )
 from webrl.llm.servers.vllm_fleet import ServerProcess
 from webrl.llm.servers.vllm_plugin import RequireKey
-from webrl.llm.verify import verify_logprobs
 from webrl.runs.machine import free_port
 
 # A server with a child that ignores SIGTERM, as worker processes may.

@@ -15,8 +15,8 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
+from webrl.llm.servers.vllm import verify_logprobs
 from webrl.llm.servers.vllm_fleet import keep_servers
-from webrl.llm.verify import verify_logprobs
 from webrl.runs.machine import query_gpus, visible_gpus
 
 PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None

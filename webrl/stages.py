@@ -399,7 +399,7 @@ async def _verify(opened: LanguageModel, actor: str, config: RunConfig) -> None:
     import torch
 
     from webrl.llm.loading import pick_device
-    from webrl.llm.verify import verify_logprobs
+    from webrl.llm.servers.vllm import verify_logprobs
     from webrl.runs.machine import visible_gpus
     from webrl.training.scoring import score_samples, scoring_dtype
 

@@ -19,8 +19,7 @@ from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel
 from webrl.llm.loading import load_causal_lm, load_tokenizer, pick_device, quiet
-from webrl.llm.servers.vllm import VllmModel
-from webrl.llm.verify import verify_logprobs
+from webrl.llm.servers.vllm import VllmModel, verify_logprobs
 from webrl.runs.disk import full_disk_named, make_folder
 from webrl.training.scoring import score_samples
 from webrl_grpo.settings import GrpoSettings

@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -155,13 +155,13 @@ def redact(text: str) -> str:
     return _PARAMETER.sub(rf"\1{MASK}", _LOGIN.sub(rf"\1{MASK}@", text))
 
 
-def redact_all(data: Any) -> Any:
-    """Parsed JSON or YAML with every text in it redacted, but for keys."""
+def map_texts(change: Callable[[str], str], data: Any) -> Any:
+    """Parsed JSON or YAML with every text in it changed, say by `redact`, but for keys."""
     if isinstance(data, dict):
-        return {key: redact_all(value) for key, value in data.items()}
+        return {key: map_texts(change, value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [redact_all(value) for value in data]
-    return redact(data) if isinstance(data, str) else data
+        return [map_texts(change, value) for value in data]
+    return change(data) if isinstance(data, str) else data
 
 
 def redact_argument(argument: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.config.extras import require
-from webrl.config.redaction import redact_all
+from webrl.config.redaction import map_texts, redact
 from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class _Hosted:
             config.run_dir.mkdir(parents=True, exist_ok=True)
             run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
             options = {"dir": str(config.run_dir), "id": run_id}
-        settings = redact_all(config.model_dump(mode="json"))
+        settings = map_texts(redact, config.model_dump(mode="json"))
         tracker: Any = importlib.import_module(module)
         self._run: Any = tracker.init(project="webrl", name=config.name, config=settings, resume="allow", **options)
         self.close = self._run.finish

@@ -11,6 +11,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ import yaml
 
 import webrl
 from webrl.config import SHARED, RunConfig, apply_overrides, flatten, read_config, share, validate_config
-from webrl.config.redaction import redact_argument, without_references
+from webrl.config.redaction import map_texts, redact_argument, without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
 from webrl.runs.store import read_json, write_json, write_text
@@ -199,7 +200,8 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
     data = read_config(folder.config)
     runs_dir, name = data.get("runs_dir"), data.get("name")
     if runs_dir is not None and name is not None:
-        data = _moved(data, str(Path(str(runs_dir)) / str(name)), str(folder.path))
+        old = re.compile(rf"\A{re.escape(str(Path(str(runs_dir)) / str(name)))}(?=/|\Z)")
+        data = map_texts(lambda text: old.sub(lambda _: str(folder.path), text), data)
         path = folder.path.absolute() if folder.path.name in ("", "..") else folder.path
         data |= {"runs_dir": str(path.parent), "name": path.name}
     try:
@@ -211,22 +213,11 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
         raise UsageError(f"{error}\n{hint}") from None
 
 
-def _moved(value: Any, old: str, new: str) -> Any:
-    """Return a value in which paths below the folder `old` are below `new`."""
-    if isinstance(value, dict):
-        return {key: _moved(item, old, new) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_moved(item, old, new) for item in value]
-    if isinstance(value, str) and (value == old or value.startswith(f"{old}/")):
-        return new + value.removeprefix(old)
-    return value
-
-
 def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
     """What `config` alters of the config that the run was made with and alters results: `was 1, now 2` by key."""
     # Through the model, so that an option added since has its default on both sides.
     old, new = (
-        {key: _comparable(value) for key, value in flatten(share(c.model_dump(mode="json")))}
+        dict(flatten(map_texts(without_references, share(c.model_dump(mode="json")))))
         for c in (load_run_config(folder), config)
     )
     keys = (key for key in old.keys() | new.keys() if key.partition(".")[0] not in SHARED and key not in FREE_KEYS)
@@ -237,12 +228,6 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
 def name_changes(changed: Mapping[str, str]) -> str:
     """Return `actor.lr: was 0.1, now 0.2; …`, the first five of them."""
     return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_references(value)
-    return [_comparable(item) for item in value] if isinstance(value, list) else value
 
 
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 import webrl
-from webrl.config.redaction import redact, redact_all, remember
+from webrl.config.redaction import map_texts, redact, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
 from webrl.evaluate import named_rates
@@ -127,7 +127,7 @@ def write_folder(
     facts = read_run(run.path)
     facts.phases = [found for found in facts.phases if found.phase <= phase.phase]
     write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, base))
-    write_text(out / "config.yaml", yaml.safe_dump(redact_all(config), sort_keys=False, allow_unicode=True))
+    write_text(out / "config.yaml", yaml.safe_dump(map_texts(redact, config), sort_keys=False, allow_unicode=True))
     write_text(out / "report.html", render([facts]))
     secret = []
     for path in sorted(out.iterdir()):

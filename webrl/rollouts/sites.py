@@ -118,14 +118,14 @@ class MiniwobSite(Site):
     reusable = True
     hidden_ids = HIDDEN_IDS
 
-    def __init__(self, name: str) -> None:
-        """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
-        if name not in page_names():
-            near = difflib.get_close_matches(name, sorted(page_names()), n=1, cutoff=0.3)
-            hint = f"; did you mean {'miniwob.' + near[0]!r}?" if near else ""
-            raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
-        self.name = name
-        self._path = miniwob_root() / "miniwob" / f"{name}.html"
+    def __init__(self, site: str) -> None:
+        """Take `miniwob.` and a page's file name without `.html`. Raises DataError (nearest named) if there is none."""
+        folder, (suite, _, self.name) = miniwob_root() / "miniwob", site.partition(".")
+        if suite != "miniwob" or self.name not in page_names():
+            near = difflib.get_close_matches(site.rpartition(".")[2], sorted(page_names()), n=1)
+            hint = f"did you mean {'miniwob.' + near[0]!r}?" if near else f"its pages are in {folder}"
+            raise DataError(f"unknown MiniWoB page {site!r}; {hint}")
+        self._path = folder / f"{self.name}.html"
         super().__init__(self._path.as_uri())
 
     async def start(self, tab: Tab, seed: int) -> str | None:
@@ -143,9 +143,8 @@ class MiniwobSite(Site):
 
 def open_site(task: Task) -> Site:
     """The site of a task. Raises DataError: unknown MiniWoB page, or neither that nor an address to start at."""
-    suite, _, name = task.site.partition(".")
-    if suite == "miniwob":
-        return MiniwobSite(name)
+    if task.site.partition(".")[0] == "miniwob":
+        return MiniwobSite(task.site)
     if task.start_url:
         in_miniwob = task.start_url.startswith(f"{miniwob_root().as_uri()}/")
         if urlsplit(task.start_url).scheme not in ("http", "https", "data", "about") and not in_miniwob:

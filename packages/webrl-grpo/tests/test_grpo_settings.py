@@ -107,7 +107,7 @@ def small(folder: Path) -> list[str]:
 def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, monkeypatch):
     folder = save_tiny_model(tmp_path / "model")
     for option, said in {
-        "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'",
+        "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; did you mean 'miniwob.click-test'",
         "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by name",
         "--task-name arena.shop.prize": "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'",
         "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",

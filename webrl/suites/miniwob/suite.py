@@ -7,13 +7,12 @@ in two sets, regardless of the run's seed.
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Collection, Sequence
 
 from webrl.config import RunConfig
-from webrl.errors import UsageError
-from webrl.rollouts.sites import page_names, page_seed
+from webrl.errors import DataError, UsageError
+from webrl.rollouts.sites import MiniwobSite, page_seed
 from webrl.rollouts.suite import API_VERSION, Expert, Suite
 from webrl.types import Task
 
@@ -41,11 +40,10 @@ HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 
 
 def _known(sites: Sequence[str]) -> tuple[str, ...]:
-    known = sorted(f"miniwob.{name}" for name in page_names())
-    for site in sites:
-        if site not in known:
-            nearest = difflib.get_close_matches(site, known, n=1, cutoff=0)
-            raise UsageError(f"unknown MiniWoB page {site!r}; the nearest is {nearest[0]!r}")
+    try:
+        _ = [MiniwobSite(site) for site in sites]
+    except DataError as error:
+        raise UsageError(str(error)) from None
     return tuple(sites)
 
 

@@ -73,12 +73,12 @@ _EPISODE = {"trajectory_id": "t", "task": _TASK, "instruction": "i", "phase": 0,
         (
             Trajectory,
             _EPISODE | {"steps": [_STEP | {"index": 1}, _STEP]},
-            r"Trajectory: Value error, steps with index \[1, 0\], expected 0, 1, 2",
+            r"Trajectory: steps with index \[1, 0\], expected 0, 1, 2",
         ),
         (
             Trajectory,
             _EPISODE | {"steps": [_STEP, _STEP]},
-            r"Trajectory: Value error, steps with index \[0, 0\], expected 0, 1, 2",
+            r"Trajectory: steps with index \[0, 0\], expected 0, 1, 2",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its
     assert numbers == [2, 3, 5, 6, 7, 8, 9, 10]
     assert "duplicate_id" in listed[0]
     assert "missing field 'steps' in Trajectory" in listed[3]
-    assert re.search("field 'status': Input should be 'page_ended'.*found 'exploded'", listed[4])
+    assert re.search("field 'status': must be 'page_ended'.*found 'exploded'", listed[4])
     assert problems.counts == {"duplicate_id": 1, "broken_line": 3, "bad_trajectory": 4}
 
 

@@ -61,14 +61,14 @@ def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_pat
     items = list(read_judged(tmp_path / "vab", ProblemLog()))
     assert [(i.trajectory_id, i.success) for i in items] == [("1", 1)]
     human = tmp_path / "human.jsonl"
-    good = {"instruction": "x", "responses": ["a"], "final_page": "p", "success": 0}
+    good = {"instruction": "x", "responses": ["a"], "final_page": "p", "success": False}
     human.write_text("\n".join([json.dumps(good), json.dumps(good | {"success": 3}), '{"instruction": 1}', "{"]))
     problems = ProblemLog(tmp_path / "problems.txt")
     with problems:
         items = list(read_judged(human, problems))
     assert [i.success for i in items] == [0]
     listed = problems.path.read_text()
-    assert "human.jsonl:2: field 'success': Input should be less than or equal to 1, found 3" in listed
+    assert "human.jsonl:2: field 'success': must be less than or equal to 1, found 3" in listed
     assert "human.jsonl:3:" in listed
     assert "human.jsonl:4: malformed JSON" in listed
 
@@ -84,7 +84,7 @@ def test_a_score_of_100_is_no_success_but_refused_wherever_trajectories_are_read
         with ProblemLog(tmp_path / "problems.txt") as problems:
             assert read(problems) == said
         first, second = problems.path.read_text().splitlines()
-        assert f"{path}:1: field 'env_reward': Input should be less than or equal to 1, found 100.0; left out" in first
+        assert f"{path}:1: field 'env_reward': must be less than or equal to 1, found 100.0; left out" in first
         assert f"{path}:2: field 'env_reward'" in second
 
 

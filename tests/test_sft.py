@@ -55,7 +55,7 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
     write_trace(tmp_path / "vab", "2", score=0)
     assert read(tmp_path / "vab")[0] == ["1"]
     shown = {"instruction": "x", "steps": [{"observation": "[1] button 'a'", "response": "click('1')"}]}
-    lines = [shown, shown | {"success": 0}, shown | {"success": 2}, {"instruction": "x", "stepz": []}]
+    lines = [shown | {"success": True}, shown | {"success": False}, shown | {"success": 2}, {"stepz": []}]
     human = tmp_path / "human.jsonl"
     human.write_text("\n".join(map(json.dumps, lines)))
     problems = ProblemLog(tmp_path / "problems.txt", num_shown=0)
@@ -63,7 +63,7 @@ def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
         found = list(read_demonstrations([human], problems, "success", Counter()))
     assert [t.steps[0].action for t in found] == ["click('1')"]
     listed = (tmp_path / "problems.txt").read_text()
-    assert "human.jsonl:3: field 'success': Input should be less than or equal to 1, found 2; left out" in listed
+    assert "human.jsonl:3: field 'success': must be less than or equal to 1, found 2; left out" in listed
     assert "human.jsonl:4: unknown field 'stepz'" in listed
 
 

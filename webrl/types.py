@@ -12,11 +12,13 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, to_jsonable_python
 
-Outcome = Annotated[int, Field(ge=0, le=1)]
-"""1 for a success, 0 for a failure; a file with any other number is refused."""
+from webrl.errors import problem_message
+
+Outcome = Annotated[int, BeforeValidator(lambda found: int(found) if found in (0, 1) else found), Field(ge=0, le=1)]
+"""1, 1.0 or true for a success; 0, 0.0 or false for a failure; a file with anything else is refused."""
 
 
 class Status(StrEnum):
@@ -90,7 +92,7 @@ class Record:
             raise ValueError(f"unknown field {where!r} in {cls.__name__}")
         if problem["type"] == "missing":
             raise ValueError(f"missing field {where!r} in {cls.__name__}, {found}")
-        raise ValueError(f"{f'field {where!r}' if where else cls.__name__}: {problem['msg']}, {found}")
+        raise ValueError(f"{f'field {where!r}' if where else cls.__name__}: {problem_message(problem)}, {found}")
 
 
 _adapter = cache(TypeAdapter)

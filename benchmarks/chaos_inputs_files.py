@@ -82,10 +82,10 @@ FOLDERS = (
     # files of a run folder that its own stages read
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "No such file", files=a_run("filter-tasks")),
     BadInput(_NAMED.format("rollout"), 1, "malformed JSON", "tasks.jsonl:2", "", files=a_run("filter-tasks", tasks=_TASK + "{nope}\n")),
-    BadInput(_NAMED.format("rollout"), 1, "field 'seed': Input should be a valid integer, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
+    BadInput(_NAMED.format("rollout"), 1, "field 'seed': must be a valid integer, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "unknown field 'sit' in Task", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "sit": "b"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "no tasks", "tasks.jsonl", "loosen the filters", files=a_run("filter-tasks", tasks="")),
-    BadInput(_NAMED.format("rollout"), 1, "'miniwob.nowhere'", "MiniWoB page", "did you mean", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),
+    BadInput(_NAMED.format("rollout"), 1, "'miniwob.nowhere'", "unknown MiniWoB page", "its pages are in /", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "regular file", files=a_run("filter-tasks", tasks=a_fifo)),
     BadInput(_NAMED.format("rollout"), 1, "a folder", "tasks.jsonl", "", files=a_run("filter-tasks", tasks=a_folder)),
     BadInput(_NAMED.format("label"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("rollout")),
@@ -117,8 +117,8 @@ FOLDERS = (
     BadInput("webrl run demo runs_dir=/sys", 1, "/sys/demo", "run folder", ""),
     BadInput(f"webrl run demo name={'n' * 300}", 1, "nnn", "run folder", "File name too long"),
     # demonstrations that a run would begin with
-    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "no such file or folder"),
-    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "no such file or folder"),
+    BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "No such file or directory (looked in", "correct it, or leave it out"),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "No such file or directory (looked in", "correct it, or leave it out"),
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "convert it: iconv", files={"d.jsonl": b"\xff\xfe{}\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": "instruction,steps\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": '{"prompt": "Click", "completion": "click(1)"}\n'}),

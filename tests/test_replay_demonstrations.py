@@ -149,7 +149,7 @@ def test_no_demonstration_is_replayed_in_phase_0(tmp_path, actor):
 def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_starts(tmp_path, actor):
     write_records(tmp_path / "bad.jsonl", [shown("d0", 0.0), shown("d1", None)])
     absent, bad = (replaying(tmp_path, actor, tmp_path / name) for name in ("absent", "bad.jsonl"))
-    with pytest.raises(UsageError, match=rf"replay\.demos: {tmp_path}/absent: no such file or folder"):
+    with pytest.raises(UsageError, match=rf"replay\.demos: {tmp_path}/absent: No such file"):
         check_inputs(absent, ["replay"])
     with pytest.raises(UsageError, match=rf"replay\.demos: '{tmp_path}/bad\.jsonl' has no finished trajectory that"):
         check_inputs(bad, ["replay"])
@@ -188,7 +188,7 @@ def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
     with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):
         process(make_plan(config, actor="none", **paths), config)
     absent = replaying(tmp_path, actor, tmp_path / "absent")
-    with pytest.raises(UsageError, match=r"replay\.demos: .*absent: no such file or folder"):
+    with pytest.raises(UsageError, match=r"replay\.demos: .*absent: No such file"):
         process(make_plan(absent, **paths), absent)
 
 

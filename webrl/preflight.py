@@ -277,7 +277,7 @@ def room_text(folder: Path, need: int) -> tuple[str, bool]:
     """Return what is needed and free on the disk of a folder that may not exist yet, and whether it suffices."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     total, _, free = shutil.disk_usage(there)  # of /proc or /sys, 0: writing there says why it cannot be
-    text = f"needs about {need / 1e9:.1f} GB more for weights, and {there} has {free / 1e9:.1f} GB free"
+    text = f"needs about {need / 1e6:,.0f} MB more for weights, and {there} has {free / 1e6:,.0f} MB free"
     return text, need <= free or not total
 
 

@@ -574,7 +574,7 @@ def _given(value: Any) -> Any:
 class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
-    name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
+    name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder: letters, digits, . _ -")
     runs_dir: _Folder = Field(Path("runs"), description="folder of the run folders")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of all random draws")
     num_phases: _Num = Field(8, ge=0, description="training phases; phase 0, which plays the start, comes first")
@@ -814,6 +814,8 @@ def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
         elif (first := key.partition(".")[0]) in RunConfig.model_fields:
             hint = f"`webrl run --help {first}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}; {hint}"
+    if error["type"] == "string_pattern_mismatch":  # whose description says what it may be
+        message = "expected " + next(option.description for option in describe_options() if key in option.keys)
     if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
         return f"{source}: {message}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)

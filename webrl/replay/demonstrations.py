@@ -96,11 +96,10 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
     elif is_vab_folder(path) or (path.is_file() and path.suffix in (".pt", ".pth", ".pkl")):
         read = read_vab if path.is_dir() else read_released
         yield from ((trajectory, label.reward) for trajectory, label in read(path, problems))
-    elif path.is_file():
-        yield from _read_lines(path, problems)
+    elif path.is_dir():
+        raise DataError(f"{path}: no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)")
     else:
-        expected = "no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)"
-        raise DataError(f"{path}: {expected if path.is_dir() else 'no such file or folder'}")
+        yield from _read_lines(path, problems)
 
 
 def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
@@ -152,7 +151,7 @@ def check_demonstrations(config: RunConfig) -> None:
                 if reason is None and not config.rollout.sees:
                     break
         except DataError as error:
-            raise UsageError(f"replay.demos: {error}") from None
+            raise UsageError(f"replay.demos: {error}; correct it, or leave it out") from None
         if shown is None:
             raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
         if reason:

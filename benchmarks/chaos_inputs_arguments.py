@@ -252,6 +252,10 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[ftp://h]", 2, "'ftp://h'", "rollout.urls", "http://"),
     BadInput(f"{_RUN} rollout.num_workers=0", 2, "0", "rollout.num_workers", "greater than or equal to 1"),
     BadInput(f"{_RUN} rollout.urls=http://h", 2, "'http://h'", "rollout.urls", "list"),
+    *(
+        BadInput(f"{command} rollout.engine.kind=openai rollout.engine.urls=[http://h/v1]", 2, "openai", "rollout.engine.kind", "set rollout.engine.kind=vllm")
+        for command in (_RUN, "webrl run demo", "webrl accept demo --dry-run")
+    ),
     BadInput(f"{_RUN} rollout.engine.kind=openai", 2, "openai", "rollout.engine.kind", "rollout.engine.urls=["),
     BadInput(f"{_RUN} rollout.engine.kind=openai rollout.engine.urls=[localhost]", 2, "'localhost'", "rollout.engine.urls", "http://"),
     BadInput(f"{_RUN} rollout.engine.kind=tgi", 2, "'tgi'", "rollout.engine.kind", "'vllm'"),

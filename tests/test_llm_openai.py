@@ -217,9 +217,10 @@ def test_an_answer_that_a_server_broke_off_is_a_failure_and_no_answer(choice, me
         Foreign(choice=choice).ask()
 
 
-def test_an_answer_that_is_all_reasoning_is_an_empty_one():
+@pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "model_length", "max_output_tokens"])
+def test_an_answer_that_is_all_reasoning_is_an_empty_one_and_cut_off_in_any_servers_words(reason):
     message = {"content": None, "reasoning_content": "The user wants"}
-    (answer,), _ = Foreign(choice={"message": message, "finish_reason": "length"}).ask()
+    (answer,), _ = Foreign(choice={"message": message, "finish_reason": reason}).ask()
     assert (answer.text, answer.finish_reason) == ("", "length")
 
 

@@ -269,7 +269,7 @@ def _finish_reason(choice: dict[str, Any]) -> Literal["stop", "length"]:
     reason = choice.get("finish_reason")
     if reason in _BROKEN_OFF:
         raise MalformedAnswer(f"the server cut the answer off (finish_reason={reason!r})")
-    return "length" if reason == "length" else "stop"
+    return "length" if re.search("length|max", str(reason), re.IGNORECASE) else "stop"  # MAX_TOKENS, model_length
 
 
 def parse_first_position(answer: Any) -> dict[int, float]:

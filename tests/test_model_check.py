@@ -445,10 +445,22 @@ def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, 
         check_model(str(folder))
 
 
-@pytest.mark.parametrize("content", ["hello", "{{ m.content | upper }}<|eot_id|>"])
-def test_a_template_that_does_not_write_what_the_user_says_is_refused(folder, content):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *(
+            (content, "it does not write the user's messages as they are")
+            for content in ("hello", "{{ m.content | upper }}", "{{ m.content | replace('\n', ' ') }}<|eot_id|>")
+        ),
+        (
+            "<|eot_id|>{{ m.role }}: {{ m.content }}",
+            r"leaves the answer's '<\|eot_id\|>assistant: ' to.*end it",
+        ),
+    ],
+)
+def test_a_template_that_changes_what_the_user_says_or_begins_no_answer_is_refused(folder, content, said):
     (folder / "chat_template.jinja").write_text("{% for m in messages %}" + content + "{% endfor %}")
-    with pytest.raises(ModelError, match="it does not write the user's messages as they are"):
+    with pytest.raises(ModelError, match=said):
         check_model(str(folder), prompt_format="chat")
 
 

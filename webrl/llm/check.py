@@ -7,20 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import ModelError
-from webrl.llm.loading import (
-    ADAPTER_FILE,
-    CODE_REFUSED,
-    as_model_error,
-    base_of,
-    config_of,
-    headers,
-    load_tokenizer,
-    merge_adapter,
-    model_folder,
-    quiet,
-    refuse_gaps,
-    weight_files,
-)
+from webrl.llm import loading
 from webrl.llm.tokens import closing_ids, controls, end_token_ids, render_chat
 from webrl.runs.clock import spent_on
 
@@ -44,17 +31,17 @@ def check_model(
     Raises:
         ModelError: it cannot; the message explains the mismatch and how to fix it.
     """
-    base = base_of(name)
-    folder = model_folder(base or name)
+    base = loading.base_of(name)
+    folder = loading.model_folder(base or name)
     if folder is None:
         return
     from webrl.llm.eyes import Eyes  # imports torch, which what is not there can do without
 
     model = _empty_model(base or name, folder, sees, "training" if base else use)
     if base:
-        path = Path(name).expanduser() / ADAPTER_FILE
-        merge_adapter(model, name, base, headers(name, path))
-    tokenizer = Eyes(name).tokenizer if sees else load_tokenizer(name)
+        path = Path(name).expanduser() / loading.ADAPTER_FILE
+        loading.merge_adapter(model, name, base, loading.headers(name, path))
+    tokenizer = Eyes(name).tokenizer if sees else loading.load_tokenizer(name)
     # Control tokens that neither template nor page writes may lie beyond the embeddings: Gemma 3's placeholder of
     # pictures has no row in its models of text.
     pattern = controls(tokenizer).any
@@ -62,9 +49,17 @@ def check_model(
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
     end_token_ids(name, tokenizer)
-    chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+    chat = [{"role": role, "content": loading.TEXT} for role in ("user", "assistant", "user")]
     if prompt_format != "webrl":
-        render_chat(tokenizer, chat[:1])
+        asked = render_chat(tokenizer, chat[:1])
+        answered = render_chat(tokenizer, chat[:2], add_generation_prompt=False).partition(asked)[2]
+        header = answered.partition(loading.TEXT)[0]  # of the answer; a thinking model's may be its own to write
+        is_ignored = asked == render_chat(tokenizer, chat[:1], add_generation_prompt=False)
+        if is_ignored and pattern and pattern.search(header):
+            raise ModelError(
+                f"chat template of {name!r} leaves the answer's {header!r} to the model, as it ignores "
+                "add_generation_prompt: end it with {% if add_generation_prompt %}" + header + "{% endif %}"
+            )
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}
     rows, largest = len(model.get_input_embeddings().weight), max(ids)
@@ -80,16 +75,16 @@ def _empty_model(name: str, folder: Path, sees: bool | None, use: str) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    config = config_of(str(folder), is_trained=use == "training")
+    config = loading.config_of(str(folder), is_trained=use == "training")
     sees = hasattr(config, "vision_config") if sees is None else sees
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     classes = auto._model_mapping
     if type(config) not in classes:
         if hasattr(config, "auto_map"):
-            raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
+            raise ModelError(f"cannot load the model {name!r}: {loading.CODE_REFUSED}")
         wanted = "vision-language model" if sees else "causal language model"
         raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
-    with as_model_error(f"cannot load the model {name!r}"), quiet():
+    with loading.as_model_error(f"cannot load the model {name!r}"), loading.quiet():
         if hasattr(config, "quantization_config"):
             import torch
 
@@ -101,21 +96,21 @@ def _empty_model(name: str, folder: Path, sees: bool | None, use: str) -> Any:
             None,
             config=config,
             generation_config=GenerationConfig(),
-            state_dict={key: tensor for file in weight_files(name) for key, tensor in headers(name, file).items()},
+            state_dict={k: v for file in loading.weight_files(name) for k, v in loading.headers(name, file).items()},
             device_map={"": "meta"},
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    refuse_gaps(name, model, found)
+    loading.refuse_gaps(name, model, found)
     return model
 
 
 def weights_of(name: str) -> tuple[int, int] | None:
     """Return the parameters of a model and its copy's bytes (an adapter's: merged, in float32); None if not here."""
-    name = (base := base_of(name)) or name
-    files = weight_files(name)
+    name = (base := loading.base_of(name)) or name
+    files = loading.weight_files(name)
     if not files or not all(file.is_file() for file in files):
         return None
-    tensors = [tensor for file in files for tensor in headers(name, file, scaled=True).values()]
+    tensors = [tensor for file in files for tensor in loading.headers(name, file, scaled=True).values()]
     parameters = sum(tensor.numel() for tensor in tensors)
     return parameters, 4 * parameters if base else sum(file.stat().st_size for file in files)

@@ -53,7 +53,7 @@ _NO_TOKENIZER = ("config.json", "generation_config.json", "model.safetensors.ind
 _fingerprints: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 """Tokenizer -> its length, and its fingerprint, which takes seconds for a large one."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-_TEXT = "[12]\tlink 'Zoë'\n\nclick('12')"
+TEXT = "[12]\tlink 'Zoë'\n\nclick('12')"
 """What pages and answers are made of."""
 
 
@@ -98,7 +98,7 @@ def load_tokenizer(name: str) -> Any:
                 backend = getattr(tokenizer, "backend_tokenizer", None) if file.is_file() else None
                 if backend and not _keeps_text(backend) and _keeps_text(Tokenizer.from_file(str(file))):
                     raise ValueError(
-                        f"its {type(tokenizer).__name__} loses parts of {_TEXT!r}, which tokenizer.json keeps: set "
+                        f"its {type(tokenizer).__name__} loses parts of {TEXT!r}, which tokenizer.json keeps: set "
                         "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
                     )
                 if not isinstance(template := tokenizer.chat_template, str | dict | None):
@@ -121,7 +121,7 @@ def load_tokenizer(name: str) -> Any:
 
 def _keeps_text(backend: Any) -> bool:
     try:
-        return _TEXT in backend.decode(backend.encode(_TEXT, add_special_tokens=False).ids, skip_special_tokens=False)
+        return TEXT in backend.decode(backend.encode(TEXT, add_special_tokens=False).ids, skip_special_tokens=False)
     except Exception:  # tokenizers raises this very class, for a text with words that it has no token for
         return False
 

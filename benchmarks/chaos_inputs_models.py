@@ -51,7 +51,9 @@ _TINY = "data/tiny/orm"
 MODELS = (
     BadInput(_label("runs/nowhere"), 1, "'runs/nowhere'", "model folder", "does not exist", files=_JUDGED),
     BadInput(_label("nobody/nothing"), 1, "'nobody/nothing'", "cannot load", "", files=_JUDGED),
-    BadInput(_label("'two words'"), 1, "'two words'", "cannot load", "", files=_JUDGED),
+    BadInput(_label("'two words'"), 1, "'two words'", "model folder", "does not exist", files=_JUDGED),
+    BadInput("webrl run demo --dry-run 'models.actor=$HOME/actor'", 1, "'$HOME/actor'", "model folder", "does not exist"),
+    BadInput("webrl run demo --dry-run 'models.actor=C:\\m\\actor'", 1, "'C:\\\\m\\\\actor'", "model folder", "does not exist"),
     BadInput(_label("data/README.md"), 1, "'data/README.md'", "model", "name its folder", files=_JUDGED),
     BadInput(_label("m"), 1, "'m'", "no config.json", "not a transformers checkpoint", files={**_JUDGED, "m": a_folder}),
     BadInput(_label("m"), 1, "'m'", "no tokenizer", "save it", files={**_JUDGED, "m": copy_of(_TINY, tokenizer_json=None, tokenizer_config_json=None)}),

@@ -93,7 +93,7 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
     phase.mark_done("train", {}, 0.0, 0.0, config)
     RunFolder(config.run_dir).phase(1).critic.mkdir(parents=True)
     assert run_bytes(config) == (4 + 6 + 6) * PARAMETERS
-    unknown = config.models.model_copy(update={"actor": "no hub name"})
+    unknown = config.models.model_copy(update={"actor": "nobody/no-hub-name"})
     assert run_bytes(config.model_copy(update={"models": unknown}))
     shutil.rmtree(phase.path)
     assert run_bytes(config.model_copy(update={"models": unknown})) is None

@@ -246,7 +246,8 @@ def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkey
         with pytest.raises(UsageError, match=re.escape(f"unknown key {key!r}; write it as {said}") + "$"):
             load_config(tmp_path / "own.yaml")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert load_config(None, ["runs_dir=~/mine", "name=a"]).run_dir == tmp_path / "mine" / "a"
+    for folder in ("~/mine", "$HOME/mine", "${HOME}/mine"):
+        assert load_config(None, [f"runs_dir={folder}", "name=a"]).run_dir == tmp_path / "mine" / "a"
 
 
 @pytest.mark.parametrize("override", ["actor.max_kl=yes", "filter.max_tasks=true", "actor.lr=on", "num_phases=no"])

@@ -42,7 +42,7 @@ ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
-_Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]  # noqa: PTH111 (may be unknown)
+_Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.expandvars(os.path.expanduser(path))))]  # noqa: PTH111
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _Num = Annotated[int, Field(le=50_000)]  # all of them are drawn before a run starts
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
@@ -815,7 +815,7 @@ def _explain(error: Any, source: str, typed: Sequence[str]) -> str:
             hint = f"`webrl run --help {first}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}; {hint}"
     if error["type"] == "string_pattern_mismatch":  # whose description says what it may be
-        message = "expected " + next(option.description for option in describe_options() if key in option.keys)
+        message = next((f"expected {o.description}" for o in describe_options() if key in o.keys), message)
     if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
         return f"{source}: {message}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)

@@ -379,7 +379,7 @@ def model_folder(name: str) -> Path | None:
         return path
     if path.is_file():
         raise ModelError(f"model {name!r} is a file; name its folder, with config.json, *.safetensors and tokenizer")
-    local = path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1
+    local = name.startswith(("./", "../", "~", "data/", "runs/")) or not HUB_NAME.fullmatch(name)
     if local or ("/" in name and any((path.parent / file).is_file() for file in ("config.json", "config.yaml"))):
         looked = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
         raise ModelError(f"model folder {name!r} does not exist{looked}; name a folder, or a hub model as OWNER/NAME")

@@ -136,7 +136,7 @@ ARGUMENTS = (
     BadInput("webrl record-demos demo --out f", 2, "'f'", "--out", "is a file; name a folder", files={"f": ""}),
     BadInput("webrl sft demo", 2, "runs/demo/demos", "no demonstrations", "record some with `webrl record-demos`"),
     BadInput("webrl sft --data d.jsonl", 1, "d.jsonl", "no demonstration", "", files={"d.jsonl": ""}),
-    BadInput("webrl sft --data d.jsonl --out out/new", 1, "no trajectory in it", "d.jsonl: no demonstration to imitate", "", files={"d.jsonl": "{}\n"}),
+    BadInput("webrl sft --data d.jsonl --out out/new", 1, "'bad_demonstration': 1", "d.jsonl: no demonstration to imitate", "`instruction` and `steps`", files={"d.jsonl": '{"messages": []}\n'}),
     BadInput("webrl sft --data nowhere --out out/new", 1, "nowhere", "No such file or directory (looked in", ""),
     BadInput("webrl sft --data d.jsonl --out f", 2, "'f'", "--out", "is a file; name a folder", files={"d.jsonl": "", "f": ""}),
     *(

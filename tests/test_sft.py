@@ -192,7 +192,7 @@ def test_an_answer_that_is_no_action_of_the_runs_language_is_not_imitated(dialec
 
 
 def test_an_action_that_does_not_fit_its_page_its_goal_or_its_answer_is_not_imitated():
-    answers = {  # what was answered and done on a page: None if it is imitated
+    answers = {  # what was answered and done on a page, HTML where it is such: None if it is imitated
         ("[12] button 'Go'", "press Go: click('12')", "click('12')"): None,
         ("[12] button '7'", "click('7')", "click('7')"): "no_such_element",
         ("[a3] button 'Go'", "click('a3')", "click('a3')"): None,
@@ -205,10 +205,13 @@ def test_an_action_that_does_not_fit_its_page_its_goal_or_its_answer_is_not_imit
         ("[12] button 'Go'", "waiting\n```noop(500)```", "waiting\n```noop(500)```"): "wait",
     }
     made = make_trajectory(0, 1, num_steps=1)
-    for (page, response, action), reason in answers.items():
+    cases = [(*said, "html" if "<" in said[0] else "axtree", reason) for said, reason in answers.items()]
+    cases += [(page, "click('12')", "click('12')", "html", "other_page") for page, *_ in answers if "Root" in page]
+    cases += [(page, "click('12')", "click('12')", "axtree", "other_page") for page, *_ in answers if "<" in page]
+    for page, response, action, form, reason in cases:
         step = replace(made.steps[0], observation=page, response=response, action=action)
-        problems = ProblemLog(num_shown=0)
-        found = encode([replace(made, steps=(step,))], lambda t, i: t.steps[i], RolloutConfig(), problems)
+        problems, rollout = ProblemLog(num_shown=0), RolloutConfig(observation=form)
+        found = encode([replace(made, steps=(step,))], lambda t, i: t.steps[i], rollout, problems)
         assert (dict(problems.counts), len(found)) == (({reason: 1}, 0) if reason else ({}, 1)), step
     problems = ProblemLog(num_shown=0)
     assert encode([replace(made, instruction=" ")], lambda t, i: t.steps[i], RolloutConfig(), problems) == []

@@ -35,13 +35,11 @@ def check_data(config: RunConfig, paths: TrainingPaths) -> None:
         first = [next(read_demonstrations([path], problems, config.sft.outcome, counts), None) for path in paths.data]
         if any(first):
             return
-    raise _none_to_imitate(paths, counts)
-
-
-def _none_to_imitate(paths: TrainingPaths, counts: Counter[str]) -> DataError:
-    found = dict(counts) or "no trajectory in it (JSONL in UTF-8: one whole object a line)"
-    hint = "; sft.outcome=all also uses unjudged ones and failures" if counts and not counts["trajectories"] else ""
-    return DataError(f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {found}{hint}")
+    found = counts + problems.counts
+    hint = "; sft.outcome=all also uses unjudged ones and failures"
+    if found.keys().isdisjoint(("failed", "unjudged", "unfinished")):
+        hint = "; each line is one whole object: a trajectory, or `instruction` and `steps` (data/README.md)"
+    raise DataError(f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(found) or 'empty'}{hint}")
 
 
 def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
@@ -60,7 +58,8 @@ def train_start(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
         examples, held = (encode(part, encoder, config.rollout, problems) for part in (train, heldout))
     if not examples:
-        raise _none_to_imitate(paths, counts + problems.counts)
+        found = dict(counts + problems.counts)
+        raise DataError(f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {found}")
     del shown, train, heldout  # their pages would fill the memory of every process
     metrics = paths.report / "metrics.jsonl"
     losses = train_sft(

@@ -173,6 +173,10 @@ def why_left_out(trajectory: Trajectory, index: int, rollout: RolloutConfig) -> 
         return "no_instruction", "its instruction is empty, so it serves no goal"
     if not rollout.sees and not step.observation.strip():  # else its screenshot is the page
         return "no_page", "no page was recorded, so it answers to nothing"
+    other = {"axtree": "<", "html": "RootWebArea"}[rollout.observation]  # how a page of the other form begins
+    if rollout.show_text and step.observation.startswith(other):
+        text = f"the page {step.observation[:40]!r} is not as rollout.observation={rollout.observation} shows it"
+        return "other_page", f"{text}: set the one that it was recorded with"
     if action.name == "noop":
         return "wait", "a wait tells of a slow machine, not of the task"
     named = (action.arguments[parameter.name] for parameter in ACTIONS[action.name] if parameter.kind == "bid")

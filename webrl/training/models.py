@@ -15,15 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from webrl.errors import ModelError, TrainingError
-from webrl.llm.loading import (
-    CODE_REFUSED,
-    as_model_error,
-    config_of,
-    load_causal_lm,
-    load_pretrained,
-    load_tokenizer,
-    tokenizer_fingerprint,
-)
+from webrl.llm import loading
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.fused import fuse
@@ -176,7 +168,7 @@ def load_actor(
     if sees:
         from webrl.llm.eyes import Eyes
 
-        eyes, lm = Eyes(str(folder)), load_causal_lm(str(folder), dtype=dtype, sees=True)
+        eyes, lm = Eyes(str(folder)), loading.load_causal_lm(str(folder), dtype=dtype, sees=True)
         turn_off_dropout(lm)
         return PackedActor(lm, "plain", eyes)
     return PackedActor(*load_routed(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
@@ -195,18 +187,18 @@ def load_routed(
         ModelError: as `load_actor`.
     """
     name = str(folder)
-    config = config_of(name, is_trained=True, **options)
+    config = loading.config_of(name, is_trained=True, **options)
     if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
-        raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
+        raise ModelError(f"cannot load the model {name!r}: {loading.CODE_REFUSED}")
     route = route_of(config)
     attention = attention_of(route)
     given = {"attn_implementation": attention} if attention else {}
     if skeleton:
         make = getattr(model_class, "from_config", None) or model_class._from_config  # of an auto class, or a model
-        with as_model_error(f"cannot load the model {name!r}"), torch.device("meta"):
+        with loading.as_model_error(f"cannot load the model {name!r}"), torch.device("meta"):
             model = make(config, dtype=dtype, **given)
     else:
-        model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)
+        model = loading.load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)
     turn_off_dropout(model)
     return model, route
 
@@ -219,8 +211,8 @@ def context_limit(lm: Any, max_tokens: int) -> int:
 
 def check_tokenizer(folder: str | Path, fingerprints: set[str]) -> Any:
     """Load a folder's tokenizer; TrainingError for records made with another one, whose fingerprint is quoted."""
-    tokenizer = load_tokenizer(str(folder))
-    own = tokenizer_fingerprint(tokenizer)
+    tokenizer = loading.load_tokenizer(str(folder))
+    own = loading.tokenizer_fingerprint(tokenizer)
     others = sorted(fingerprints - {own, ""})
     if others:
         raise TrainingError(

@@ -382,10 +382,12 @@ def test_an_adapter_of_weights_that_another_layer_uses_too_is_not_merged_into_bo
         torch.testing.assert_close(logits(load_causal_lm(str(made), dtype="float32")), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_no_layers_change_is_refused(folder, adapter, tmp_path):
+def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_kind_is_refused(folder, adapter, tmp_path):
     both = Path(shutil.copytree(folder, tmp_path / "both"))
     for file in adapter.iterdir():
         shutil.copy(file, both)
+    newer = Path(shutil.copytree(adapter, tmp_path / "newer")) / "adapter_config.json"
+    newer.write_text(json.dumps(json.loads(newer.read_text()) | {"use_new": True, "use_other": None}))
     pinned = Path(shutil.copytree(adapter, tmp_path / "pinned"))
     change = {"base_model_name_or_path": "ann/base", "revision": "v2"}
     settings = json.loads((pinned / "adapter_config.json").read_text())
@@ -394,6 +396,7 @@ def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_no_layers_change
     get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
     for name, message in (
         ("both", r"holds a whole model .* and an adapter .* Move the files of one elsewhere"),
+        ("newer", r"was saved with use_new=True, unknown to this peft; update it"),
         ("pinned", r"trained on revision 'v2' of 'ann/base': .*hf download ann/base --revision v2"),
         ("prompts", "is a ADAPTION_PROMPT, which cannot be merged"),
     ):

@@ -189,9 +189,7 @@ def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str
 
 
 def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
-    """Raise UsageError if one of these stages samples episodes to train on, and not at temperature 1; or compares
-    actors on servers that keep their weights.
-    """
+    """Raise UsageError if these stages sample what training cannot use, or get no new weights to the servers."""
     is_fixed = "accept" in stages and config.num_phases > 0 and config.rollout.engine.kind == "openai"
     text = "its servers never get new weights; set rollout.engine.kind=vllm or transformers"
     _refuse("rollout.engine.kind=openai", {text: is_fixed})

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -271,7 +272,11 @@ def merge_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None
     from safetensors.torch import load_file
 
     with as_model_error(f"cannot put the adapter {name!r} onto {base!r}"):
-        config: Any = PeftConfig.from_pretrained(name)
+        with warnings.catch_warnings(action="ignore"):  # of what it does not know; if that is set, it is refused
+            config: Any = PeftConfig.from_pretrained(name)
+        asked = read_json(Path(name).expanduser() / "adapter_config.json")
+        if unknown := [f"{key}={value!r:.80}" for key, value in asked.items() if value and not hasattr(config, key)]:
+            raise ModelError(f"adapter {name!r} was saved with {unknown[0]}, unknown to this peft; update it")
         if state is not None:  # of shapes alone: a beginning such as pissa's is computed from the base's weights
             config.init_lora_weights = False
         adapted: Any = None if config.is_prompt_learning else PeftModel(model, config)

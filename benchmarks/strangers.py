@@ -272,7 +272,7 @@ def cases() -> Iterator[Case]:
     ):  # fmt: skip
         page = "<button id=b>Go</button><p id=o>none</p><script>const done = () => { o.textContent = 'got it' };"
         yield Case(f"what waits for {name}", "", f"{page} b.onclick = () => {{ {work} }}</script>", click, "got it")
-    for event in ("dblclick", "contextmenu", "pointerdown"):
+    for event in ("dblclick", "contextmenu", "pointerdown", "pointerup", "mouseup"):
         part = f"<div on{event}=\"this.textContent='done'\">Go</div>"
         press = {"dblclick": "dblclick('{id:generic}')", "contextmenu": "click('{id:generic}', 'right')"}
         yield Case(f"only {event} is heard", "", part, (press.get(event, "click('{id:generic}')"),), "'done'")
@@ -308,6 +308,19 @@ def cases() -> Iterator[Case]:
     yield Case(
         "a field that passes the focus on", "", moves, ("fill('{id:textbox a}', 'x')",), "went to another element"
     )
+    for what, part in (
+        ("the head of a column", "<table><caption>All</caption><tr><th {}>Age<th>Name<tr><td>1<td>Ann</table>"),
+        ("a cell of a layout", "<table><tr><td {}>1<td>2</table>"),
+        ("a row of a layout", "<table><tr {}><td>1<td>2</table>"),
+        ("a term", "<dl><dt {}>Term<dd>What it means</dl>"),
+        ("a strong word", "<strong {}>Go</strong>"),
+    ):
+        yield Case(f"a click on {what}", "Skyvern-AI/skyvern#1596", part.format("onclick=1"), (), "', clickable")
+    for what, part in (
+        ("card", "<div draggable=true>Card</div>"),
+        ("section", "<section draggable=true>Card</section>"),
+    ):
+        yield Case(f"a {what} to drag", "", part, (), "draggable")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

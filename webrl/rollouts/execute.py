@@ -245,10 +245,6 @@ async def _noop(tabs: Tabs, wait_ms: float) -> None:
         await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
 
 
-async def _say(tabs: Tabs, **_: str) -> None:
-    """Messages are taken by the environment; the page sees nothing of them."""
-
-
 def _frame_of(tabs: Tabs, bid: str, name: str) -> str | None:
     """Frame in which one of `js/act.js`'s functions runs; None for an element of one, but for what needs no place."""
     prefix = bid.rstrip("0123456789")
@@ -579,8 +575,8 @@ async def _tab_focus(tabs: Tabs, index: int) -> None:
 
 _HANDLERS: dict[str, Handler] = {
     "noop": _noop,
-    "send_msg_to_user": _say,
-    "report_infeasible": _say,
+    # Messages are taken by the environment; the page sees nothing of them.
+    **dict.fromkeys(("send_msg_to_user", "report_infeasible"), lambda *_, **__: asyncio.sleep(0)),
     "click": partial(_point, method="click"),
     "dblclick": partial(_point, method="dblclick"),
     "hover": partial(_point, method="hover"),

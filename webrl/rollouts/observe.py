@@ -33,7 +33,9 @@ _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
 # Only those that can be used have an icon: all others are part of a layout or a drawing.
 _USED_ROLES = {"generic", "graphics-symbol"}
 # What tells that it is there, but not that it can be used.
-_PASSIVE_ROLES = {"image", "img", "listitem", "cell", "row", "paragraph", "heading", "article", "figure"} | _USED_ROLES
+_PASSIVE_ROLES = re.compile(r"""(?x)Abbr|Figcaption|LayoutTable(Cell|Row)|Legend|article|blockquote|cell|code|
+columnheader|definition|deletion|emphasis|figure|generic|graphics-symbol|heading|image|img|insertion|listitem|mark|
+paragraph|row|rowheader|strong|subscript|superscript|term|time""")
 _FIELDS = frozenset(("Date", "DateTime", "InputTime"))
 _TWICE = re.compile(r"^(.+) \1$")  # what Chromium calls the parts of a field that has a name, since 149
 _OWNERS = _FIELDS | {"grid", "treegrid"}
@@ -113,7 +115,7 @@ def _describe(
         is_icon = _ICONS.fullmatch(name)
         if (role == "StaticText" and is_icon) or (role == "LabelText" and not use):
             return name, None
-        if use and role in _PASSIVE_ROLES:
+        if use in ("draggable", "droppable") or (use and _PASSIVE_ROLES.fullmatch(role)):
             attributes.append(use)
         if hint and is_icon and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
             attributes.append(f"icon={hint!r}")

@@ -470,9 +470,9 @@
   }
 
   // Elements that listen to the mouse: an anchor without address is a link if it does.
-  const PRESSES = /^(click|contextmenu|dblclick|mousedown|mouseup|pointerdown)$/;
-  const hasHandler = ({ onclick, oncontextmenu, ondblclick, onmousedown, onpointerdown }) =>
-    (onclick ?? oncontextmenu ?? ondblclick ?? onmousedown ?? onpointerdown ?? null) !== null;
+  const PRESSES = /^(click|contextmenu|dblclick|mousedown|mouseup|pointerdown|pointerup)$/;
+  const hasHandler = ({ onclick, oncontextmenu, ondblclick, onmousedown, onmouseup, onpointerdown, onpointerup }) =>
+    (onclick ?? oncontextmenu ?? ondblclick ?? onmousedown ?? onmouseup ?? onpointerdown ?? onpointerup ?? null) !== null;
   const clickable = new WeakSet();
   const droppable = new WeakSet();
   const keyed = new WeakSet();

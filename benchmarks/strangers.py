@@ -321,6 +321,10 @@ def cases() -> Iterator[Case]:
         ("section", "<section draggable=true>Card</section>"),
     ):
         yield Case(f"a {what} to drag", "", part, (), "draggable")
+    lane = "<section aria-label=Done ondragover=event.preventDefault() ondrop=\"o.textContent='got it'\">Done</section>"
+    far = f"<div draggable=true>Card</div><div style=height:3000px></div>{lane}<p id=o>none</p>"
+    drag = ("drag_and_drop('{id:group|generic}', '{id:region}')",)
+    yield Case("a drop below the window", "microsoft/playwright#17621", far, drag, "got it")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

@@ -430,11 +430,11 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await _call(tabs, from_bid, "watchDrag")
     await tabs.page.mouse.down()
     try:
-        await attempt(target, "scroll_into_view_if_needed")
         place = await _middle(tabs, target)
         part = min(1.0, _DRAG_BEGIN_PX / max(1.0, math.dist(start, place)))
         await tabs.page.mouse.move(*(here + part * (there - here) for here, there in zip(start, place, strict=True)))
         with contextlib.suppress(Error, ActionFailed):  # what begins now may have moved the target, or replaced it
+            await attempt(target, "scroll_into_view_if_needed")
             place = await _middle(tabs, target)
         await tabs.page.mouse.move(*place, steps=_DRAG_MOVES)
         await tabs.page.mouse.move(*place)

@@ -325,6 +325,16 @@ def cases() -> Iterator[Case]:
     far = f"<div draggable=true>Card</div><div style=height:3000px></div>{lane}<p id=o>none</p>"
     drag = ("drag_and_drop('{id:group|generic}', '{id:region}')",)
     yield Case("a drop below the window", "microsoft/playwright#17621", far, drag, "got it")
+    up = "o.textContent='got '+i.value.length"
+    for where, part, words in (
+        ("above a field", f'<div onkeyup="{up}"><input id=i></div>', "ann"),
+        ("above all", f"<input id=i><script>document.addEventListener('keyup', () => {{ {up} }})</script>", "ann"),
+        ("after lines", f'<textarea id=i onkeyup="{up}"></textarea>', "a\\nb"),
+        ("in an editor", f'<p id=i role=textbox contenteditable onkeyup="i.value=this.innerText;{up}"></p>', "ann"),
+    ):
+        fill = (f"fill('{{id:textbox}}', '{words}')",)
+        report = "YusukeIwaki/capybara-playwright-driver#98"
+        yield Case(f"a key that goes up {where}", report, f"{part}<p id=o>none</p>", fill, "got 3")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

@@ -248,8 +248,24 @@
   let filled = null;
   const valueOf = (element) => (element.isContentEditable ? element.textContent
     : Array.from(element.selectedOptions ?? [element], ({ value }) => value).join('\n'));
-  const remember = (element, wanted) => { filled = { element, before: valueOf(element), wanted, hadInput: false, at: element }; };
-  window.addEventListener('input', (event) => { if (filled && event.isTrusted) [filled.at] = event.composedPath(); }, true);
+  const remember = (element, wanted, isTyped = false) => {
+    filled = { element, before: valueOf(element), wanted, isTyped, hadInput: false, hadKey: false, at: element };
+  };
+  // A text that is put in at once comes without keys: some pages look at it when one goes up, in the field or anywhere
+  // above it (suggestions, what is left of a text).
+  const keyUp = (element, key) => {
+    const keyCode = key.toUpperCase().codePointAt(0);
+    element.dispatchEvent(new KeyboardEvent('keyup', { key, keyCode, bubbles: true, cancelable: true, composed: true }));
+  };
+  window.addEventListener('input', (event) => {
+    if (!filled || !event.isTrusted) return;
+    const at = filled.at = event.composedPath()[0];
+    const key = [...filled.wanted].pop();
+    const isTyped = !event.inputType?.startsWith('insert') || (filled.isTyped && event.data?.length === 1);
+    if (!api.every || filled.hadKey || isTyped || !key || !filled.element.contains(at)) return;
+    filled.hadKey = true;
+    setTimeout(() => keyUp(at, key), 0); // once the page has heard of the input
+  }, true);
   // Why that is what it was before, or is only a part of it, for the agent, or ''; a page that writes what it has been
   // given in another way has not put it back.
   api.whyPutBack = () => {
@@ -304,10 +320,11 @@
     } else {
       return false;
     }
-    remember(element, value);
+    const hearsKeys = api.hearsKeys(element);
+    remember(element, value, hearsKeys);
     element.focus();
     if (focused(element) !== element) return 'elsewhere';
-    return api.hearsKeys(element) ? 'keys' : 'selected';
+    return hearsKeys ? 'keys' : 'selected';
   };
 
   // Whether the element has had input since it was watched.

@@ -335,6 +335,10 @@ def cases() -> Iterator[Case]:
         fill = (f"fill('{{id:textbox}}', '{words}')",)
         report = "YusukeIwaki/capybara-playwright-driver#98"
         yield Case(f"a key that goes up {where}", report, f"{part}<p id=o>none</p>", fill, "got 3")
+    lazy = "<div style=height:9000px></div><iframe loading=lazy src=other.html></iframe>"
+    report = "dequelabs/axe-core-npm#727"
+    yield Case("a frame that comes with scrolling", report, lazy, (), "once they are scrolled to: 1")
+    yield Case("such a frame, scrolled to", report, lazy, ("scroll(0, 20000)",), "the other page")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

@@ -481,9 +481,13 @@
     const missing = document.readyState === 'loading' && [...document.querySelectorAll('script[src], link[rel=stylesheet]')]
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
     const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
+    const later = form !== 'axtree' || !api.every ? 0 : [...document.querySelectorAll('iframe[loading=lazy]')].filter((frame) =>
+      (frame.src || frame.srcdoc) && frame.contentDocument?.URL === 'about:blank' && frame.checkVisibility() &&
+      !inWindow(frame.getBoundingClientRect())).length;
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
       printed && 'a print dialog was opened, and closed', open && `requests of this page that are not answered yet: ${open}`,
+      later && `frames of this page that load once they are scrolled to: ${later}`,
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
     [asked, printed] = [null, false];

@@ -339,6 +339,8 @@ def cases() -> Iterator[Case]:
     report = "dequelabs/axe-core-npm#727"
     yield Case("a frame that comes with scrolling", report, lazy, (), "once they are scrolled to: 1")
     yield Case("such a frame, scrolled to", report, lazy, ("scroll(0, 20000)",), "the other page")
+    keyed = "<button accesskey=s onclick=\"o.textContent='got it'\">Save</button><p id=o>none</p>"
+    yield Case("an access key", "electron/electron#2448", keyed, ("keyboard_press('Alt+s')",), "got it")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

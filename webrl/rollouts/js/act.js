@@ -349,6 +349,18 @@
   };
   api.dropped = () => effect;
 
+  // The keys of DevTools are none that the browser finds an element by (`accesskey`).
+  window.addEventListener('keydown', (event) => {
+    if (!api.every || !event.isTrusted || !event.altKey || event.ctrlKey || event.metaKey) return;
+    const key = event.key.toLowerCase();
+    const element = [...document.querySelectorAll('[accesskey]')].find((each) => each.accessKey.toLowerCase() === key);
+    if (!element || !usable(element)) return;
+    event.preventDefault();
+    element.focus();
+    const isText = element.localName === 'textarea' || (element instanceof HTMLInputElement && TYPED.has(element.type));
+    if (!isText) element.click();
+  }, true);
+
   // Whether what is typed goes to an element.
   api.hasFocus = () => {
     const element = document.activeElement;

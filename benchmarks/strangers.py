@@ -341,6 +341,21 @@ def cases() -> Iterator[Case]:
     yield Case("such a frame, scrolled to", report, lazy, ("scroll(0, 20000)",), "the other page")
     keyed = "<button accesskey=s onclick=\"o.textContent='got it'\">Save</button><p id=o>none</p>"
     yield Case("an access key", "electron/electron#2448", keyed, ("keyboard_press('Alt+s')",), "got it")
+    told = "event.stopPropagation();o.textContent='got {}'"
+    buy = f'<button style="width:200px" onclick="{told.format("the button")}">Buy</button>'
+    card = f'<div role=button tabindex=0 aria-label=Card onclick="{told.format("it")}" style="{{}}">{buy}</div>'
+    item = f'<li role=treeitem onclick="{told.format("the item")}">Part</li>'
+    for what, role, part in (
+        ("card", "button Card", card.format("width:300px;text-align:center")),
+        ("row", "row", f'<table><caption>All</caption><tr onclick="{told.format("it")}"><td>1<td>{buy}<td>2</table>'),
+        (
+            "tree",
+            "treeitem",
+            f'<ul role=tree><li role=treeitem onclick="{told.format("it")}">All<ul>{item * 3}</ul></ul>',
+        ),
+    ):
+        choose = (f"click('{{id:{role}}}')",)
+        yield Case(f"a {what} around others", "microsoft/playwright#13512", f"{part}<p id=o>none</p>", choose, "got it")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

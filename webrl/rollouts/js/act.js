@@ -156,13 +156,28 @@
 
   const placesIn = ({ left, top, right, bottom }, steps) => Array.from({ length: steps ** 2 }, (_, at) => [
     left + ((right - left) * (0.5 + (at % steps))) / steps, top + ((bottom - top) * (0.5 + Math.floor(at / steps))) / steps]);
+  // Whether a click at a point is one on something to be clicked that is in the element: the button of a card, the items
+  // below an item of a tree. (Those of a list, or in a label, are all there is of it; and so may be what hears of the
+  // clicks in an item that does not itself.)
+  const isOnPart = (element, point) => {
+    const hears = api.isClickable(element);
+    if (!api.every || /^(label|select)$/.test(element.localName)) return false;
+    if (!hears && !api.isActive(element) && !api.uses.has(element)) return false;
+    const chain = chainAt(point);
+    const parts = chain.slice(0, Math.max(chain.indexOf(element), 0));
+    return parts.some((part) => api.isActive(part) || (hears && api.uses.has(part)));
+  };
   // A place in one of the boxes where nothing covers the element, its centre if that is one: a part of it may be clipped,
   // or behind something.
   const freePlace = (element, boxes) => {
     const [STEPS, MOST] = [8, 20]; // a large table that is covered has thousands of boxes
     for (const box of boxes.map(inWindow).filter(Boolean).slice(0, MOST)) {
-      const place = [centre(box), ...placesIn(box, STEPS)].find((each) => isOnTop(element, each));
-      if (place) return place;
+      const places = [centre(box), ...placesIn(box, STEPS)];
+      const place = places.find((each) => isOnTop(element, each));
+      if (!place) continue;
+      if (!isOnPart(element, place)) return place;
+      const texts = partsOf(element).slice(0, STEPS ** 2).map(inWindow).filter(Boolean).map(centre);
+      return [...places, ...texts].find((each) => isOnTop(element, each) && !isOnPart(element, each)) ?? place;
     }
     return null;
   };

@@ -64,7 +64,7 @@
   // Parents as they are drawn: a slot has what it is given.
   const parentOf = api.parentOf = (element) =>
     ask(element, 'assignedSlot') ?? ask(element, 'parentElement') ?? element.getRootNode().host ?? null;
-  const isActive = (element) => ask(element, 'matches', ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+  const isActive = api.isActive = (element) => ask(element, 'matches', ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
   const isInActive = (element) => {
     let above = parentOf(element);

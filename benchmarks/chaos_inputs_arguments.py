@@ -93,6 +93,8 @@ ARGUMENTS = (
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "use 2 or more"),
     BadInput("webrl grpo --dry-run --learning-rate nan", 2, "nan", "learning_rate", "finite"),
     BadInput("webrl grpo --dry-run num_generations=many", 2, "'many'", "num_generations", "valid integer"),
+    BadInput("webrl grpo c.yaml --dry-run", 2, "'beta'", "c.yaml: unknown key", "lists the known ones", files={"c.yaml": "beta: 0.04\n"}),
+    BadInput("webrl grpo c.yaml --dry-run", 2, "'model_id' and 'model_name'", "c.yaml", "keep one", files={"c.yaml": "model_id: a\nmodel_name: b\n"}),
     BadInput("webrl grpo --dry-run --model-id m temprature=1", 2, "'temprature'", "the command line: unknown key", "did you mean 'temperature'?"),
     BadInput("webrl grpo --dry-run --model-id m generation_batch_size=6", 2, "6", "generation_batch_size", "whole number of groups (num_generations 4)"),
     BadInput("webrl grpo --dry-run --model-id m 'rewards={outcome: 0}'", 2, "0", "rewards", "at least one weight must differ from 0"),

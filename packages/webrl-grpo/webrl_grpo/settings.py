@@ -298,7 +298,10 @@ def load_settings(path: Path | None, options: Mapping[str, Any], overrides: Sequ
     Raises:
         UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
     """
-    data = {ALIASES.get(str(key), str(key)): value for key, value in (read_config(path) if path else {}).items()}
+    read = read_config(path) if path else {}
+    if both := [f"{key!r} and {name!r}" for key, name in ALIASES.items() if {key, name} <= read.keys()]:
+        raise UsageError(f"{path}: {both[0]} are one option: keep one")
+    data = {ALIASES.get(str(key), str(key)): value for key, value in read.items()}
     if data.get("system_prompt"):
         data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
     source = str(path) if path else "webrl grpo"
@@ -321,6 +324,7 @@ def _explain(error: Any, source: str, places: Mapping[str, str]) -> str:
     where = " and ".join(dict.fromkeys(place for name, place in places.items() if name in names)) or source
     if error["type"] == "extra_forbidden":
         key = ".".join(map(str, error["loc"]))
-        nearest = difflib.get_close_matches(key, [*GrpoSettings.model_fields, *ALIASES], n=1, cutoff=0)
-        return f"{where}: unknown key {key!r:.200}; did you mean {nearest[0]!r}?"
+        near = difflib.get_close_matches(key, [*GrpoSettings.model_fields, *ALIASES], n=1, cutoff=0.7)
+        hint = f"did you mean {near[0]!r}?" if near else "`webrl grpo --help` lists the known ones"
+        return f"{where}: unknown key {key!r:.200}; {hint}"
     return f"{where}: {problem_text(error)}"

@@ -40,20 +40,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError, WebRLError
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.suite import find_suite, suite_of
-from webrl_serve.net import (
-    ENV_TOKEN,
-    MAX_BODY_BYTES,
-    Access,
-    BodyError,
-    ClientGone,
-    address_of,
-    check_address,
-    listen,
-    read_body,
-    run_app,
-    stop_on_signals,
-    unless_gone,
-)
+from webrl_serve import net
 from webrl_serve.openenv.messages import (
     Answer,
     BrowserGymAction,
@@ -114,7 +101,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         BrowserMissing, BrowserError: the first page does not open.
     """
     check_options(config, options)
-    with listen(options.host, options.port) as listener:
+    with net.listen(options.host, options.port) as listener:
         rollout = config.rollout
         if options.num_sessions is not None:
             per_worker = -(-options.num_sessions // rollout.num_workers)
@@ -131,7 +118,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
                         await env.close()
             except DataError as error:
                 raise UsageError(str(error)) from None
-            await host(hub, listener, on_ready, stop_on_signals())
+            await host(hub, listener, on_ready, net.stop_on_signals())
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
@@ -145,7 +132,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(
             "rollout.random_ids=true is for training, and serve-env cannot know which episodes are; leave it out"
         )
-    check_address(options.host, options.port, options.token, ENV_TOKEN)
+    net.check_address(options.host, options.port, options.token, net.ENV_TOKEN)
     if not 0 < options.idle_timeout_s < math.inf:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
     if options.num_sessions is not None and not 1 <= options.num_sessions <= MAX_SESSIONS:
@@ -159,9 +146,9 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
         on_ready: called with the server's URL and number of sessions once clients can connect.
     """
     sessions = HttpSessions(hub)
-    on_ready(address_of(listener), hub.size)
+    on_ready(net.address_of(listener), hub.size)
     try:
-        await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
+        await net.run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
     finally:
         await sessions.close()
 
@@ -211,9 +198,9 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
 
     async def failed(request: Request, error: Exception) -> Response:
         known = request.url.path.rstrip("/")
-        if isinstance(error, ClientGone | ClientDisconnect):
+        if isinstance(error, net.ClientGone | ClientDisconnect):
             return Response(status_code=499)
-        if isinstance(error, BodyError):
+        if isinstance(error, net.BodyError):
             return JSONResponse({"detail": str(error)}, error.status, {"Connection": "close"})
         if isinstance(error, HTTPException) and error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
@@ -226,13 +213,13 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
         status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
         return JSONResponse({"detail": problem["message"]}, _STATUS.get(problem["code"], status))
 
-    kinds = (HTTPException, BodyError, ClientGone, ClientDisconnect, ValidationError, WebRLError, Exception)
+    kinds = (HTTPException, net.BodyError, net.ClientGone, ClientDisconnect, ValidationError, WebRLError, Exception)
     routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
     routes.append(WebSocketRoute("/{path:path}", _point_to_sessions))
     routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
-    return Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
+    return net.Access(app, hub.options.token, lambda status: JSONResponse({"detail": _REFUSED[status]}, status))
 
 
 async def converse(websocket: WebSocket, hub: Hub) -> None:
@@ -270,7 +257,7 @@ async def converse(websocket: WebSocket, hub: Hub) -> None:
     reading, answering = asyncio.create_task(read_all()), asyncio.create_task(answer_all())
     try:
         await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
-        if reading.done() and reading.result() == _TOO_BIG and size > MAX_BODY_BYTES:
+        if reading.done() and reading.result() == _TOO_BIG and size > net.MAX_BODY_BYTES:
             logger.warning(
                 "a client has hung up because our response of %d bytes is larger than it accepts (openenv-core up to "
                 "0.2.1: 1 MB): it needs a smaller --viewport, --screenshots none, or a newer openenv-core", size,
@@ -319,7 +306,7 @@ async def _point_to_sessions(websocket: WebSocket) -> None:
 
 async def _refuse_tools(request: Request) -> Response:
     try:
-        asked = json.loads(await read_body(request))
+        asked = json.loads(await net.read_body(request))
     except (ValueError, RecursionError):
         asked = None
     return JSONResponse(tool_answer(asked))
@@ -385,7 +372,7 @@ class HttpSessions:
         key, session = secrets.token_urlsafe(16), Session(self._hub, min(IDLE_S, self._hub.options.idle_timeout_s))
         try:
             # Nobody returns to an episode without its cookie: a client that has gone gets no place.
-            page = await unless_gone(request.receive, session.reset(options, PATIENCE_S))
+            page = await net.unless_gone(request.receive, session.reset(options, PATIENCE_S))
         except BaseException:
             await session.park()  # the next attempt comes as another client
             raise
@@ -426,11 +413,11 @@ async def _body(request: Request) -> dict[str, Any]:
     """Return the object in a body. Raises BodyError."""
     path = request.url.path
     try:
-        body = json.loads(await read_body(request) or b"{}")
+        body = json.loads(await net.read_body(request) or b"{}")
     except (ValueError, RecursionError) as error:
-        raise BodyError(422, f"the body of {path} is not JSON: {error}") from None
+        raise net.BodyError(422, f"the body of {path} is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise BodyError(422, f"the body of {path} is a JSON object, not {type(body).__name__}")
+        raise net.BodyError(422, f"the body of {path} is a JSON object, not {type(body).__name__}")
     return body
 
 

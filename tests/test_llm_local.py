@@ -182,9 +182,15 @@ def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tm
     from safetensors.torch import load_file, save_file
 
     path = save_tiny_model(tmp_path) / "model.safetensors"
-    save_file({name: weight * float("nan") for name, weight in load_file(path).items()}, path, {"format": "pt"})
-    with pytest.raises(ModelError, match=r"are nan: the folder is damaged, or its training diverged \(lower lr\)"):
-        run(tmp_path, lambda m: generate_all(m, prompts(1)))
+    weights = load_file(path)
+    for factor, dtype, also in (
+        (float("nan"), "float32", "$"),
+        (1e5, "float16", r", or float16 is too narrow"),
+    ):
+        save_file({name: weight * factor for name, weight in weights.items()}, path, {"format": "pt"})
+        said = r"are nan: the folder is damaged, or its training diverged \(lower lr\)"
+        with pytest.raises(ModelError, match=said + also):
+            run(tmp_path, lambda m: generate_all(m, prompts(1)), dtype)
 
 
 def test_a_text_model_refuses_an_image_by_name(folder):

@@ -98,9 +98,10 @@ class LocalModel:
         with spent_on("sampling"):
             ids, logprobs = await self._ask(request)
         if any(math.isnan(logprob) for logprob in logprobs):
+            narrow = ", or float16 is too narrow (models.dtype=bfloat16)" * (str(self._model.dtype) == "torch.float16")
             raise ModelError(
                 f"the log-probabilities of model {self.name!r} are nan: "
-                "the folder is damaged, or its training diverged (lower lr)"
+                f"the folder is damaged, or its training diverged (lower lr){narrow}"
             )
         return Completion(
             ids=tuple(ids),

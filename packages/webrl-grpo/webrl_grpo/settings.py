@@ -296,7 +296,7 @@ def load_settings(path: Path | None, options: Mapping[str, Any], overrides: Sequ
     """Load the settings of a file (none: the defaults), `key=value` overrides and options.
 
     Raises:
-        UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
+        UsageError: a file that cannot be read, an unknown key (a similar one is named), a bad value.
     """
     read = read_config(path) if path else {}
     if both := [f"{key!r} and {name!r}" for key, name in ALIASES.items() if {key, name} <= read.keys()]:

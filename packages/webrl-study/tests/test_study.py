@@ -399,7 +399,7 @@ def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(tmp
         assert "demos: 'nosuch.jsonl' does not exist" in capsys.readouterr().err
     study_of(tmp_path, overrides={"replay": {"demos": ["nosuch.jsonl"]}}, name="t")
     assert cli.main([*command, "--dry-run"]) == 2
-    assert "replay.demos: nosuch.jsonl: no such file" in capsys.readouterr().err
+    assert "replay.demos: nosuch.jsonl: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["[]", '{"default-seed0": 1}'])

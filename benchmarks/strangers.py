@@ -341,6 +341,10 @@ def cases() -> Iterator[Case]:
     yield Case("such a frame, scrolled to", report, lazy, ("scroll(0, 20000)",), "the other page")
     keyed = "<button accesskey=s onclick=\"o.textContent='got it'\">Save</button><p id=o>none</p>"
     yield Case("an access key", "electron/electron#2448", keyed, ("keyboard_press('Alt+s')",), "got it")
+    fixed = "<p id=o style=position:fixed>at 0</p><script>onscroll = () => { o.textContent = `at ${scrollY}` }</script>"
+    for key in ("PageDown", "End", "ArrowDown"):
+        tall = f"<div style=height:3000px></div>{fixed}"
+        yield Case(f"what scrolls by {key}", "BrowserMCP/mcp#102", tall, (f"keyboard_press('{key}')",), "at [1-9]")
     told = "event.stopPropagation();o.textContent='got {}'"
     buy = f'<button style="width:200px" onclick="{told.format("the button")}">Buy</button>'
     card = f'<div role=button tabindex=0 aria-label=Card onclick="{told.format("it")}" style="{{}}">{buy}</div>'

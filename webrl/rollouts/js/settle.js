@@ -232,6 +232,18 @@
   takesTime(Element.prototype, 'scroll scrollBy scrollIntoView scrollTo', setOut);
   takesTime(window, 'scroll scrollBy scrollTo', setOut);
   if (window.navigation) listen(navigation, 'navigate', ({ hashChange }) => { if (hashChange) setOut(); });
+  // And so does what the keys scroll.
+  const SCROLLS = /^(Page(Up|Down)|Home|End|Arrow(Up|Down|Left|Right)| )$/;
+  const isCut = ({ clientHeight, clientWidth, scrollHeight, scrollWidth }) =>
+    scrollHeight > clientHeight || scrollWidth > clientWidth;
+  const keyDown = (event) => {
+    const { isTrusted, key, target } = event;
+    if (!isTrusted || !SCROLLS.test(key) || !(target instanceof Element)) return;
+    const takesKeys = target.isContentEditable || /^(button|input|select|textarea)$/.test(target.localName);
+    if (takesKeys && (key === ' ' || target.localName !== 'button')) return;
+    if (!isCut(target) && !isCut(document.scrollingElement ?? target)) return;
+    native.setTimeout(() => { if (!event.defaultPrevented) native.setTimeout(errand(), SET_OUT_MS); }, 0);
+  };
   const { toBlob } = HTMLCanvasElement.prototype;
   HTMLCanvasElement.prototype.toBlob = function (callback, ...args) {
     let done = () => {};
@@ -558,6 +570,7 @@
   api.listen = () => {
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
     listen(document, '__webrl', takeLine);
+    listen(window, 'keydown', keyDown, { capture: true, passive: true });
     listen(window, 'submit', submitted);
     if (apply(frameOf, window, [])) listen(window, 'beforeunload', leaveFrame);
     if ('onscrollend' in window) { // since Chromium 114

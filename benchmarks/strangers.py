@@ -345,6 +345,10 @@ def cases() -> Iterator[Case]:
     for key in ("PageDown", "End", "ArrowDown"):
         tall = f"<div style=height:3000px></div>{fixed}"
         yield Case(f"what scrolls by {key}", "BrowserMCP/mcp#102", tall, (f"keyboard_press('{key}')",), "at [1-9]")
+    again = "<p id=o></p><script>o.textContent = `time ${(sessionStorage.n = +(sessionStorage.n ?? 0) + 1)}`</script>"
+    yield Case("a key that loads a page again", "microsoft/fara#54", again, ("keyboard_press('F5')",), "time 2")
+    keys = ("keyboard_press('Alt+ArrowLeft')",)
+    yield Case("a key of the browser itself", "microsoft/playwright#34948", "<p>one", keys, "does nothing here")
     told = "event.stopPropagation();o.textContent='got {}'"
     buy = f'<button style="width:200px" onclick="{told.format("the button")}">Buy</button>'
     card = f'<div role=button tabindex=0 aria-label=Card onclick="{told.format("it")}" style="{{}}">{buy}</div>'

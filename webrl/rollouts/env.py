@@ -548,7 +548,8 @@ class BrowserEnv:
         if tab is None:
             every = self._config.every_element
             every = self.every_element if every is None else every
-            script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
+            facts = json.dumps({"every": every, "watched": self.observer is not None})
+            script = f"{self._script}\nObject.assign(__webrl, {facts});"
             page = self.page  # another may become the active one meanwhile
             tab = self._tabs[page] = await Tab.open(page, self._browser.port, script)
             if self.imports and not self._site.reusable:

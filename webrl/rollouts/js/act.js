@@ -364,16 +364,31 @@
   };
   api.dropped = () => effect;
 
-  // The keys of DevTools are none that the browser finds an element by (`accesskey`).
-  window.addEventListener('keydown', (event) => {
-    if (!api.every || !event.isTrusted || !event.altKey || event.ctrlKey || event.metaKey) return;
-    const key = event.key.toLowerCase();
+  // The keys of DevTools are none that the browser finds an element by (`accesskey`), nor that it does something by itself.
+  const OWN_KEYS = /^(Alt\+Arrow(Left|Right)|Control\+[dfhjlnopstuw]|F([13]|1[12]))$/i;
+  let ownKey = '';
+  const pressAccessKey = (event, key) => {
     const element = [...document.querySelectorAll('[accesskey]')].find((each) => each.accessKey.toLowerCase() === key);
     if (!element || !usable(element)) return;
     event.preventDefault();
     element.focus();
     const isText = element.localName === 'textarea' || (element instanceof HTMLInputElement && TYPED.has(element.type));
     if (!isText) element.click();
+  };
+  window.addEventListener('keydown', (event) => {
+    if (!api.every || api.watched || !event.isTrusted || event.metaKey) return; // a person's keys are the browser's
+    if (event.altKey && !event.ctrlKey) pressAccessKey(event, event.key.toLowerCase());
+    setTimeout(() => { // once the page has heard of it
+      const key = `${event.ctrlKey ? 'Control+' : ''}${event.altKey ? 'Alt+' : ''}${event.key}`;
+      if (event.defaultPrevented) return;
+      if (OWN_KEYS.test(key)) ownKey = key;
+      if (!/^(F5|Control\+(F5|r))$/i.test(key)) return;
+      try {
+        window.top.location.reload();
+      } catch {
+        // of another origin
+      }
+    }, 0);
   }, true);
 
   // Whether what is typed goes to an element.
@@ -514,10 +529,11 @@
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
       printed && 'a print dialog was opened, and closed', open && `requests of this page that are not answered yet: ${open}`,
+      ownKey && `${ownKey} does nothing here but what the page makes of it`,
       later && `frames of this page that load once they are scrolled to: ${later}`,
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
-    [asked, printed] = [null, false];
+    [asked, printed, ownKey] = [null, false, ''];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));

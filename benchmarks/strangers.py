@@ -165,6 +165,8 @@ def cases() -> Iterator[Case]:
     yield Case("back to before the first page", "browser-use/browser-use#5641", "<p>start", ("go_back()",), none)
     choose = ("click('{id:button}')",)
     yield Case("a file dialog", "browser-use/browser-use#4681", "<input type=file>", choose, "closed without a file")
+    opens = "<button onclick=\"const i = document.createElement('input'); i.type = 'file'; i.click()\">Add</button>"
+    yield Case("a file dialog of no field", "vercel-labs/agent-browser#1102", opens, choose, "closed without a file")
     beside = ("mouse_click(5000, 9)",)
     yield Case("a click beside the window", "UKGovernmentBEIS/inspect_ai#5496", DONE, beside, "outside the window")
     yield Case("keys that go nowhere", "", DONE, ("keyboard_type('x')",), "has the focus")

@@ -401,6 +401,7 @@
   let asked = null;
   window.addEventListener('click', (event) => { if (event.composedPath()[0].type === 'file') asked = event; }, true);
   window.addEventListener('input', () => { asked = null; }, true);
+  document.addEventListener('__webrl-files', ({ detail }) => { asked = detail ? { defaultPrevented: false } : null; });
 
   // Nothing else shows that a page, or a frame in it, is printed. (Events reach other frames' worlds in every Chromium, and
   // nothing while a page is being printed.)

@@ -212,6 +212,15 @@
   takesTime(IDBFactory.prototype, 'open deleteDatabase', withinUntil('success', 'error', 'blocked'));
   takesTime(IDBDatabase.prototype, 'transaction', withinUntil('complete', 'abort'));
   takesTime(FileReader.prototype, 'readAsArrayBuffer readAsDataURL readAsText', withinUntil('loadend'));
+  // A dialog for files that no click in the document opens: the input is in none, or it is asked for its picker.
+  const tellFiles = (isAsked) => apply(dispatchEvent, document, [new CustomEvent('__webrl-files', { detail: isAsked })]);
+  const askForFiles = (input) => {
+    if (input.type !== 'file' || navigator.userActivation?.hasBeenActive === false) return;
+    tellFiles(true);
+    listen(input, 'change', () => tellFiles(false), { once: true });
+  };
+  takesTime(HTMLElement.prototype, 'click', (_, element) => { if (!element.isConnected) askForFiles(element); });
+  takesTime(window.HTMLInputElement.prototype, 'showPicker', (_, input) => askForFiles(input)); // since Chromium 99
   // What it says with a coming frame.
   for (const { prototype } of [IntersectionObserver, ResizeObserver]) {
     takesTime(prototype, 'observe', () => {

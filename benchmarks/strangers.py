@@ -306,6 +306,18 @@ def cases() -> Iterator[Case]:
         yield Case(what, "", page, (), right)
     toast = "<button onclick='o.value = `Saved`; setTimeout(() => { o.value = `` }, 200)'>Go</button><output id=o>"
     yield Case("a toast that is gone at once", "", toast, click, "Saved")
+    told = "did not open: its server has not answered"
+    yield Case(
+        "a server that does not answer",
+        "shaun0927/openchrome#304",
+        "<a href=/stuck>Next",
+        ("click('{id:link}')",),
+        told,
+    )
+    late = "<button onclick=\"fetch('/stuck').then(() => { this.textContent = 'Done' })\">Go"
+    yield Case("an answer that is late", "browser-use/browser-use#3972", late, click, "not answered yet: 1")
+    tab = "<a href=/stuck target=_blank>Next"
+    yield Case("a tab that does not come", "", tab, ("click('{id:link}')",), "new tab .* has not opened yet")
     moves = "<input aria-label=a onfocus='queueMicrotask(() => b.focus())'><input id=b>"
     yield Case(
         "a field that passes the focus on", "", moves, ("fill('{id:textbox a}', 'x')",), "went to another element"

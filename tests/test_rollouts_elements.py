@@ -1060,6 +1060,16 @@ def test_marks_are_drawn_and_removed_where_a_page_forbids_styles_of_its_elements
     assert "broken" not in texts[1]
 
 
+def test_frames_that_load_once_they_are_scrolled_to_are_counted_unless_they_name_no_page():
+    for src, told in (("/other", "frames of this page that load once they are scrolled to: 1\n"), ("about:blank", "")):
+        page = f"<div style=height:9000px></div><iframe loading=lazy src={src}></iframe>"
+        actions = ("noop()", "scroll(0, 20000)", "scroll(0, -20000)")
+        texts, errors = on_page({"/": page, "/other": "<p>other"}, *actions)
+        assert errors == [""] * 3
+        assert texts[0].startswith(f"{told}RootWebArea")
+        assert not any("load once" in text for text in texts[2:])
+
+
 def test_a_field_that_listens_to_keys_is_filled_by_typing():
     page = """<input aria-label=filter value=old onkeyup="o.textContent = 'only ' + this.value"><input aria-label=plain>
     <p id=o>all</p><script>document.querySelectorAll('input')[1].oninput = (e) => { o.textContent = e.data }</script>"""
@@ -1067,6 +1077,14 @@ def test_a_field_that_listens_to_keys_is_filled_by_typing():
     assert not any(errors)
     assert "StaticText 'only Ann E'" in texts[1]
     assert texts[2].count("'Bob'") == 3, "the field, its text, and all of it in one event"
+
+
+def test_the_key_that_goes_up_after_a_text_has_no_code_of_a_key_that_moves_or_deletes():
+    page = """<textarea></textarea><p id=o></p><script>document.addEventListener('keyup', ({ key, keyCode }) => {
+    o.textContent += `${key} is ${keyCode}, ` })</script>"""
+    texts, errors = on_page(page, *(f"fill('{{textbox}}', '{text}')" for text in ("Ann", "a 5", "a.", "f(", "Tom &")))
+    assert not any(errors)
+    assert "StaticText 'n is 78, 5 is 53, . is 0, ( is 0, & is 0,'" in texts[-1]  # as codes: Delete, Down and Up
 
 
 def test_a_text_is_typed_into_a_field_that_listens_to_keys_as_text_and_in_time():

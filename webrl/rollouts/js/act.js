@@ -269,7 +269,7 @@
   // A text that is put in at once comes without keys: some pages look at it when one goes up, in the field or anywhere
   // above it (suggestions, what is left of a text).
   const keyUp = (element, key) => {
-    const keyCode = key.toUpperCase().codePointAt(0);
+    const keyCode = /^[a-z0-9 ]$/i.test(key) ? key.toUpperCase().charCodeAt(0) : 0; // '.' as a code is Delete, '(' an arrow
     element.dispatchEvent(new KeyboardEvent('keyup', { key, keyCode, bubbles: true, cancelable: true, composed: true }));
   };
   window.addEventListener('input', (event) => {
@@ -525,7 +525,7 @@
       .map((part) => part.src ?? part.href).filter((url) => !performance.getEntriesByName(url).length);
     const { responseStatus, decodedBodySize, responseEnd } = performance.getEntriesByType('navigation')[0] ?? {};
     const later = form !== 'axtree' || !api.every ? 0 : [...document.querySelectorAll('iframe[loading=lazy]')].filter((frame) =>
-      (frame.src || frame.srcdoc) && frame.contentDocument?.URL === 'about:blank' && frame.checkVisibility() &&
+      (frame.srcdoc || !/^(about:blank)?$/.test(frame.src)) && frame.contentDocument?.URL === 'about:blank' && frame.checkVisibility() &&
       !inWindow(frame.getBoundingClientRect())).length;
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',

@@ -459,6 +459,10 @@ def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, 
             "<|eot_id|>{{ m.role }}: {{ m.content }}",
             r"leaves the answer's '<\|eot_id\|>assistant: ' to.*end it",
         ),
+        (
+            "<|eot_id|>{{ m.role }}\n{{ m.content }}",
+            r"end it with {% if add_generation_prompt %}{{ '<\|eot_id\|>assistant\\n' }}{% endif %}$",
+        ),
     ],
 )
 def test_a_template_that_changes_what_the_user_says_or_begins_no_answer_is_refused(folder, content, said):

@@ -58,7 +58,7 @@ def check_model(
         if is_ignored and pattern and pattern.search(header):
             raise ModelError(
                 f"chat template of {name!r} leaves the answer's {header!r} to the model, as it ignores "
-                "add_generation_prompt: end it with {% if add_generation_prompt %}" + header + "{% endif %}"
+                "add_generation_prompt: end it with {% if add_generation_prompt %}{{ " + repr(header) + " }}{% endif %}"
             )
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}

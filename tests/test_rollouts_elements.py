@@ -1060,6 +1060,22 @@ def test_marks_are_drawn_and_removed_where_a_page_forbids_styles_of_its_elements
     assert "broken" not in texts[1]
 
 
+def test_a_click_goes_beside_inner_controls_but_not_where_one_is_all_there_is_of_what_hears_of_no_click():
+    day = """<table role=grid><tr><td role=gridcell tabindex=0 style=padding:10px><button {}>21</button></table>"""
+    item = """<ul role=menubar><li role=menuitem style=display:inline-block;padding:10px><a href=# {}>Home</a></ul>"""
+    part = "<li role=treeitem>Part</li>"
+    tree = "<ul role=tree {}><li role=treeitem>All<ul role=group>" + part * 3 + "</ul></li></ul>"
+    card = "<div role=button tabindex=0 onclick=event.stopPropagation();say(this) style=width:300px;text-align:center>"
+    card += "<button style=width:200px {}>Buy</button></div>"
+    heard = "onclick=event.stopPropagation();say(event.target)"
+    script = "<p id=o></p><script>const say = (at) => { o.textContent = `${at.getAttribute('role')} ${at.localName}` }"
+    cases = ((day, "gridcell", "null button"), (item, "menuitem", "null a"), (tree, "treeitem", "treeitem li"))
+    for page, role, said in (*cases, (card, "button", "button div")):
+        texts, errors = on_page(page.format(heard) + script + "</script>", f"click('{{{role}}}')")
+        assert errors == [""]
+        assert f"StaticText '{said}'" in texts[1]
+
+
 def test_frames_that_load_once_they_are_scrolled_to_are_counted_unless_they_name_no_page():
     for src, told in (("/other", "frames of this page that load once they are scrolled to: 1\n"), ("about:blank", "")):
         page = f"<div style=height:9000px></div><iframe loading=lazy src={src}></iframe>"

@@ -158,14 +158,15 @@
     left + ((right - left) * (0.5 + (at % steps))) / steps, top + ((bottom - top) * (0.5 + Math.floor(at / steps))) / steps]);
   // Whether a click at a point is one on something to be clicked that is in the element: the button of a card, the items
   // below an item of a tree. (Those of a list, or in a label, are all there is of it; and so may be what hears of the
-  // clicks in an item that does not itself.)
+  // clicks in an item that does not itself, and what has all the text of such a one: the button of a calendar's day.)
   const isOnPart = (element, point) => {
     const hears = api.isClickable(element);
     if (!api.every || /^(label|select)$/.test(element.localName)) return false;
     if (!hears && !api.isActive(element) && !api.uses.has(element)) return false;
     const chain = chainAt(point);
     const parts = chain.slice(0, Math.max(chain.indexOf(element), 0));
-    return parts.some((part) => api.isActive(part) || (hears && api.uses.has(part)));
+    const isAll = (part) => part.textContent.trim() === element.textContent.trim();
+    return parts.some((part) => (hears && api.uses.has(part)) || (api.isActive(part) && (hears || !isAll(part))));
   };
   // A place in one of the boxes where nothing covers the element, its centre if that is one: a part of it may be clipped,
   // or behind something.

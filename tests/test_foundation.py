@@ -248,6 +248,8 @@ def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder in ("~/mine", "$HOME/mine", "${HOME}/mine"):
         assert load_config(None, [f"runs_dir={folder}", "name=a"]).run_dir == tmp_path / "mine" / "a"
+    with pytest.raises(UsageError, match=r"runs_dir = '\$NOPE/x': no such environment variable: \$NOPE/x"):
+        load_config(None, ["runs_dir=$NOPE/x"])
 
 
 @pytest.mark.parametrize("override", ["actor.max_kl=yes", "filter.max_tasks=true", "actor.lr=on", "num_phases=no"])

@@ -396,7 +396,7 @@ def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_kind_is_refused(
     get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
     for name, message in (
         ("both", r"holds a whole model .* and an adapter .* Move the files of one elsewhere"),
-        ("newer", r"was saved with use_new=True, unknown to this peft; update it"),
+        ("newer", r"has use_new=True, unknown to this peft: update peft, or delete the key"),
         ("pinned", r"trained on revision 'v2' of 'ann/base': .*hf download ann/base --revision v2"),
         ("prompts", "is a ADAPTION_PROMPT, which cannot be merged"),
     ):

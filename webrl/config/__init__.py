@@ -42,7 +42,16 @@ ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Data = Annotated[Path, AfterValidator(shipped_data)]
 """A file or folder; the same holds for `data/tiny/…`."""
-_Folder = Annotated[Path, AfterValidator(lambda path: Path(os.path.expandvars(os.path.expanduser(path))))]  # noqa: PTH111
+
+
+def _expand(path: Path) -> Path:
+    found = os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111
+    if "$" in found:
+        raise ValueError(f"no such environment variable: {found}")
+    return Path(found)
+
+
+_Folder = Annotated[Path, AfterValidator(_expand)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _Num = Annotated[int, Field(le=50_000)]  # all of them are drawn before a run starts
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}

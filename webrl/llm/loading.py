@@ -276,7 +276,7 @@ def merge_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None
             config: Any = PeftConfig.from_pretrained(name)
         asked = read_json(Path(name).expanduser() / "adapter_config.json")
         if unknown := [f"{key}={value!r:.80}" for key, value in asked.items() if value and not hasattr(config, key)]:
-            raise ModelError(f"adapter {name!r} was saved with {unknown[0]}, unknown to this peft; update it")
+            raise ModelError(f"adapter {name!r} has {unknown[0]}, unknown to this peft: update peft, or delete the key")
         if state is not None:  # of shapes alone: a beginning such as pissa's is computed from the base's weights
             config.init_lora_weights = False
         adapted: Any = None if config.is_prompt_learning else PeftModel(model, config)

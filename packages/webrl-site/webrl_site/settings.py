@@ -176,7 +176,7 @@ class WebServe(Deadline):
 class WebConfig(SuiteConfig):
     """Your own site (docs/own_site.md)."""
 
-    name: str = Field("site", pattern=r"^[a-z0-9][a-z0-9_-]*$", description="its name in tables: a-z, digits, _ -")
+    name: str = Field("site", pattern=r"^[a-z0-9][a-z0-9_-]*$", description="name in tables: a-z, digits, _ -")
     start_urls: tuple[StartUrl, ...] = Field(
         (), description="start pages, whose hosts agents may reach; instructions that name none use the first"
     )

@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 24_610,
+    "core: lines": 24_620,
     "core: files": 134,
-    "lines": 42_683,
+    "lines": 42_693,
     "files": 254,
     "names per 1000 lines": 61.1,
     "options": 172,

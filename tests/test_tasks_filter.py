@@ -47,6 +47,12 @@ def test_both_edges_of_the_critic_s_band_are_kept(value, reason):
     assert report.counts == ({reason: 1} if reason else {})
 
 
+@pytest.mark.parametrize("value", [math.nan, -0.1, 1.5, math.inf])
+def test_a_value_that_is_no_probability_stops_the_stage(value):
+    with pytest.raises(ValueError, match="is not in"):
+        run(named("Open the cart"), values=lambda left: [value])
+
+
 @pytest.mark.companion("webarena")
 def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
     tasks = [

@@ -152,6 +152,13 @@ def test_bad_answers_are_counted_and_never_become_more_tasks_than_asked(tmp_path
     assert [task.instruction for task in tasks] == ["Do 0", "Fine, do it", "x", "y z"]
 
 
+def test_a_request_without_an_initial_state_is_refused(tmp_path):
+    request = plan_requests(build_failures(), CONFIG, random.Random(0), per_page=lambda _: True)[0]
+    server = ChatServer(lambda user, number: "Do a thing")
+    with pytest.raises(ValueError, match="has no initial state"):
+        generate(server, [request], tmp_path / "answers.jsonl")
+
+
 def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tmp_path):
     folder = save_tiny_model(tmp_path / "model", positions=2048)
     config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))

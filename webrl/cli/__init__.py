@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
 
     def work() -> int:
+        args = parse(arguments)  # help is shown before anything else is imported
         from tqdm.contrib.logging import logging_redirect_tqdm
 
         from webrl.training.cpu_variables import use_cpu_settings
 
-        args = parse(arguments)
         style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
         logging.basicConfig(level=logging.WARNING, format=style, datefmt="%X", force=True)
         for name in plugins.PACKAGES:

@@ -205,6 +205,9 @@ async def filter_tasks(
         values: gives the critic's value at the real initial observation of each task that is left; band
             [value_low, value_high], both edges kept. None if that observation is not known: such a task passes,
             and is counted in the filter's note.
+
+    Raises:
+        ValueError: values do not match the tasks in number, or one is not a number in [0, 1].
     """
     run = FilterReport(list(tasks))
     malformed = [malformed_reason(task.instruction or "") for task in run.kept]
@@ -226,6 +229,9 @@ async def filter_tasks(
     else:
         drops, numbers = [], values(run.kept)
         for value in numbers:
+            if value is not None and not 0.0 <= value <= 1.0:
+                why = "is the critic trained, and its output a probability?"
+                raise ValueError(f"value {value!r} is not in [0, 1]: {why}")
             if value is not None and value < config.value_low:
                 drops.append(("value_low", f"value {value:.4g} < {config.value_low:g}"))
             elif value is not None and value > config.value_high:

@@ -110,8 +110,12 @@ async def generate_tasks(
         rng: source of the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
 
     Raises:
+        ValueError: a request without a target.
         ModelError: the model is unusable, its endpoint is down (the answers so far are kept), or it answered nothing.
     """
+    for request in requests:
+        if request.target is None:
+            raise ValueError(f"request on {request.site!r} has no initial state; set its `target`")
     base, ours, rules = rng.getrandbits(31), config.generate, load_rules(config.filter.rules)
     questions = [
         (request.prompt(rules_for(rules, request.site)), Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, seed))

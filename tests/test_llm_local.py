@@ -5,12 +5,14 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from llm_builders import PAGE, save_tiny_model, score
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Sampling, Turn, open_model
-from webrl.llm.loading import base_of, model_folder
+from webrl.llm.loading import base_of, load_causal_lm, model_folder
+from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.types import Step
 
@@ -55,6 +57,21 @@ def test_sampled_logprobs_equal_a_plain_forward_pass(folder, device, dtype, tole
     assert {len(a.ids) for a in answers} != {12}, "some answers must end early, to exercise leaving the batch"
     for prompt, answer in zip(some, answers, strict=True):
         assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
+
+
+def test_a_module_that_a_trainer_runs_under_autocast_samples_from_itself(folder):
+    module = load_causal_lm(str(folder), dtype="float32", device="cpu")
+    module.forward = torch.autocast("cpu", dtype=torch.bfloat16)(module.forward)  # as accelerate wraps it on a GPU
+
+    async def main():
+        model = LocalModel(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu"), module=module)
+        try:
+            return await generate_all(model, prompts(6))
+        finally:
+            await model.close()
+
+    for prompt, answer in zip(prompts(6), asyncio.run(main()), strict=True):
+        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, "float32"), abs=0.15)
 
 
 def test_answers_depend_on_their_seed_and_not_on_their_neighbours_or_threads(folder):

@@ -1,6 +1,7 @@
 """Server processes of our own, without vLLM: start, health, death, and the key that their routes want."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -141,6 +142,10 @@ def test_weights_are_loaded_in_place_where_their_shape_is_the_same(tmp_path):
     assert can_reload(tied, other, auto)
     assert not can_reload(tied, other, restart)
     assert not can_reload(tied, untied, auto), "another architecture"
+    config = json.loads((tmp_path / "b/config.json").read_text())
+    config |= {"pad_token_id": 1, "eos_token_id": [2, 3], "use_cache": False, "dtype": "bfloat16"}
+    (tmp_path / "b/config.json").write_text(json.dumps(config))
+    assert can_reload(tied, Weights.of(str(tmp_path / "b")), auto), "a trainer sets these, and the weights are the same"
 
 
 def test_weights_are_known_by_what_they_are_not_by_where_they_lie(tmp_path):

@@ -150,12 +150,34 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_rate_that_is_far_too_high_ends_the_training_and_not_the_model(tmp_path, capsys):
-    report, _ = grpo(tmp_path / "out", *SMALL, "learning_rate=1", "max_kl=0.5", "lr_scheduler_type=constant")
+def test_steps_of_a_rate_that_is_far_too_high_are_taken_back_until_the_training_ends(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("webrl_grpo.trl_trainer._MAX_LOWERED", 1)
+    steps = ["gradient_accumulation_steps=1", "generation_batch_size=8", "dataset_size=8", "lr_scheduler_type=constant"]
+    report, _ = grpo(tmp_path / "out", *SMALL, *steps, "learning_rate=1", "max_kl=0.5")
+    assert [line.partition(": ")[2] for line in report["taken_back"]] == [
+        "back to the weights of step 0, at learning_rate=0.25"
+    ]
     assert "past max_kl=0.5: the weights of step 0 are saved; lower learning_rate" in report["stopped"]
-    assert f"ended early: {report['stopped']}" in capsys.readouterr().out
+    assert len(report["kl"]) == 2
+    said = capsys.readouterr().out
+    assert f"taken back: {report['taken_back'][0]}" in said
+    assert f"ended early: {report['stopped']}" in said
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_training_whose_first_steps_were_taken_back_goes_on_at_a_rate_that_it_stands(tmp_path):
+    steps = ["gradient_accumulation_steps=1", "generation_batch_size=8", "dataset_size=8", "lr_scheduler_type=constant"]
+    report, _ = grpo(tmp_path / "out", *SMALL, *steps, "learning_rate=4e-4", "max_kl=0.5")
+    assert len(report["taken_back"]) == 1, report["kl"]
+    assert not report["stopped"]
+    assert report["kl"][-1] <= 0.5 < report["kl"][0]
+    before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
+    moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert 1e-5 < max(moved) < 5e-4, "four steps at 1e-4"
 
 
 @pytest.mark.grpo

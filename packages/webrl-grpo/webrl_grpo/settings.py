@@ -108,10 +108,10 @@ class GrpoSettings(Section):
     )
     learning_rate: float = Field(2e-6, gt=0, description="peak learning rate")
     max_kl: float | None = Field(
-        0.5,
+        1.0,
         gt=0,
-        description="the training ends, at the weights before, if its last four steps move the policy by more than "
-        "this KL (nats per action); null: no limit",
+        description="four steps that move the policy by more than this KL (nats per action) are taken back, and the "
+        "training continues at a quarter of the learning rate; null: no limit",
     )
     lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field("linear", description="schedule")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")

@@ -176,6 +176,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "failed_episodes": num_failed,
         "unreadable_left_out": trainer.num_unreadable,
         "kl": trainer.region.kls,
+        "taken_back": trainer.region.taken_back,
         "stopped": trainer.region.stopped,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         **(

@@ -19,6 +19,7 @@ It samples from a vLLM server on another GPU, needs FlashAttention 3, and drops 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,8 +39,11 @@ from webrl_grpo.rows import make_rows, weighted_rewards
 from webrl_grpo.sampler import closing, open_sampler
 from webrl_grpo.settings import GrpoSettings
 
+logger = logging.getLogger(__name__)
 _STEPS_BETWEEN = 4
 """Optimizer steps between two checks of the trust region."""
+_MAX_LOWERED = 3
+"""Times that the trust region lowers the learning rate before it ends the training."""
 RATIO_CAP = 3.0
 """Largest probability ratio that a token counts with."""
 
@@ -243,15 +247,18 @@ class EpisodeTrainer(GRPOTrainer):
 
 
 class TrustRegion(TrainerCallback):
-    """Ends a training whose last steps moved the policy by more than `max_kl`, at the weights before them.
+    """Takes back the last steps if they moved the policy by more than `max_kl`, and continues at a quarter of the rate.
 
     Checked after every fourth optimizer step and the last one, on steps of the newest batch at the check before:
-    KL(π_before ‖ π) in nats per action, estimated as in the loop (webrl/training/trust.py). None: no limit.
+    KL(π_before ‖ π) in nats per action, estimated as in the loop (webrl/training/trust.py). None: no limit. Where three
+    lower rates were too high as well, the training ends.
     """
 
     def __init__(self, trainer: EpisodeTrainer, max_kl: float | None) -> None:
         self.kls: list[float] = []
         """The KL at each check."""
+        self.taken_back: list[str] = []
+        """Which steps were taken back, and why."""
         self.stopped = ""
         """Why the training ended before its last step; empty if it did not."""
         self._trainer, self._max_kl = trainer, math.inf if max_kl is None else max_kl
@@ -287,11 +294,19 @@ class TrustRegion(TrainerCallback):
                 return
             for kept, weight in zip(self._kept, self._weights, strict=True):
                 weight.copy_(kept)
-        self.stopped = (
-            f"the KL reached {self.kls[-1]:.3g} at step {state.global_step}, past max_kl={self._max_kl:g}: the weights "
-            f"of step {self._kept_step} are saved; lower learning_rate"
-        )
-        control.should_training_stop = True
+        problem = f"the KL reached {self.kls[-1]:.3g} at step {state.global_step}, past max_kl={self._max_kl:g}"
+        if len(self.taken_back) == _MAX_LOWERED:
+            self.stopped = f"{problem}: the weights of step {self._kept_step} are saved; lower learning_rate"
+            control.should_training_stop = True
+            return
+        optimizer, scheduler = self._trainer.optimizer, self._trainer.lr_scheduler
+        optimizer.state.clear()  # its averages are of the steps taken back
+        scheduler.base_lrs = [rate / 4 for rate in scheduler.base_lrs]
+        for group in optimizer.param_groups:
+            group["lr"] /= 4
+        rate = scheduler.base_lrs[0]
+        self.taken_back.append(f"{problem}: back to the weights of step {self._kept_step}, at learning_rate={rate:.3g}")
+        logger.warning("%s", self.taken_back[-1])
 
     def _score(self) -> torch.Tensor:
         trainer = self._trainer

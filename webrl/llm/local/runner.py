@@ -51,11 +51,14 @@ class SlotLayer(CacheLayerMixin):
         """Storage is made by the cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write one token a row at the row's end; returns the used part of the layer."""
+        """Write one token a row at the row's end; returns the used part of the layer.
+
+        Under autocast, as of a trainer, keys (rotated) and values differ in precision: both are kept in the keys'.
+        """
         slots, num_rows = self._slots, key_states.shape[0]
         assert key_states.shape[2] == 1
-        self.keys[slots.row_index, :, slots.write_at] = key_states[:, :, 0]
-        self.values[slots.row_index, :, slots.write_at] = value_states[:, :, 0]
+        self.keys[slots.row_index, :, slots.write_at] = key_states[:, :, 0].to(self.keys.dtype)
+        self.values[slots.row_index, :, slots.write_at] = value_states[:, :, 0].to(self.values.dtype)
         return self.keys[:num_rows, :, : slots.width], self.values[:num_rows, :, : slots.width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - transformers' signature

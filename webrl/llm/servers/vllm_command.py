@@ -51,7 +51,8 @@ class Weights:
         rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
         whole = config_of(base or name)
         config: dict[str, Any] = whole.get_text_config().to_dict()
-        for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+        of_answers = ("bos_token_id", "eos_token_id", "pad_token_id")  # trainers set them; requests say where to end
+        for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", *of_answers):
             config.pop(key, None)
         shape = json.dumps(config, sort_keys=True)
         return cls(base or name, name if base else None, rank, shape, model_fingerprint(name))

@@ -135,4 +135,5 @@ def describe(report: dict[str, Any]) -> list[str]:
         lines.append(f"{report['failed_episodes']} episodes failed and were left out")
     if report["unreadable_left_out"]:
         lines.append(f"{report['unreadable_left_out']} answers that were not actions were not reinforced")
+    lines += [f"taken back: {steps}" for steps in report["taken_back"]]
     return [*lines, f"ended early: {report['stopped']}"] if report["stopped"] else lines

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 24_620,
     "core: files": 134,
-    "lines": 42_693,
+    "lines": 42_645,
     "files": 254,
-    "names per 1000 lines": 61.1,
+    "names per 1000 lines": 61,
     "options": 172,
     "duplicated runs": 0,
 }

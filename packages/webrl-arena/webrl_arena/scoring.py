@@ -100,7 +100,16 @@ async def _check(kind: str, evaluation: Mapping[str, Any], end: End) -> str:
             agrees = url_match(evaluation["reference_url"], end.page.url)
             return "" if agrees else f"the address is {end.page.url!r:.200}"
         case "program_html":
-            return await _pages(evaluation, end)
+            for target in evaluation["program_html"]:
+                if target["url"] == "last":
+                    shown = await _select(end.page, target["locator"])
+                else:
+                    async with open_tab(end.context, target["url"], end.timeout_s) as page:
+                        shown = await _select(page, target["locator"])
+                for wanted in target["required_contents"]["must_include"]:
+                    if _clean(wanted) not in _clean(shown):
+                        return f"{target['url']} does not show {wanted!r:.200}"
+            return ""
     for check in evaluation["database"]:
         database = end.database.with_name(database_of(check.get("site", "shop")))
         try:
@@ -109,19 +118,6 @@ async def _check(kind: str, evaluation: Mapping[str, Any], end: End) -> str:
             raise Undecided(f"{database}: {error}") from None
         if value != check["equals"]:
             return f"{check['query']!r:.200} finds {value!r:.200}"
-    return ""
-
-
-async def _pages(evaluation: Mapping[str, Any], end: End) -> str:
-    for target in evaluation["program_html"]:
-        if target["url"] == "last":
-            shown = await _select(end.page, target["locator"])
-        else:
-            async with open_tab(end.context, target["url"], end.timeout_s) as page:
-                shown = await _select(page, target["locator"])
-        for wanted in target["required_contents"]["must_include"]:
-            if _clean(wanted) not in _clean(shown):
-                return f"{target['url']} does not show {wanted!r:.200}"
     return ""
 
 

@@ -424,7 +424,16 @@ class Recorder:
         name = f"hand-{task.task_id}"
         while True:
             try:
-                kept = await self._verdict(*await self._attempt(name, task))
+                while not self.inbox.empty():
+                    early = self.inbox.get_nowait()  # what else is from before is of no use
+                    if isinstance(early, str) and early.strip() == "quit":
+                        raise Stopped("quit")
+                # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
+                patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
+                env = suite_of(task).make_env(self.visible, self._rollout)
+                hand = HumanPolicy(env, self.say, self.inbox)
+                played = await self._play(env, hand, name, task, self._rollout.model_copy(update=patient))
+                kept = await self._verdict(*played)
                 if kept is not None:
                     return kept
                 choice = await self._choose()
@@ -438,18 +447,6 @@ class Recorder:
                 raise Stopped(choice)
             if choice == "skip":
                 return None
-
-    async def _attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
-        """Let the person play an episode. Raises Stopped."""
-        while not self.inbox.empty():
-            early = self.inbox.get_nowait()  # what else is from before is of no use
-            if isinstance(early, str) and early.strip() == "quit":
-                raise Stopped("quit")
-        # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
-        patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
-        env = suite_of(task).make_env(self.visible, self._rollout)
-        hand = HumanPolicy(env, self.say, self.inbox)
-        return await self._play(env, hand, name, task, self._rollout.model_copy(update=patient))
 
     async def _verdict(self, played: Trajectory, url: str) -> tuple[Trajectory, bool] | None:
         """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""

@@ -203,36 +203,27 @@ async def _problem(check: Check, end: End) -> str:
                 raise Undecided(f"{path}: {error}") from None
             return _compare(check, value)
         case "http":
-            return await _http(check, end)
-        case _:
-            return await _verify(check, end)
+            url = end.config.absolute(check.http or "")
+            if not end.allows(url):
+                raise Undecided(f"{url} is outside the site's hosts")
+            answer, body = await _ask(url, end)
+            if answer.status == _TOO_MANY or answer.status >= 500:
+                raise Undecided(f"{url} answers {answer.status}")
+            if not 200 <= answer.status < 300:
+                return f"{url} answers {answer.status}"
+            if check.path is None:
+                return "" if page_of(answer.url) == page_of(url) else f"{url} leads to {answer.url}"
+            from jsonpath import findall
 
-
-async def _http(check: Check, end: End) -> str:
-    url = end.config.absolute(check.http or "")
-    if not end.allows(url):
-        raise Undecided(f"{url} is outside the site's hosts")
-    answer, body = await _ask(url, end)
-    if answer.status == _TOO_MANY or answer.status >= 500:
-        raise Undecided(f"{url} answers {answer.status}")
-    if not 200 <= answer.status < 300:
-        return f"{url} answers {answer.status}"
-    if check.path is None:
-        return "" if page_of(answer.url) == page_of(url) else f"{url} leads to {answer.url}"
-    from jsonpath import findall
-
-    try:
-        values = findall(check.path, json.loads(body))
-    except (ValueError, RecursionError):
-        raise Undecided(f"{url} returned no readable JSON: {body!r:.100}") from None
-    if not check.has_value:
-        return "" if values else f"nothing at {check.path}"
-    if len(values) == 1 and values[0] == check.equals:
-        return ""
-    return _compare(check, values[0] if len(values) == 1 and not isinstance(check.equals, list) else values)
-
-
-async def _verify(check: Check, end: End) -> str:
+            try:
+                values = findall(check.path, json.loads(body))
+            except (ValueError, RecursionError):
+                raise Undecided(f"{url} returned no readable JSON: {body!r:.100}") from None
+            if not check.has_value:
+                return "" if values else f"nothing at {check.path}"
+            if len(values) == 1 and values[0] == check.equals:
+                return ""
+            return _compare(check, values[0] if len(values) == 1 and not isinstance(check.equals, list) else values)
     fill = {"{check}": check.verify or "", "{url}": end.origin, "{page}": end.page.url, "{folder}": end.folder}
     fill["{python}"] = sys.executable
     command = [filled(part, fill) for part in end.config.verify]

@@ -201,6 +201,21 @@ class RawEnv(BrowserEnv):
         elif isinstance(self._site, MiniwobSite):
             state = {"error": f"invalid {'url' if first else 'page'}, terminating task"}
         judged = time.time()
+        frames = await mark_child_frames(tab) if seen["frames"] else {}
+        for frame in ("", *frames.values()):
+            await tab.evaluate("__webrl.describe()", frame)
+        dom = await tab.send("DOMSnapshot.captureSnapshot", _SNAPSHOT)
+        nodes = await framed_axtree(tab)
+        for attribute in ("aria-roledescription", "aria-description"):
+            pop_bids_from_attribute(dom, attribute)
+        for node in nodes:
+            _move_bid(node)
+        focus: str | None = await tab.evaluate("__webrl.focusedBid()")
+        while focus in frames:
+            inner = await tab.evaluate("__webrl.focusedBid()", frames[focus])
+            if inner is None:
+                break
+            focus = inner
         pages = self.context.pages
         fields = {
             "open_pages_urls": tuple(self._address(page, page.url) for page in pages),
@@ -208,7 +223,10 @@ class RawEnv(BrowserEnv):
             "active_page_index": np.asarray([pages.index(tab.page)]),
             "url": url,
             "screenshot": np.array(Image.open(io.BytesIO(await self._capture(tab))).convert("RGB")),  # [H, W, 3]
-            **await _objects(tab, seen["frames"], self.scale),
+            "dom_object": dom,
+            "axtree_object": {"nodes": nodes},
+            "extra_element_properties": extract_dom_extra_properties(dom, scale_factor=self.scale),
+            "focused_element_bid": focus or "",
         }
         info = self._info | {
             "wait_for_page_loading_start": self._info.get("action_exec_stop", looked),
@@ -220,32 +238,6 @@ class RawEnv(BrowserEnv):
             "task_info": state,
         }
         return RawObservation("", url, self._goal, None, None, fields, info, tuple(self._said)), verdict
-
-
-async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
-    """Return snapshot, accessibility tree, elements' properties and focus of a page whose main frame is marked."""
-    frames = await mark_child_frames(tab) if num_frames else {}
-    await tab.evaluate("__webrl.describe()")
-    for frame in frames.values():
-        await tab.evaluate("__webrl.describe()", frame)
-    dom = await tab.send("DOMSnapshot.captureSnapshot", _SNAPSHOT)
-    nodes = await framed_axtree(tab)
-    for attribute in ("aria-roledescription", "aria-description"):
-        pop_bids_from_attribute(dom, attribute)
-    for node in nodes:
-        _move_bid(node)
-    focus: str | None = await tab.evaluate("__webrl.focusedBid()")
-    while focus in frames:
-        inner = await tab.evaluate("__webrl.focusedBid()", frames[focus])
-        if inner is None:
-            break
-        focus = inner
-    return {
-        "dom_object": dom,
-        "axtree_object": {"nodes": nodes},
-        "extra_element_properties": extract_dom_extra_properties(dom, scale_factor=scale),
-        "focused_element_bid": focus or "",
-    }
 
 
 def _move_bid(node: dict[str, Any]) -> None:

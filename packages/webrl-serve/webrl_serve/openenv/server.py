@@ -215,7 +215,8 @@ def make_app(hub: Hub, sessions: HttpSessions) -> ASGIApp:
 
     kinds = (HTTPException, net.BodyError, net.ClientGone, ClientDisconnect, ValidationError, WebRLError, Exception)
     routes: list[Route | WebSocketRoute] = [WebSocketRoute("/ws", partial(converse, hub=hub))]
-    routes.append(WebSocketRoute("/{path:path}", _point_to_sessions))
+    elsewhere = JSONResponse({"detail": _PATHS}, 404)
+    routes.append(WebSocketRoute("/{path:path}", lambda websocket: websocket.send_denial_response(elsewhere)))
     routes += [Route(path, endpoint, methods=[method]) for method, path, _, endpoint, _ in entries]
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, failed))
     app.router.redirect_slashes = False  # to a path without a host: a proxy may stand before this server
@@ -298,10 +299,6 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
         return {"type": "mcp", "data": tool_answer(data)} if kind == "mcp" else None
     except Exception as error:  # the server's boundary: the client gets the error, other sessions are not affected
         return explain(error, str(kind))
-
-
-async def _point_to_sessions(websocket: WebSocket) -> None:
-    await websocket.send_denial_response(JSONResponse({"detail": _PATHS}, 404))
 
 
 async def _refuse_tools(request: Request) -> Response:

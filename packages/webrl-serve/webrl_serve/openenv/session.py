@@ -178,7 +178,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
 
     Raises:
         ValidationError: options that are not those of ResetOptions.
-        DataError: no such task, a host that is not allowed, or a setting out of range.
+        DataError: no such task, a host that the server does not allow, or a setting out of range.
     """
     options, config = ResetOptions.model_validate(data), hub.config
     if listed := options.model_dump(include={"split", "index"}, exclude_none=True):
@@ -203,12 +203,27 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         screenshots: Screenshots = "png" if options.screenshots else "none"
     else:
         screenshots = options.screenshots or hub.options.screenshots
+    # Hosts: those that the server names, and those that its `*` covers.
+    allowed = {host.lower() for host in config.allowed_hosts} - {"*"}
+    covered = "*" in (*config.allowed_hosts, *config.public_hosts)
     settings: dict[str, Any] = {
         "page_details": not options.details,
         "viewport": options.viewport or (None if options.details else hub.options.viewport),
-        **_host_settings(options, config),
+        "allowed_hosts": [],
+        "public_hosts": [],
         "screenshots": screenshots != "none",
     }
+    wanted = [("allowed_hosts", host, host.lower()) for host in options.allowed_hosts]
+    if options.start_url is not None:
+        url = urlsplit(options.start_url)
+        wanted.append(("start_url", options.start_url, url.netloc.lower() if url.scheme in ("http", "https") else ""))
+    for field_name, text, host in wanted:
+        if host in allowed or (host and re.sub(r":[0-9]*$", "", host) in allowed):
+            settings["allowed_hosts"].append(host)
+        elif host and covered:
+            settings["public_hosts"].append(host)
+        else:
+            raise DataError(f"{field_name} {text!r}: not among the server's rollout.allowed_hosts")
     names = {"observation", "every_element", "dialect", "settle_cap_s", "step_timeout_s"}
     given = options.model_dump(include=names, exclude_none=True)
     for name in given.keys() & {"settle_cap_s", "step_timeout_s"}:
@@ -235,29 +250,6 @@ def task_of(site: str, seed: int, options: ResetOptions, hub: Hub) -> Task:
     elif instruction or start_url:
         raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")
     return task
-
-
-def _host_settings(options: ResetOptions, config: RolloutConfig) -> dict[str, list[str]]:
-    """Return the settings that admit the hosts of a reset: those that the server names, and those that its `*` covers.
-
-    Raises:
-        DataError: a host that the server does not allow, or not a web address.
-    """
-    named = {host.lower() for host in config.allowed_hosts} - {"*"}
-    covered = "*" in (*config.allowed_hosts, *config.public_hosts)
-    settings: dict[str, list[str]] = {"allowed_hosts": [], "public_hosts": []}
-    wanted = [("allowed_hosts", host, host.lower()) for host in options.allowed_hosts]
-    if options.start_url is not None:
-        url = urlsplit(options.start_url)
-        wanted.append(("start_url", options.start_url, url.netloc.lower() if url.scheme in ("http", "https") else ""))
-    for field_name, given, host in wanted:
-        if host in named or (host and re.sub(r":[0-9]*$", "", host) in named):
-            settings["allowed_hosts"].append(host)
-        elif host and covered:
-            settings["public_hosts"].append(host)
-        else:
-            raise DataError(f"{field_name} {given!r}: not among the server's rollout.allowed_hosts")
-    return settings
 
 
 def first_state(hub: Hub) -> BrowserGymState:

@@ -59,12 +59,8 @@ class Gateway:
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a request."""
         path = environ.get("PATH_INFO", "")
-        if not path.startswith("/arena/"):
-            return self._visit(environ, start_response)
-        status, headers, body = self._control(environ, path.removeprefix("/arena/"))
-        return _send(start_response, status, headers, body)
-
-    def _visit(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if path.startswith("/arena/"):
+            return _send(start_response, *self._control(environ, path.removeprefix("/arena/")))
         # It skips what it cannot read, which a script of a page may have set.
         cookie = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
         try:

@@ -2,16 +2,14 @@
 
 import contextlib
 import importlib.util
-import logging
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app_server import serving
 from browsers import shared_browser
 from flask import Response, redirect, request
-from werkzeug.serving import make_server
 
 from webrl.config import RolloutConfig, RunConfig, load_config
 from webrl.rollouts.collect import collect
@@ -74,7 +72,6 @@ def notes_app(folder: Path) -> Iterator[Notes]:
     notes = Notes("", folder)
     app = module.create_app(notes.database, TOKEN)
     notes.refill = lambda: module.fill(notes.database)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
 
     @app.before_request
     def _note():
@@ -89,16 +86,8 @@ def notes_app(folder: Path) -> Iterator[Notes]:
             return "out of order", notes.broken[request.path]
         return None
 
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    notes.url = f"http://127.0.0.1:{server.port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(app) as notes.url:
         yield notes
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 async def play(config: RunConfig, policies: dict[str, Any], tasks: list[Task], out: Path) -> dict[str, Trajectory]:

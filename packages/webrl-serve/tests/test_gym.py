@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from app_server import serving
 
 pytest.importorskip("browsergym.core", reason="pip install 'webrl[browsergym]'")
 import gymnasium
@@ -16,7 +17,7 @@ from browsergym.core.action.functions import click
 from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.core.action.python import PythonActionSet
 from browsergym.utils.obs import flatten_axtree_to_str
-from page_server import serving_page
+from werkzeug import Response
 
 import webrl_serve.gym  # noqa: F401
 from webrl.config import RolloutConfig
@@ -55,8 +56,8 @@ FRAMED = """<title>outer</title><h1>Outer</h1>
 def address():
     """A page with frames, a shadow root, and a button under another element."""
 
-    with serving_page(FRAMED) as url:
-        yield url
+    with serving(Response(FRAMED, mimetype="text/html")) as url:
+        yield f"{url}/"
 
 
 def make(page: str, **options):

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,18 @@ def change_weights(folder: Path, change) -> None:
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def change_config(folder: Path, **values) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+def change_config(folder: Path, file: str = "config.json", **values) -> None:
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | values))
+
+
+def load_float32(name: str) -> AutoModelForCausalLM:
+    return load_causal_lm(name, dtype="float32")
+
+
+def assert_refused(message: str, model: Path | str, uses=(check_model,), **options) -> None:
+    for use in uses:
+        with pytest.raises(ModelError, match=message):
+            use(str(model), **options)
 
 
 def make_value_model(folder: Path) -> None:
@@ -121,9 +129,7 @@ def test_a_folder_that_does_not_fit_itself_is_refused_and_said_how_with_or_witho
     check_model(str(folder))
     apply, message = DAMAGES[damage]
     apply(folder)
-    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
-        with pytest.raises(ModelError, match=message):
-            use(str(folder))
+    assert_refused(message, folder, (check_model, load_actor, load_float32))
 
 
 def _index(text: str):
@@ -158,8 +164,7 @@ def _index(text: str):
 def test_the_check_says_what_is_wrong_where_a_library_would_not_or_only_hours_later(folder, damage, said):
     check_model(str(folder), prompt_format="chat")
     damage(folder)
-    with pytest.raises(ModelError, match=said):
-        check_model(str(folder), prompt_format="chat")
+    assert_refused(said, folder, prompt_format="chat")
 
 
 def test_a_judge_and_a_generator_that_are_never_asked_need_no_chat_template(folder, tmp_path, capsys):
@@ -186,24 +191,20 @@ def test_of_quantized_weights_whose_names_are_their_own_the_tokenizer_alone_is_c
     change_weights(folder, lambda weights: weights.pop(UP))
     check_model(str(folder), use="vllm")
     grow_tokenizer(folder)
-    with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
-        check_model(str(folder), use="vllm")
+    assert_refused("its tokenizer writes ids up to 355", folder, use="vllm")
 
 
 def test_a_critic_is_compared_with_its_files_when_it_is_loaded(folder, tmp_path):
     critic = tmp_path / "critic"
     shutil.copytree(folder, critic)
     make_value_model(critic)
-    config = json.loads((critic / "config.json").read_text())
     several = shutil.copytree(critic, tmp_path / "several")
-    (several / "config.json").write_text(json.dumps(config | {"id2label": {str(i): str(i) for i in range(4)}}))
-    with pytest.raises(ModelError, match="has 4 value logits, not one"):
-        load_critic(several)
+    change_config(several, id2label={str(i): str(i) for i in range(4)})
+    assert_refused("has 4 value logits, not one", several, [load_critic])
     for key in ("score.weight", UP):
         damaged = shutil.copytree(critic, tmp_path / f"without-{key}")
         change_weights(damaged, lambda weights, key=key: weights.pop(key))
-        with pytest.raises(ModelError, match=f"has files without {key}"):
-            load_critic(damaged, fresh=True)
+        assert_refused(f"has files without {key}", damaged, [load_critic], fresh=True)
 
 
 def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(folder):
@@ -213,8 +214,7 @@ def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(fo
     check_model(str(folder))
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "<image_soft_token>")
     tokenizer.save_pretrained(folder)
-    with pytest.raises(ModelError, match="embeddings for 347 tokens, but its tokenizer writes ids up to 347"):
-        check_model(str(folder))
+    assert_refused("embeddings for 347 tokens, but its tokenizer writes ids up to 347", folder)
 
 
 COMMANDS = [
@@ -255,8 +255,7 @@ def test_every_command_refuses_a_model_that_does_not_fit_before_it_starts(folder
 
 def test_the_actor_of_a_notebook_is_compared_too(folder):
     grow_tokenizer(folder)
-    with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
-        api_actor(str(folder))
+    assert_refused("its tokenizer writes ids up to 355", folder, [api_actor])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "version https://git-lfs.github.com/spec/v1\n"])
@@ -311,12 +310,10 @@ def test_every_command_takes_an_adapter(adapter, tmp_path, capsys, command):
 
 
 def test_a_base_is_found_from_the_adapters_folder_too(folder, adapter, tmp_path, monkeypatch):
-    change = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "../model"}
-    (adapter / "adapter_config.json").write_text(json.dumps(change))
+    change_config(adapter, "adapter_config.json", base_model_name_or_path="../model")
     check_model(str(adapter))
     shutil.rmtree(folder)
-    with pytest.raises(ModelError, match=r"adapter_config.json: base_model_name_or_path: .*'../model' does not exist"):
-        check_model(str(adapter))
+    assert_refused(r"adapter_config.json: base_model_name_or_path: .*'../model' does not exist", adapter)
 
 
 def test_an_adapter_of_another_model_is_refused_before_anything_starts(folder, adapter, tmp_path, capsys):
@@ -328,16 +325,12 @@ def test_an_adapter_of_another_model_is_refused_before_anything_starts(folder, a
     save_tiny_model(folder, hidden=16, tie=False, positions=2048)
     change_config(folder, num_hidden_layers=1)
     change_weights(folder, lambda w: [w.pop(key) for key in list(w) if key.startswith("model.layers.1.")])
-    with pytest.raises(ModelError, match=r"with unknown weights base_model\.model\.model\.layers\.1\."):
-        check_model(str(adapter))
-    with pytest.raises(ModelError, match=r"with unknown weights base_model\.model\.model\.layers\.1\."):
-        load_actor(adapter)
+    assert_refused(r"with unknown weights base_model\.model\.model\.layers\.1\.", adapter, (check_model, load_actor))
 
 
 def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapter, tmp_path):
-    shutil.copytree(adapter, tmp_path / "second")
-    change = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": str(adapter)}
-    (tmp_path / "second" / "adapter_config.json").write_text(json.dumps(change))
+    second = shutil.copytree(adapter, tmp_path / "second")
+    change_config(second, "adapter_config.json", base_model_name_or_path=str(adapter))
     prompts = PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
     get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
     path = adapter / "adapter_model.safetensors"
@@ -347,9 +340,7 @@ def test_an_adapter_that_cannot_be_merged_into_its_base_is_refused(folder, adapt
         ("prompts", "is a PROMPT_TUNING, which cannot be merged"),
         ("adapter", r"has a file without base_model\.model\.model\.layers\.1\."),
     ):
-        for use in (check_model, load_actor):
-            with pytest.raises(ModelError, match=message):
-                use(str(tmp_path / name))
+        assert_refused(message, tmp_path / name, (check_model, load_actor))
 
 
 def lora_of(base: Path, target: Path, **options) -> Path:
@@ -368,9 +359,7 @@ def test_an_adapter_of_weights_that_another_layer_uses_too_is_not_merged_into_bo
         ("replicated", folder, {"target_modules": ["q_proj"], "layer_replication": [[0, 2], [0, 2]]}),
     ):
         made = str(lora_of(base, tmp_path / name, **options))
-        for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
-            with pytest.raises(ModelError, match=r"whose weights another layer of .* uses too"):
-                use(made)
+        assert_refused(r"whose weights another layer of .* uses too", made, (check_model, load_actor, load_float32))
     for name, base, options in (
         ("own head", folder, {"target_modules": ["lm_head"]}),
         ("tokens", tied, {"trainable_token_indices": [5, 6]}),
@@ -386,12 +375,10 @@ def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_kind_is_refused(
     both = Path(shutil.copytree(folder, tmp_path / "both"))
     for file in adapter.iterdir():
         shutil.copy(file, both)
-    newer = Path(shutil.copytree(adapter, tmp_path / "newer")) / "adapter_config.json"
-    newer.write_text(json.dumps(json.loads(newer.read_text()) | {"use_new": True, "use_other": None}))
-    pinned = Path(shutil.copytree(adapter, tmp_path / "pinned"))
-    change = {"base_model_name_or_path": "ann/base", "revision": "v2"}
-    settings = json.loads((pinned / "adapter_config.json").read_text())
-    (pinned / "adapter_config.json").write_text(json.dumps(settings | change))
+    newer = shutil.copytree(adapter, tmp_path / "newer")
+    change_config(newer, "adapter_config.json", use_new=True, use_other=None)
+    pinned = shutil.copytree(adapter, tmp_path / "pinned")
+    change_config(pinned, "adapter_config.json", base_model_name_or_path="ann/base", revision="v2")
     prompts = AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)
     get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
     for name, message in (
@@ -400,9 +387,7 @@ def test_an_adapter_that_is_ambiguous_or_of_another_revision_or_kind_is_refused(
         ("pinned", r"trained on revision 'v2' of 'ann/base': .*hf download ann/base --revision v2"),
         ("prompts", "is a ADAPTION_PROMPT, which cannot be merged"),
     ):
-        for use in (check_model, load_actor):
-            with pytest.raises(ModelError, match=message):
-                use(str(tmp_path / name))
+        assert_refused(message, tmp_path / name, (check_model, load_actor))
 
 
 def put_into_hub_cache(monkeypatch, tmp_path: Path, **models: Path) -> None:
@@ -421,9 +406,7 @@ def test_a_hub_model_is_copied_with_its_commit_but_no_adapter_is_taken_and_one_t
     assert copy_model("ann/base", tmp_path / "copy")["hub_commit"] == "0" * 40
     with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
         copy_model("ann/agent", tmp_path / "actor")
-    for load in (load_actor, lambda name: load_causal_lm(name, dtype="float32")):
-        with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
-            load("ann/agent")
+    assert_refused(r"hf download ann/agent --local-dir FOLDER", "ann/agent", (load_actor, load_float32))
     with pytest.raises(ModelError, match="cannot download the model 'ann/nothing'"):
         copy_model("ann/nothing", tmp_path / "nothing")
 
@@ -432,11 +415,8 @@ def test_a_hub_model_of_pickles_is_refused_before_it_is_loaded(folder, tmp_path,
     torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     put_into_hub_cache(monkeypatch, tmp_path, old=folder)
-    for load in (load_actor, lambda name: load_causal_lm(name, dtype="float32"), lambda n: copy_model(n, tmp_path / n)):
-        with pytest.raises(
-            ModelError, match=r"'ann/old'.* no weights in model\*\.safetensors, .*save_pretrained\(NEW\)"
-        ):
-            load("ann/old")
+    message = r"'ann/old'.* no weights in model\*\.safetensors, .*save_pretrained\(NEW\)"
+    assert_refused(message, "ann/old", (load_actor, load_float32, lambda name: copy_model(name, tmp_path / name)))
 
 
 @pytest.mark.parametrize(
@@ -444,8 +424,7 @@ def test_a_hub_model_of_pickles_is_refused_before_it_is_loaded(folder, tmp_path,
 )
 def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, text):
     (folder / "generation_config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"generation_config\.json"):
-        check_model(str(folder))
+    assert_refused(r"generation_config\.json", folder)
 
 
 @pytest.mark.parametrize(
@@ -467,8 +446,7 @@ def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, 
 )
 def test_a_template_that_changes_what_the_user_says_or_begins_no_answer_is_refused(folder, content, said):
     (folder / "chat_template.jinja").write_text("{% for m in messages %}" + content + "{% endfor %}")
-    with pytest.raises(ModelError, match=said):
-        check_model(str(folder), prompt_format="chat")
+    assert_refused(said, folder, prompt_format="chat")
 
 
 def test_a_tokenizer_without_an_end_token_is_refused_as_its_answers_would_never_end(folder):
@@ -476,28 +454,22 @@ def test_a_tokenizer_without_an_end_token_is_refused_as_its_answers_would_never_
     tokenizer.eos_token = None
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
     tokenizer.save_pretrained(folder)
-    with pytest.raises(ModelError, match="has no end token: set eos_token in"):
-        check_model(str(folder))
+    assert_refused("has no end token: set eos_token in", folder)
 
 
 def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(folder, adapter):
     change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     check_model(str(folder), use="vllm")
-    uses = (
-        lambda: check_model(str(folder), use="training"),
-        lambda: load_actor(folder),
-        lambda: check_model(str(adapter)),
-    )
-    for use in uses:
-        with pytest.raises(ModelError, match=r"is quantized: it can answer but not be trained"):
-            use()
+    message = r"is quantized: it can answer but not be trained"
+    assert_refused(message, folder, use="training")
+    assert_refused(message, folder, [load_actor])
+    assert_refused(message, adapter)
 
 
 def test_an_adapter_that_began_as_pissa_passes_the_check_as_it_does_the_loading(folder, tmp_path):
     config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa")
     get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(tmp_path / "pissa")
-    path = tmp_path / "pissa" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}))
+    change_config(tmp_path / "pissa", "adapter_config.json", base_model_name_or_path=str(folder))
     check_model(str(tmp_path / "pissa"))
     load_causal_lm(str(tmp_path / "pissa"), dtype="float32")
 
@@ -524,24 +496,21 @@ GEMMA = {"head_dim": 8, "num_key_value_heads": 1, "use_bidirectional_attention":
 def test_a_model_whose_tokens_see_those_after_them_is_no_actor(tmp_path, model_class, config):
     build_tokenizer().save_pretrained(tmp_path)
     model_class(config).save_pretrained(tmp_path)
-    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
-        if model_class is BertLMHeadModel:
+    uses = (check_model, load_actor, load_float32)
+    if model_class is BertLMHeadModel:
+        for use in uses:
             use(str(tmp_path))
-            continue
-        with pytest.raises(
-            ModelError, match=r"cannot generate: in its \w+, tokens attend to later ones; use a decoder"
-        ):
-            use(str(tmp_path))
+    else:
+        assert_refused(r"cannot generate: in its \w+, tokens attend to later ones; use a decoder", tmp_path, uses)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_weights_without_a_scale_are_not_read_as_numbers(folder, tmp_path, monkeypatch, dtype):
     change_weights(folder, lambda weights: weights.update({UP: (50 * weights[UP]).to(dtype)}))
     put_into_hub_cache(monkeypatch, tmp_path, judge=folder)
-    load = partial(load_causal_lm, dtype="float32")
-    for name, use in ((folder, check_model), (folder, load_actor), (folder, load), ("ann/judge", load)):
-        with pytest.raises(ModelError, match=r"up_proj\.weight in model\.safetensors is [IUF]8\w*, and config"):
-            use(str(name))
+    message = r"up_proj\.weight in model\.safetensors is [IUF]8\w*, and config"
+    assert_refused(message, folder, (check_model, load_actor, load_float32))
+    assert_refused(message, "ann/judge", [load_float32])
 
 
 def test_weights_whose_first_bytes_happen_to_be_those_of_gzip_are_loaded(folder):
@@ -554,23 +523,16 @@ def test_weights_whose_first_bytes_happen_to_be_those_of_gzip_are_loaded(folder)
 
 @pytest.mark.parametrize("name", ["LlamaTokenizer", "BertTokenizer"])
 def test_a_tokenizer_that_loses_what_its_file_keeps_is_refused_with_the_class_that_does_not(folder, name):
-    tokenizer_config = folder / "tokenizer_config.json"
-    settings = json.loads(tokenizer_config.read_text())
-    tokenizer_config.write_text(json.dumps(settings | {"tokenizer_class": name}))
-    with pytest.raises(
-        ModelError, match=f"its {name} loses parts of .*: set tokenizer_class to PreTrainedTokenizerFast"
-    ):
-        check_model(str(folder))
-    tokenizer_config.write_text(json.dumps(settings | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    change_config(folder, "tokenizer_config.json", tokenizer_class=name)
+    assert_refused(f"its {name} loses parts of .*: set tokenizer_class to PreTrainedTokenizerFast", folder)
+    change_config(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
     check_model(str(folder))
 
 
 def test_a_chat_template_that_is_no_text_is_one_clear_error(folder):
     (folder / "chat_template.jinja").unlink()
-    tokenizer_config = folder / "tokenizer_config.json"
-    tokenizer_config.write_text(json.dumps(json.loads(tokenizer_config.read_text()) | {"chat_template": 5}))
-    with pytest.raises(ModelError, match=r"chat_template in tokenizer_config\.json must be text, found 5"):
-        check_model(str(folder))
+    change_config(folder, "tokenizer_config.json", chat_template=5)
+    assert_refused(r"chat_template in tokenizer_config\.json must be text, found 5", folder)
 
 
 @pytest.mark.parametrize("bias", ["all", "lora_only"])
@@ -583,17 +545,13 @@ def test_an_adapter_that_has_trained_biases_must_hold_them(folder, tmp_path, bia
     load_actor(adapter)
     path = adapter / "adapter_model.safetensors"
     save_file({key: weight for key, weight in load_file(path).items() if not key.endswith("bias")}, path)
-    for use in (check_model, load_actor):
-        with pytest.raises(ModelError, match=r"has a file without base_model\S+\.bias"):
-            use(str(adapter))
+    assert_refused(r"has a file without base_model\S+\.bias", adapter, (check_model, load_actor))
 
 
 @pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed", "ignore:Adapter 'default'.*invalid shape")
 def test_an_adapter_with_biases_for_layers_that_have_none_is_refused_before_anything_starts(folder, tmp_path):
     adapter = lora_of(folder, tmp_path / "biased", target_modules=["q_proj"], lora_bias=True)
-    for use in (check_model, load_actor):
-        with pytest.raises(ModelError, match=r"cannot merge the adapter .*because the base layer has no bias"):
-            use(str(adapter))
+    assert_refused(r"cannot merge the adapter .*because the base layer has no bias", adapter, (check_model, load_actor))
 
 
 @pytest.mark.parametrize(("method", "package"), [("gptq", "optimum|gptqmodel"), ("awq", "gptqmodel")])

@@ -5,8 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
 
 T = TypeVar("T")
 
@@ -50,6 +52,17 @@ def is_older_than(major: int) -> bool:
             return browser._browser.version
 
     return int(run(version()).split(".")[0]) < major
+
+
+@contextlib.asynccontextmanager
+async def open_env(config: RolloutConfig, kind: type = BrowserEnv, *, own_browser: bool = False) -> AsyncIterator[Any]:
+    """An environment on the shared browser, or on one of its own; closed after the block."""
+    async with Browser() if own_browser else shared_browser() as browser:
+        env = kind(browser, config)
+        try:
+            yield env
+        finally:
+            await env.close()
 
 
 def close() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from processes import python
 from served import served
 
 from webrl.config import RolloutConfig
@@ -37,11 +37,7 @@ def run_script(package, script, url):
     """What a script saw, with `package` as its OpenEnv."""
     if not (CLIENTS / package).is_dir():
         pytest.skip(f"{package} is not in {CLIENTS}: make engines")
-    environment = os.environ | {"PYTHONPATH": str(CLIENTS / package)}
-    command = [sys.executable, str(SCRIPTS), script, url]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python(SCRIPTS, script, url, PYTHONPATH=str(CLIENTS / package)).stdout)
 
 
 def client(url):

@@ -61,6 +61,16 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None
         time.sleep(0.02)
 
 
+def python(
+    *arguments: object, code: int | None = 0, cwd: Path | None = None, timeout: float = 600, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` with these environment variables too; its exit code is `code`, or any if that is None."""
+    command, environment = [sys.executable, *map(str, arguments)], os.environ | variables
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert code in (None, done.returncode), done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
 def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int, list[str]]:
     """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines of its stderr.
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from browsers import run, shared_browser
+from browsers import open_env, run
 
 from webrl.config import RolloutConfig
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.actions import Action
-from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import StepResult
 from webrl.types import Task
@@ -30,12 +29,8 @@ def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], *, own_browser: boo
     """Run `play` with an environment of its own, on the shared browser or on one of its own; gives its result."""
 
     async def in_environment() -> Any:
-        async with Browser() if own_browser else shared_browser() as browser:
-            env = BrowserEnv(browser, RolloutConfig(**settings))
-            try:
-                return await play(env)
-            finally:
-                await env.close()
+        async with open_env(RolloutConfig(**settings), own_browser=own_browser) as env:
+            return await play(env)
 
     return (asyncio.run if own_browser else run)(in_environment())
 

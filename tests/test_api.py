@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 import webrl
 from webrl.config import RolloutConfig
@@ -29,8 +28,7 @@ def test_importing_webrl_imports_nothing_heavy():
         "from webrl import Task, Trajectory, load_actor, load_config, make_env, run; load_config('demo'); "
         "print({'torch', 'playwright', 'transformers', 'matplotlib', 'httpx'} & set(sys.modules))"
     )
-    light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert light.stdout.split() == ["set()"] * 2
+    assert python("-c", code).stdout.split() == ["set()"] * 2
 
 
 def test_what_webrl_offers_is_there_and_what_it_does_not_is_named():

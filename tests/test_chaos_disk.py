@@ -1,7 +1,6 @@
 """A run folder after losses of power, by the chaos harness's disk: what was synced stays, all else may be gone."""
 
 import importlib
-import os
 import random
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -26,8 +26,7 @@ def test_a_run_folder_is_free_at_once_after_a_loss_of_power(tmp_path: Path, monk
     def hold(then: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
         code = "import os\nfrom pathlib import Path\nfrom webrl.runs.lock import hold_run\n"
         code += f"with hold_run(Path({str(run_dir)!r})):\n    {then}"
-        env = os.environ | variables | {"LD_PRELOAD": str(shim)}
-        return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        return python("-c", code, code=None, LD_PRELOAD=str(shim), **variables)
 
     for seed in range(3):
         done = hold("os.kill(os.getpid(), 9)", disk.power_environment(run_dir, tmp_path / "power"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import python
 
 from webrl import cli
 from webrl.cli.options import COMMON
@@ -72,8 +73,7 @@ def test_help_imports_neither_torch_nor_playwright():
         "    heavy = {'torch', 'transformers', 'playwright', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
         "    if heavy: sys.exit(f'{arguments} imported {heavy}')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-c", code)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")

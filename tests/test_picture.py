@@ -1,11 +1,11 @@
 """The README's animation: which attempts it shows, and what it draws."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from processes import python
 from report_builders import trajectory
 from rollouts_builders import miniwob
 
@@ -26,9 +26,7 @@ def test_a_run_becomes_an_animation_of_its_recorded_actions(tmp_path):
     for phase, (action, reward) in enumerate((("click('13')", 0.0), ("click('19')", 1.0))):
         run.phase(phase).path.mkdir(parents=True)
         write_records(run.phase(phase).eval, [trajectory(page, phase, reward, action=action)])
-    done = subprocess.run([sys.executable, SCRIPT, run.path, out], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert 'Click on the "submit" button.' in done.stdout
+    assert 'Click on the "submit" button.' in python(SCRIPT, run.path, out).stdout
     with Image.open(out) as animation:
         assert animation.n_frames == 2
         assert animation.width == 2 * picture.SIZE + 3 * picture.GAP

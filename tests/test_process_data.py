@@ -7,7 +7,6 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 from llm_builders import save_tiny_model, score
+from processes import python
 from test_interop_vab import make_rows, write_trace
 
 from webrl.config import ModelsConfig, ReplayConfig, RunConfig, validate_config
@@ -80,11 +80,6 @@ def make_config(tmp_path, model, replay=None, **sections):
     data = {"name": "run", "runs_dir": str(tmp_path / "runs"), "models": {"actor": str(model), "orm": str(model),
             "device": "cpu", "max_prompt_tokens": 2000}, **sections}  # fmt: skip
     return validate_config(data, "test")
-
-
-def run_script(*arguments, cwd):
-    command = [sys.executable, str(REPO / "scripts" / "process_data.py"), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path):
@@ -415,8 +410,7 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor,
     assert "with history      train_filter.jsonl" in dry.stdout
     assert "judge's prompt    chat, at most " in dry.stdout
     assert not (tmp_path / "train.jsonl").exists()
-    said = run_script(*arguments, cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
+    said = python(REPO / "scripts" / "process_data.py", *arguments, cwd=tmp_path)
     assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in said.stdout
     assert "listed with file and line in train_problems.txt" in said.stdout
     sources = Counter(r.source for r in read_records(tmp_path / "train_filter.jsonl", StepRecord))

@@ -4,12 +4,11 @@ import asyncio
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from llm_builders import build_tokenizer
+from processes import python
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -265,8 +264,7 @@ def test_an_absent_model_folder_is_noticed_before_torch_is_imported(tmp_path):
         "for name, *more in json.loads(sys.argv[1]):\n"
         "    print('torch' in sys.modules or cli.main([name, 'demo', sys.argv[2], *more]), 'torch' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, json.dumps(commands), f"runs_dir={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code, json.dumps(commands), f"runs_dir={tmp_path}", code=None, cwd=ROOT)
     assert [line for line in done.stdout.splitlines() if line.endswith(("True", "False"))] == ["1 False"] * 6, (
         done.stderr
     )

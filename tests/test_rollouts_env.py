@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from browsers import is_older_than, run, shared_browser
+from browsers import is_older_than, open_env, run
 from rollouts_builders import NEVER, Scripted, answers, at, bid_of, in_browser, miniwob, on_page, reply, serve, visit
 
 from webrl.config import RolloutConfig
@@ -389,8 +389,8 @@ document.addEventListener('copy', (e) => {
 def test_what_is_copied_stays_in_its_environment_and_its_episode_and_goes_from_page_to_page():
     async def play(env):
         pages = {"/": COPIES, "/in": "<title>in</title><input aria-label=inner>"}
-        async with shared_browser() as browser, serve(pages) as url:
-            neighbour, seen = BrowserEnv(browser, env._config), []
+        async with open_env(env._config) as neighbour, serve(pages) as url:
+            seen = []
             texts = {each: (await each.reset(at(url + "/"))).text for each in (env, neighbour)}
 
             async def act(each, action, role, name):
@@ -398,26 +398,23 @@ def test_what_is_copied_stays_in_its_environment_and_its_episode_and_goes_from_p
                 assert not result.error
                 texts[each] = result.observation.text
 
-            try:
-                await act(neighbour, "fill('{}', 'secret')", "textbox", "from")
-                for role, name in (("button", "writes"), ("button", "commands"), ("textbox", "from")):
-                    copy = "click('{}')" if role == "button" else "press('{}', 'Control+a')"
-                    for each in (env, neighbour):
-                        await act(each, copy, role, name)
-                        if role == "textbox":
-                            await act(each, "press('{}', 'Control+c')", role, name)
-                    await act(env, "click('{}')", "link", "again")
-                    await act(env, "click('{}')", "textbox", "inner")
-                    for target in ("inner", "to", "rich"):
-                        await act(env, "press('{}', 'Control+v')", "textbox", target)
-                    seen.append(texts[env])
-                    await act(env, "click('{}')", "button", "reads")
-                    seen[-1] += texts[env]
-                texts[env] = (await env.reset(at(url + "/"))).text
-                await act(env, "press('{}', 'Control+v')", "textbox", "to")
-                return seen, texts[env]
-            finally:
-                await neighbour.close()
+            await act(neighbour, "fill('{}', 'secret')", "textbox", "from")
+            for role, name in (("button", "writes"), ("button", "commands"), ("textbox", "from")):
+                copy = "click('{}')" if role == "button" else "press('{}', 'Control+a')"
+                for each in (env, neighbour):
+                    await act(each, copy, role, name)
+                    if role == "textbox":
+                        await act(each, "press('{}', 'Control+c')", role, name)
+                await act(env, "click('{}')", "link", "again")
+                await act(env, "click('{}')", "textbox", "inner")
+                for target in ("inner", "to", "rich"):
+                    await act(env, "press('{}', 'Control+v')", "textbox", target)
+                seen.append(texts[env])
+                await act(env, "click('{}')", "button", "reads")
+                seen[-1] += texts[env]
+            texts[env] = (await env.reset(at(url + "/"))).text
+            await act(env, "press('{}', 'Control+v')", "textbox", "to")
+            return seen, texts[env]
 
     seen, after = in_browser(play)
     for text, word in zip(seen, ("told", "commanded", "typed"), strict=True):
@@ -431,20 +428,16 @@ def test_what_is_copied_stays_in_its_environment_and_its_episode_and_goes_from_p
 
 def test_a_copy_is_pasted_beside_a_neighbour_that_copies_too():
     async def play(env):
-        async with shared_browser() as browser:
-            neighbour = BrowserEnv(browser, env._config)
-            try:
-                for each, seed in ((env, 1), (neighbour, 3)):
-                    text = (await each.reset(miniwob("copy-paste", seed))).text
-                    area = re.search(r"\[(\d+)\] textbox '' value=", text)[1]
-                    await each.step(f"press('{area}', 'Control+a')")
-                    await each.step(f"press('{area}', 'Control+c')")
-                text = (await env.step("noop(0)")).observation.text
-                field = re.search(r"\[(\d+)\] textbox ''\n", text)[1]
-                await env.step(f"press('{field}', 'Control+v')")
-                return await env.step(f"click('{bid_of(text, 'button', 'Submit')}')")
-            finally:
-                await neighbour.close()
+        async with open_env(env._config) as neighbour:
+            for each, seed in ((env, 1), (neighbour, 3)):
+                text = (await each.reset(miniwob("copy-paste", seed))).text
+                area = re.search(r"\[(\d+)\] textbox '' value=", text)[1]
+                await each.step(f"press('{area}', 'Control+a')")
+                await each.step(f"press('{area}', 'Control+c')")
+            text = (await env.step("noop(0)")).observation.text
+            field = re.search(r"\[(\d+)\] textbox ''\n", text)[1]
+            await env.step(f"press('{field}', 'Control+v')")
+            return await env.step(f"click('{bid_of(text, 'button', 'Submit')}')")
 
     assert in_browser(play).reward == 1
 
@@ -663,13 +656,9 @@ def test_a_chromium_without_classes_that_others_have_opens_pages():
         _page_script = property(lambda self: f"for (const name of {absent}) delete window[name];{super()._page_script}")
 
     async def play():
-        async with shared_browser() as browser:
-            env = Older(browser, RolloutConfig())
-            try:
-                goal = (await env.reset(miniwob("click-button"))).goal
-                return goal, await env.page.evaluate(f"{absent}.filter((name) => name in window)")
-            finally:
-                await env.close()
+        async with open_env(RolloutConfig(), Older) as env:
+            goal = (await env.reset(miniwob("click-button"))).goal
+            return goal, await env.page.evaluate(f"{absent}.filter((name) => name in window)")
 
     goal, there = run(play())
     assert goal.startswith("Click on the")

@@ -7,13 +7,11 @@ same, step by step; ours replays the same actions.
 import asyncio
 import difflib
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from processes import python
 from rollouts_builders import in_browser, miniwob
 
 from webrl.rollouts.env import BrowserEnv
@@ -32,11 +30,7 @@ CLOCKED = {
 def stock_record(pages: list[str], seed: int, num_steps: int) -> list[dict]:
     script = ROOT / "benchmarks" / "stock_browsergym.py"
     arguments = ["record", "--pages", ",".join(pages), "--seed", str(seed), "--steps", str(num_steps)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = python(script, *arguments, PYTHONPATH=str(ROOT))
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

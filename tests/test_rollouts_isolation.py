@@ -4,10 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from browsers import shared_browser
+from browsers import open_env
 from rollouts_builders import answers, at, bid_of, in_browser, reply, serve
-
-from webrl.rollouts.env import BrowserEnv
 
 pytestmark = pytest.mark.browser
 
@@ -56,14 +54,10 @@ def beside(play, **pages):
 
     async def both(env):
         served = {"/": PAGE} | {f"/{name}": page for name, page in pages.items()}
-        async with serve(served) as url, shared_browser() as browser:
-            neighbour = BrowserEnv(browser, env._config)
-            try:
-                for each in (env, neighbour):
-                    await each.reset(at(url + "/"))
-                return await play(env, neighbour, url + "/")
-            finally:
-                await neighbour.close()
+        async with serve(served) as url, open_env(env._config) as neighbour:
+            for each in (env, neighbour):
+                await each.reset(at(url + "/"))
+            return await play(env, neighbour, url + "/")
 
     return in_browser(both)
 
@@ -115,18 +109,14 @@ def test_files_are_cached_for_one_environment_and_one_episode():
 
     async def play(env):
         pages = {"/": "<title>t</title><script src=/a.js></script>", "/a.js": asset}
-        async with serve(pages) as url, shared_browser() as browser:
-            neighbour, counts = BrowserEnv(browser, env._config), []
-            try:
-                await env.reset(at(url + "/"))
-                await env.step(f"goto('{url}/?again')")
+        async with serve(pages) as url, open_env(env._config) as neighbour:
+            await env.reset(at(url + "/"))
+            await env.step(f"goto('{url}/?again')")
+            counts = [asked["/a.js"]]
+            for each in (neighbour, env):
+                await each.reset(at(url + "/"))
                 counts.append(asked["/a.js"])
-                await neighbour.reset(at(url + "/"))
-                counts.append(asked["/a.js"])
-                await env.reset(at(url + "/"))
-                return [*counts, asked["/a.js"]]
-            finally:
-                await neighbour.close()
+            return counts
 
     assert in_browser(play) == [1, 2, 3]
 

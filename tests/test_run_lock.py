@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import OF_THE_HUB
+from processes import OF_THE_HUB, python
 
 from webrl import cli
 from webrl.errors import StageError
@@ -108,9 +108,5 @@ def test_training_and_process_data_take_the_lock_too(tmp_path: Path) -> None:
         output = tmp_path / "run" / "phase_00" / "train.jsonl"
         data = ["scripts/process_data.py", "--output_path", str(output), "--actor_path", "none", "--stage", "1"]
         for command in (["-m", "webrl.cli.train_worker", "demo", "--run", str(tmp_path / "run")], data):
-            refused = subprocess.run(
-                [sys.executable, *command], capture_output=True, text=True, timeout=300, check=False
-            )
-            assert refused.returncode == 1
-            assert "is in use by `-c" in refused.stderr
+            assert "is in use by `-c" in python(*command, code=1).stderr
         assert not output.parent.exists()

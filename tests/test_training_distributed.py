@@ -1,14 +1,12 @@
 """Two processes give what one gives: DDP, DeepSpeed ZeRO and FSDP2 over gloo, on the CPU."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processes import python
 from safetensors.torch import load_file
 from training_builders import make_actor, make_records
 
@@ -32,15 +30,9 @@ def prepare(folder: Path, *, tied: bool = True) -> None:
 
 def run(folder: Path, jobs: dict[str, dict[str, Any]], num_processes: int) -> None:
     """Train by each job's settings, one after the other in the same processes; a job is called `model/name`."""
-    command = [sys.executable]
-    if num_processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(folder), json.dumps(jobs)],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    variables = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "DS_ACCELERATOR": "cpu"}
+    python(*launcher * (num_processes > 1), SCRIPT, folder, json.dumps(jobs), timeout=900, **variables)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,10 @@
 """A batch's loss that is no number changes no weights, even where all gradients are finite."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 from training_builders import make_items
 
 from webrl.config import OptimConfig
@@ -44,12 +42,6 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(actor: Path, 
 @pytest.mark.slow
 def test_one_process_s_loss_keeps_all_processes_from_the_step(actor: Path) -> None:
     engines = ["ddp/bf16", "fsdp2/fp32", *(["zero2/fp32"] if is_installed("deepspeed") else [])]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(actor), *engines],
-        env=os.environ | ENVIRONMENT,
-        capture_output=True, text=True, timeout=550, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = done.stdout.splitlines()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    said = python(*launcher, SCRIPT, actor, *engines, **ENVIRONMENT).stdout.splitlines()
     assert [line for line in said if line.startswith(tuple(engines))] == [f"{name}: kept moved" for name in engines]

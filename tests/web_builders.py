@@ -2,13 +2,13 @@
 
 import contextlib
 import importlib.util
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app_server import serving
-from browsers import shared_browser
+from browsers import open_env
 from flask import Response, redirect, request
 
 from webrl.config import RolloutConfig, RunConfig, load_config
@@ -111,14 +111,8 @@ def web_rollout(url: str, *overrides: str) -> RolloutConfig:
     return load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}]", *overrides]).rollout
 
 
-@contextlib.asynccontextmanager
-async def web_env(rollout: RolloutConfig) -> AsyncIterator[Any]:
+def web_env(rollout: RolloutConfig) -> contextlib.AbstractAsyncContextManager[Any]:
     """An environment of the suite on the shared browser."""
     from webrl_site.env import WebEnv
 
-    async with shared_browser() as browser:
-        env = WebEnv(browser, rollout)
-        try:
-            yield env
-        finally:
-            await env.close()
+    return open_env(rollout, WebEnv)

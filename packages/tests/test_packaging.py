@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from processes import python
 
 import webrl
 from webrl import cli
@@ -163,7 +164,7 @@ def build_wheel(folder: Path, out: Path) -> tuple[set[str], str]:
     """The names in a package's wheel, and its entry points."""
     pytest.importorskip("hatchling.build", reason="hatchling is fetched by pip when it builds")
     code = f"import os, hatchling.build; os.chdir({str(folder)!r}); print(hatchling.build.build_wheel({str(out)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = python("-c", code)
     with zipfile.ZipFile(out / done.stdout.split()[-1]) as wheel:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
@@ -198,10 +199,7 @@ def test_the_wheel_of_a_companion_holds_all_its_files(companion, tmp_path):
 
 def test_openenvs_own_commands_pass_the_environments_folder_and_list_it_in_a_catalogue(tmp_path):
     def openenv(*arguments):
-        command = [sys.executable, "-m", "openenv.cli", *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        return python("-m", "openenv.cli", *arguments, cwd=tmp_path)
 
     shutil.copytree(ROOT / "envs", tmp_path / "envs")
     for name in ("pyproject.toml", "LICENSE"):

@@ -2,14 +2,12 @@
 
 import json
 import logging
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from processes import OF_THE_HUB
+from processes import OF_THE_HUB, python
 
 from webrl.config import EngineConfig, RolloutConfig, RunConfig, load_config
 from webrl.config.redaction import Secret, SecretUrl, redact, require_secrets, revealed, with_path
@@ -55,10 +53,7 @@ def planted(**changes):
 
 
 def webrl(*arguments, **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "webrl.cli", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=os.environ | variables,
-    )  # fmt: skip
+    return python("-m", "webrl.cli", *arguments, code=None, cwd=ROOT, **variables)
 
 
 def assert_clean(text):
@@ -217,8 +212,7 @@ raise RuntimeError(f"at the end: {secret.reveal()}")
 
 
 def test_logs_and_tracebacks_hold_no_secret():
-    done = subprocess.run([sys.executable, "-c", CRASH], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = python("-c", CRASH, code=1, cwd=ROOT)
     assert "ValueError: bad ***" in done.stderr
     assert "failed at http://***@h/" in done.stderr
     assert "ZeroDivisionError" in done.stderr

@@ -2,13 +2,12 @@
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_task, serving
+from processes import python
 
 from webrl.errors import DataError
 from webrl.tasks.failures import read_instructions, write_instructions
@@ -104,8 +103,7 @@ def test_help_lists_the_options_without_importing_torch():
     code += "except SystemExit: pass\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     for name in ("gen_task", "generate_test_data"):
         path = str(ROOT / "scripts" / f"{name}.py")
-        done = subprocess.run([sys.executable, "-c", code.format(path)], capture_output=True, text=True, check=True)
-        assert "default" in done.stdout
+        assert "default" in python("-c", code.format(path)).stdout
 
 
 def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from arena_server import Visitor, serving, share_templates
 from filelock import FileLock
-from processes import wait_until
+from processes import python, wait_until
 
 from webrl.cli import main
 from webrl.errors import StageError, UsageError
@@ -100,10 +100,7 @@ def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path, monkeypatch: p
 
 def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path) -> None:
     hide = "import sys; sys.modules['oscar'] = None; from webrl.cli import main; sys.exit(main(sys.argv[1:]))"
-    ended = subprocess.run(
-        [sys.executable, "-c", hide, "arena", "up", "--folder", str(tmp_path)], capture_output=True, text=True
-    )
-    assert ended.returncode == 2
+    ended = python("-c", hide, "arena", "up", "--folder", tmp_path, code=2)
     assert "pip install 'webrl[arena]'" in ended.stderr
     assert ended.stderr.count("\n") == 1
 

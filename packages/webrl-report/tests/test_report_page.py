@@ -5,8 +5,6 @@ import json
 import logging
 import re
 import shutil
-import subprocess
-import sys
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from browsers import run as run_browser
 from browsers import shared_browser
 from PIL import Image
+from processes import python
 from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
@@ -113,9 +112,7 @@ def test_hostile_text_is_shown_and_never_executed(tmp_path: Path):
 @pytest.mark.browser
 def test_the_picture_shows_the_head_of_a_report(tmp_path: Path):
     run, out = build_run(tmp_path / "run", num_phases=1).path, tmp_path / "head.png"
-    command = [sys.executable, "scripts/report_picture.py", str(run), str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
+    assert python("scripts/report_picture.py", run, out, cwd=ROOT).stdout == f"{out}\n"
     with Image.open(out) as picture:
         assert (picture.width > 1000, picture.height > 400, picture.mode) == (True, True, "P")
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import python
 from report_builders import build_run
 
 SECRET = "PLANTED-in-a-url-7"
@@ -26,14 +27,12 @@ def test_hosted_trackers_get_numbers_and_no_secret(tmp_path: Path, kind: str):
     work.mkdir()
     for command in (["init", "-q"], ["remote", "add", "origin", f"https://ann:{SECRET}@git.test/x.git"]):
         subprocess.run(["git", *command], cwd=work, check=True, timeout=60)
-    environment = os.environ | {
+    variables = {
         "PYTHONPATH": f"{PACKAGES}:{os.environ.get('PYTHONPATH', '')}", "WANDB_MODE": "offline", "WANDB_SILENT": "true",
         "WANDB_DATA_DIR": str(written / "data"), "WANDB_CACHE_DIR": str(written / "cache"),
         "WANDB_CONFIG_DIR": str(written / "config"), "TRACKIO_DIR": str(written / "trackio"), "HOME": str(written),
     }  # fmt: skip
-    command = [sys.executable, str(Path(__file__).with_name("tracker_scripts.py")), kind, str(run.path)]
-    done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python(Path(__file__).with_name("tracker_scripts.py"), kind, run.path, cwd=work, **variables)
     assert "is disabled from now on" not in done.stderr, done.stderr
 
     def kept() -> bytes:

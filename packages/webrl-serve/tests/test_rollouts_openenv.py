@@ -50,10 +50,29 @@ def run_config(*urls, **settings):
     return validate_config({"rollout": rollout}, "test")
 
 
+def play_there(url, play, **settings):
+    """What `play` returns of an environment of this server alone."""
+
+    async def there():
+        async with RemotePool(config(url, envs_per_worker=1, **settings)) as pool, pool.env() as env:
+            return await play(env)
+
+    return asyncio.run(there())
+
+
+async def see(env):
+    return (await env.reset(miniwob("click-test"))).goal
+
+
 async def reach(url):
     """Ask a server as the rollout stage does before it starts."""
     async with RemotePool(config(url)):
         pass
+
+
+def collected(num_tasks, run, out, wait_s=0, **options):
+    tasks = [miniwob("click-button", seed) for seed in range(num_tasks)]
+    return asyncio.run(collect(tasks, run, ClickNamedButton(wait_s), out, phase=1, prefix="p01", **options))
 
 
 def assert_fits(data, fields):
@@ -139,14 +158,9 @@ def test_sessions_are_apart_and_a_full_server_says_so(servers):
     ],
 )
 def test_a_collected_episode_is_what_it_is_in_process(shared, answers, status, message):
-    policy = Scripted(*answers)
-
-    async def there():
-        async with RemotePool(config(shared)) as pool, pool.env() as env:
-            return await run_episode(env, policy, miniwob("click-button"), config(shared), trajectory_id="t")
-
-    async def here(env):
-        return await run_episode(env, policy, miniwob("click-button"), RolloutConfig(), trajectory_id="t")
+    def by(settings):
+        task = miniwob("click-button")
+        return lambda env: run_episode(env, Scripted(*answers), task, settings, trajectory_id="t")
 
     def without_times(trajectory):
         data = trajectory.to_json()
@@ -154,23 +168,19 @@ def test_a_collected_episode_is_what_it_is_in_process(shared, answers, status, m
             record["seconds"] = None
         return data
 
-    played = asyncio.run(there())
+    played = play_there(shared, by(config(shared)))
     assert (played.status, played.message) == (status, message)
-    assert without_times(played) == without_times(in_browser(here))
+    assert without_times(played) == without_times(in_browser(by(RolloutConfig())))
 
 
 def test_every_element_is_shown_to_who_asks_for_it(shared):
-    async def there(every):
-        async with RemotePool(config(shared, every_element=every)) as pool, pool.env() as env:
-            return (await env.reset(miniwob("click-shades"))).text
-
-    async def here(env):
+    async def read(env):
         return (await env.reset(miniwob("click-shades"))).text
 
-    some, more = (asyncio.run(there(every)) for every in (None, True))
+    some, more = (play_there(shared, read, every_element=every) for every in (None, True))
     assert "clickable" not in some
     assert "generic, clickable" in more
-    assert more == in_browser(here, every_element=True)
+    assert more == in_browser(read, every_element=True)
 
 
 def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
@@ -191,9 +201,7 @@ def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
 
 def test_collecting_over_openenv_gives_every_task_its_line(shared, tmp_path):
     out = tmp_path / "phase_01" / "trajectories.jsonl"
-    tasks = [miniwob("click-button", seed) for seed in range(5)]
-    run = run_config(shared, screenshots=True)
-    asyncio.run(collect(tasks, run, ClickNamedButton(), out, phase=1, prefix="p01"))
+    collected(5, run_config(shared, screenshots=True), out)
     episodes = list(read_records(out, Trajectory))
     assert [each.env_reward for each in episodes] == [1.0] * 5
     first = episodes[0]
@@ -215,32 +223,28 @@ def test_a_cancelled_step_does_not_answer_the_next_request(shared):
 
 
 def test_a_token_is_needed_where_one_is_set(servers, monkeypatch):
-    async def try_it(url):
-        async with RemotePool(config(url)) as pool, pool.env() as env:
-            return (await env.reset(miniwob("click-test"))).goal
-
     with servers.open(token=TOKEN) as url:
         assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/schema").status_code == 401
         assert httpx.get(f"{url}/schema", headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert httpx.get(f"{url}/schema", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
         with pytest.raises(UsageError, match=r"refused access \(401\): set WEBRL_ENV_TOKEN"):
-            asyncio.run(try_it(url))
+            play_there(url, see)
         monkeypatch.setenv("WEBRL_ENV_TOKEN", TOKEN)
-        assert asyncio.run(try_it(url)) == "Click the button."
+        assert play_there(url, see) == "Click the button."
         monkeypatch.delenv("WEBRL_ENV_TOKEN")
         # Clients that know no headers send the password of a URL.
         with generic_client(url.replace("//", "//any:correct%20horse@")) as env:
             assert env.reset().observation["goal"] == "Click the button."
 
 
-def wait_for_a_place(url, act=None):
-    """Until a place is free; `act` takes it at once (a session that only looks has to be given back first)."""
+def wait_for_a_place(url, play=None):
+    """Until a place is free; `play` takes it at once (a session that only looks has to be given back first)."""
     end = time.monotonic() + 60
     while True:
         assert time.monotonic() < end, "watchdog: the place never became free"
         with contextlib.suppress(UsageError, ConnectionClosed):
-            return asyncio.run((act or reach)(url))
+            return play_there(url, play) if play else asyncio.run(reach(url))
         time.sleep(0.2)
 
 
@@ -256,21 +260,16 @@ def test_an_idle_session_gives_its_environment_back_and_gets_one_again_at_its_ne
 
 
 def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
-    async def vanish(url):
-        async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
-            await env.reset(miniwob("click-test"))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.3):
-                    await env.step("noop(9000)")
-
-    async def play(url):
-        async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
-            assert (await env.reset(miniwob("click-test"))).goal == "Click the button."
+    async def vanish(env):
+        await env.reset(miniwob("click-test"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await env.step("noop(9000)")
 
     with servers.open(num_sessions=1) as url:
         for _ in range(3):
             wait_for_a_place(url, vanish)
-        wait_for_a_place(url, play)
+        assert wait_for_a_place(url, see) == "Click the button."
 
 
 @pytest.mark.parametrize(
@@ -348,10 +347,8 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
     monkeypatch.setattr(client, "RETRY_S", 0.5)
     monkeypatch.setattr(client, "PATIENCE_S", 300.0)  # a busy machine takes its time to start a server
     out = tmp_path / "trajectories.jsonl"
-    tasks = [miniwob("click-button", seed) for seed in range(6)]
     with contextlib.ExitStack() as stack:
         url, process = stack.enter_context(server())
-        run = run_config(url)
 
         def restart(_):
             if process.poll() is None:
@@ -360,10 +357,7 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
                 again = stack.enter_context
                 asyncio.get_running_loop().run_in_executor(None, again, server(port=int(url.rpartition(":")[2])))
 
-        summary = asyncio.run(
-            collect(tasks, run, ClickNamedButton(wait_s=0.3), out, phase=1, prefix="p01", on_episode=restart)
-        )
-    assert summary == {"page_ended": 6}
+        assert collected(6, run_config(url), out, wait_s=0.3, on_episode=restart) == {"page_ended": 6}
     assert max(t.attempts for t in read_records(out, Trajectory)) > 1
 
 
@@ -372,20 +366,16 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
     monkeypatch.setattr(client, "RETRY_S", 0.2)
     monkeypatch.setattr(client, "PATIENCE_S", 1.0)
     out = tmp_path / "trajectories.jsonl"
-    tasks = [miniwob("click-button", seed) for seed in range(4)]
 
-    def play(urls, on_episode):
-        run = run_config(*urls, num_workers=2)
-        policy = ClickNamedButton(wait_s=0.5)
-        return asyncio.run(collect(tasks, run, policy, out, phase=1, prefix="p01", on_episode=on_episode))
+    def play(*urls, **options):
+        return collected(4, run_config(*urls, num_workers=2), out, wait_s=0.5, **options)
 
     with server() as (url, process), pytest.raises(StageError, match=r"no OpenEnv server has answered.*same command"):
-        play([url, "http://127.0.0.1:9"], lambda _: process.kill())  # nobody listens on the second
+        play(url, "http://127.0.0.1:9", on_episode=lambda _: process.kill())  # nobody listens on the second
     before = list(read_records(out, Trajectory))
     assert 1 <= len(before) < 4
     with server() as (url, _):
-        summary = play([url], None)
-    assert summary == {"page_ended": 4}
+        assert play(url) == {"page_ended": 4}
     assert list(read_records(out, Trajectory))[: len(before)] == before
 
 
@@ -395,10 +385,7 @@ def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, mon
     monkeypatch.setattr(client, "PATIENCE_S", 0.3)
     out = tmp_path / "trajectories.jsonl"
     with server() as (url, _):  # two sessions
-        run = run_config(url, num_workers=2)
-        tasks = [miniwob("click-button", seed) for seed in range(4)]
-        summary = asyncio.run(collect(tasks, run, ClickNamedButton(wait_s=1.5), out, phase=1, prefix="p01"))
-    assert summary == {"page_ended": 4}
+        assert collected(4, run_config(url, num_workers=2), out, wait_s=1.5) == {"page_ended": 4}
 
 
 def test_no_server_at_all_stops_the_stage_before_it_starts():

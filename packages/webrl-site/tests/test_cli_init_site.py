@@ -15,7 +15,7 @@ import pytest
 from browsers import run, shared_browser
 from curriculum_builders import ChatServer
 from rollouts_builders import serve
-from web_builders import PASSWORD, ROOT, notes_app, web_rollout
+from web_builders import PASSWORD, ROOT, notes_app
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -311,28 +311,6 @@ def test_the_tutorial_goes_from_nothing_to_a_first_phase(tmp_path):
         p.read_text(errors="replace") for p in (tmp_path / "runs").rglob("*") if p.suffix in (".yaml", ".json")
     )
     assert variables["NOTES_RESET_TOKEN"] not in saved
-
-
-@pytest.mark.browser
-def test_pages_that_a_program_of_one_document_shows_are_pages_of_their_own():
-    page = """<title>program</title><a href="#/users/1">1</a><a href="#/about">about</a><a href="#top">top</a>
-    <a href="#/log-out">bye</a><main></main><script>
-    const show = () => {
-      document.title = location.hash || 'home';
-      if (location.hash === '#/about') document.querySelector('main').innerHTML = '<a href="#/about/us">us</a>';
-    };
-    addEventListener('hashchange', show);
-    show();
-    </script>"""
-
-    async def work():
-        async with serve({"/": page}) as url, shared_browser() as browser:
-            return url, await explore(browser, web_rollout(url + "/"), 20)
-
-    url, found = run(work())
-    titles = {seen.url.removeprefix(url): seen.title for seen in found.pages}
-    assert titles == {"/": "home"} | {f"/{name}": name for name in ("#/users/1", "#/about", "#/about/us")}
-    assert any("#/log-out: looks as if" in line for line in found.skipped)
 
 
 LOGIN = """<title>in</title><h1>Welcome</h1><x-field></x-field><div><input type=password placeholder=Password></div>

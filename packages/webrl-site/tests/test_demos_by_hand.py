@@ -63,18 +63,29 @@ class Person:
         box = await found.first.bounding_box(timeout=WAIT_S * 1000)
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
-    async def click(self, target: Any, **how: Any) -> None:
+    async def click(self, target: Any, until: str = "", **how: Any) -> None:
+        """Click, and `wait` for these words."""
         await self.page.mouse.click(*await self.point(target), **how)
+        if until:
+            await self.wait(until)
 
     async def type(self, text: str) -> None:
         await self.page.keyboard.type(text)
 
-    async def press(self, key: str) -> None:
+    async def press(self, key: str, until: str = "") -> None:
+        """Press a key, and `wait` for these words."""
         await self.page.keyboard.press(key)
+        if until:
+            await self.wait(until)
 
     def tell(self, line: str) -> None:
         """Into the terminal."""
         self.inbox.put_nowait(line)
+
+    async def enter(self, line: str, *words: str) -> str:
+        """Into the terminal, and `wait` for these words."""
+        self.tell(line)
+        return await self.wait(*words)
 
 
 def record(
@@ -157,29 +168,20 @@ def test_a_person_s_work_on_their_own_site_is_a_demonstration_that_sft_reads(not
 
     async def act(person):
         await person.wait('titled "Paint door"')
-        await person.click(person.page.get_by_label("Title"))
-        await person.wait("1.")
+        await person.click(person.page.get_by_label("Title"), until="1.")
         await person.type("Paint dour")
         await person.press("Backspace")
         await person.press("Backspace")
         await person.type("or")
-        await person.press("Tab")
-        await person.wait("3. press")
-        await person.press("Tab")
-        await person.wait("4. press")
-        await person.press("w")  # the list of tags: its option that begins so
-        await person.wait("5. select_option")
-        await person.click(person.page.get_by_label("Title"))
-        await person.wait("6. click")
-        await person.press("Enter")  # which clicks the form's button
-        await person.wait("7. press")
-        person.tell("done")
-        await person.wait("kept")
+        await person.press("Tab", until="3. press")
+        await person.press("Tab", until="4. press")
+        await person.press("w", until="5. select_option")  # the list of tags: its option that begins so
+        await person.click(person.page.get_by_label("Title"), until="6. click")
+        await person.press("Enter", until="7. press")  # which clicks the form's button
+        await person.enter("done", "kept")
         await person.wait('"Buy milk" as done')
-        await person.click(person.page.get_by_role("button", name="Mark as done"))
-        await person.wait("1. click")
-        person.tell("done")
-        await person.wait("kept")
+        await person.click(person.page.get_by_role("button", name="Mark as done"), until="1. click")
+        await person.enter("done", "kept")
 
     record(config, [by_name["add-0"], by_name["done-1"]], out, act)
     added, marked = recorded(out)
@@ -232,17 +234,16 @@ def test_each_gesture_becomes_the_action_that_it_is_on_the_element_that_an_agent
         async def did():
             await person.wait(f"{next(steps)}. ")
 
+        async def click(target, **how):
+            await person.click(target, **how)
+            await did()
+
         await person.wait("look around")
-        await person.click("#deep")
-        await did()
-        await person.click("#second")
-        await did()
-        await person.click("#named")
-        await did()
-        await person.click("#host button", button="right")
-        await did()
-        await person.click(person.page.frame_locator("#frame").get_by_label("Framed"))
-        await did()
+        await click("#deep")
+        await click("#second")
+        await click("#named")
+        await click("#host button", button="right")
+        await click(person.page.frame_locator("#frame").get_by_label("Framed"))
         await person.type("text")
         await person.click("#rows option")  # in another frame, and no action closes the list before it is read
         await did()
@@ -253,18 +254,15 @@ def test_each_gesture_becomes_the_action_that_it_is_on_the_element_that_an_agent
         await person.page.mouse.up()
         await did()
         await person.page.locator("#away").scroll_into_view_if_needed()
-        await person.click("#away")
-        await did()
+        await click("#away")
         await person.press("Alt+ArrowLeft")
         await did()
-        await person.click(person.page.get_by_text("Tab", exact=True))
-        await did()
+        await click(person.page.get_by_text("Tab", exact=True))
         await person.click(person.page.get_by_role("button", name="Last"))
         await person.click(person.page.get_by_role("button", name="Last"))  # does not wait: its turn comes
         await did()
         await did()
-        person.tell("done")
-        await person.wait("kept")
+        await person.enter("done", "kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
     record(PATIENT, one, out, act, pages)
@@ -305,21 +303,17 @@ def test_what_is_no_action_is_refused_by_name_and_never_reaches_the_page(tmp_pat
         await person.press("F5")
         await person.wait("not recorded", "no action loads a page again")
         assert await person.page.evaluate("heard") == []
-        await person.click("#rich")
-        await person.wait("1. click")
+        await person.click("#rich", until="1. click")
         await person.type("a")
         await person.wait("not recorded", "rich text")
-        await person.click("#password")
-        await person.wait("2. click")
+        await person.click("#password", until="2. click")
         await person.type(secret)
         await person.press("Enter")
         await person.wait("not recorded", "passwords are not written")
         assert await person.page.evaluate("document.querySelector('#password').value") == ""
         assert not [e for e in await person.page.evaluate("heard") if e.partition(" ")[0] not in ("mousedown", "click")]
-        person.tell("nonsense")
-        await person.wait("done [ANSWER], again, skip, quit")
-        person.tell("done")
-        await person.wait("kept")
+        await person.enter("nonsense", "done [ANSWER], again, skip, quit")
+        await person.enter("done", "kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
     said = record(PATIENT, one, out, act, {"/": page_of(body, HEARD)})
@@ -333,19 +327,15 @@ def test_a_page_that_changes_by_itself_is_looked_at_again_and_what_does_not_repl
     async def act(person):
         await person.wait("look around")
         await person.page.evaluate("document.querySelector('#stay').insertAdjacentHTML('afterend', '<p>late</p>')")
-        await person.click("#stay")  # what changed is not this
-        await person.wait("1. click")
+        await person.click("#stay", until="1. click")  # what changed is not this
         await person.page.evaluate("document.querySelector('#go').textContent = 'Stop'")
-        await person.click("#go")
-        await person.wait("changed by itself")
+        await person.click("#go", until="changed by itself")
         await person.wait("3. click")
         await person.page.evaluate("location.href = '/other'")
         await person.page.wait_for_url("**/other")
-        await person.click("#there")
-        await person.wait("changed by itself")
+        await person.click("#there", until="changed by itself")
         await person.wait("5. click")
-        person.tell("done")
-        await person.wait("step 3, click", "was button 'Stop', now it is button 'Start'")
+        await person.enter("done", "step 3, click", "was button 'Stop', now it is button 'Start'")
 
     pages = {"/": page_of(body), "/other": page_of("<button id=there>There</button>")}
     out = tmp_path / "demos" / "trajectories.jsonl"
@@ -371,14 +361,11 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
 
     async def act(person):
         await person.wait("Buy milk")
-        person.tell("done")
-        await person.wait("not kept: the suite's own check fails it")
-        person.tell("again")
-        await person.wait("Buy milk")
+        await person.enter("done", "not kept: the suite's own check fails it")
+        await person.enter("again", "Buy milk")
         await person.page.close()
         await person.wait("a tab was closed by hand")
-        person.tell("again")
-        await person.wait("Buy milk")
+        await person.enter("again", "Buy milk")
         person.tell("quit")
 
     record(config, [task, task], out, act)
@@ -386,10 +373,8 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
 
     async def fail(person):
         await person.wait("Buy milk")
-        person.tell("fill('1', 'a password')")
-        await person.wait("type in the browser's window")
-        person.tell("done")
-        await person.wait("kept")
+        await person.enter("fill('1', 'a password')", "type in the browser's window")
+        await person.enter("done", "kept")
 
     record(config, [task], out, fail, keep_all=True)
     other = replace(task, instruction="Do something else.")
@@ -406,8 +391,7 @@ def test_quit_is_heard_while_an_attempt_is_played_again(notes, tmp_path):
     async def act(person):
         await person.wait("1/")
         person.tell("done")
-        person.tell("quit\n")  # as a terminal gives it
-        await person.wait("kept")
+        await person.enter("quit\n", "kept")  # as a terminal gives it
 
     record(config, hand_tasks(config)[:2], out, act, keep_all=True)
     assert len(recorded(out)) == 1
@@ -418,16 +402,12 @@ def test_pages_that_others_wrote_are_recorded_too(tmp_path):
 
     async def act(person):
         words = (await person.wait("Enter the username")).split('"')
-        await person.click("#username")
-        await person.wait("1. click")
+        await person.click("#username", until="1. click")
         await person.type(words[1])
-        await person.click("#password")
-        await person.wait("3. click")
+        await person.click("#password", until="3. click")
         await person.type(words[3])
-        await person.press("Enter")
-        await person.wait("5. press")
-        await person.click("#subbtn")
-        await person.wait("kept")
+        await person.press("Enter", until="5. press")
+        await person.click("#subbtn", until="kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
     record(PATIENT, [miniwob("login-user", 3)], out, act)

@@ -171,6 +171,23 @@ def test_pages_that_a_parameter_names_are_found_and_what_is_left_out_as_more_of_
     assert more == f"{url}/index.php?sort=2 and 1 more like it: 2 such links were enough"
 
 
+def test_pages_that_a_program_of_one_document_shows_are_pages_of_their_own():
+    program = """<title>program</title><a href="#/users/1">1</a><a href="#/about">about</a><a href="#top">top</a>
+    <a href="#/log-out">bye</a><main></main><script>
+    const show = () => {
+      document.title = location.hash || 'home';
+      if (location.hash === '#/about') document.querySelector('main').innerHTML = '<a href="#/about/us">us</a>';
+    };
+    addEventListener('hashchange', show);
+    show();
+    </script>"""
+
+    url, found, _ = look_around({"/": program}, 20)
+    titles = {seen.url.removeprefix(url): seen.title for seen in found.pages}
+    assert titles == {"/": "home"} | {f"/{name}": name for name in ("#/users/1", "#/about", "#/about/us")}
+    assert any("#/log-out: looks as if" in line for line in found.skipped)
+
+
 def test_pages_that_get_their_content_by_post_get_it_only_with_writes(tmp_path, capsys):
     script = "<script>fetch('/data', { method: 'POST' }).then(async (r) => document.body.append(...new DOMParser()"
     script += ".parseFromString(await r.text(), 'text/html').body.children))</script>"

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from browsers import run
-from processes import has_ended, wait_until
+from processes import has_ended, python, wait_until
 from rollouts_builders import bid_of
 from web_builders import ROOT, web_env
 from web_builders import play as play_in_worker
@@ -240,10 +239,7 @@ def test_a_killed_process_leaves_neither_server_nor_folder(config_file):
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(work())\n"
     )
-    command = [sys.executable, "-c", script, str(config_file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == -9, done.stderr
-    port, guard, folder = done.stdout.split()
+    port, guard, folder = python("-c", script, config_file, code=-9).stdout.split()
     await_end(int(port))
     wait_until(lambda: has_ended(int(guard)))
     assert not Path(folder).exists()

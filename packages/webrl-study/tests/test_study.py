@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from processes import descendants, interrupt, living, wait_until
+from processes import descendants, interrupt, living, python, wait_until
 
 from webrl import cli
 from webrl.config import load_config
@@ -428,12 +428,8 @@ def test_a_study_with_a_judge_that_cannot_be_loaded_is_refused_before_a_cell_sta
     here = tmp_path / "here"
     here.mkdir()
     (here / "json.py").write_text("raise SystemExit('the working folder was searched')")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"],
-        cwd=here, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr[-3000:]
-    assert "no_model" in done.stderr
+    command = ["-P", "-m", "webrl.cli", "study", tmp_path / "study.yaml", "--parallel", "2"]
+    assert "no_model" in python(*command, code=1, cwd=here, PYTHONPATH=str(ROOT)).stderr
     assert not (study.folder / "failures.json").exists()
     assert not (study.folder / "broken-seed0" / "phase_01").exists()
 

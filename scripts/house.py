@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 24_620,
     "core: files": 134,
-    "lines": 42_645,
+    "lines": 42_632,
     "files": 254,
     "names per 1000 lines": 61,
     "options": 172,

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from webrl.config import Dialect, RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm import open_model
-from webrl.llm.interface import LanguageModel, Message, Turn
+from webrl.llm.interface import LanguageModel, Turn
 from webrl.llm.loading import prompt_of
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy, with_tokenizer
@@ -101,8 +101,34 @@ class Service:
     async def chat(self, request: Request) -> Response:
         """Answer messages as they are, through the model's chat template."""
         body = await self._read(ChatRequest, request)
-        png = await self._shrink(body.picture, "messages")
-        ids = await _chat_ids(self.model, body.chat, png, self.config.models.enable_thinking)
+        png = await self._shrink(body.picture, "messages")  # at the start of the last user message
+        eyes, chat = self.model.eyes, body.chat
+
+        def encode(tokenizer: Any) -> list[int]:
+            ids: list[int]
+            if eyes is not None and png is not None:
+                ids = eyes.encode(chat, eyes.look(png))
+            else:
+                ids = encode_chat(tokenizer, chat, thinking=self.config.models.enable_thinking)
+            # A template may skip messages, as the tiny models' skips the system's.
+            marked = [{"role": message.role, "content": f"mark{i}."} for i, message in enumerate(chat)]
+            rendered = render_chat(tokenizer, marked, with_picture=png is not None)
+            for i, mark in enumerate(marked):
+                if mark["content"] not in rendered:
+                    raise RequestError(
+                        f"messages.{i}: this model's chat template leaves {mark['role']} messages out; "
+                        "say it in a user message",
+                        param=f"messages.{i}",
+                    )
+            return ids
+
+        try:
+            if eyes is not None and png is not None:
+                ids = encode(eyes.tokenizer)
+            else:
+                ids = await with_tokenizer(self.model.tokenizer, encode)
+        except (ModelError, PolicyError) as error:  # no template, or one that refuses these messages
+            raise RequestError(str(error), param="messages") from error
         text, reply = await self._generate(request, ids, body, png)
         reply["choices"][0]["message"] = {"role": "assistant", "content": text}
         return JSONResponse({"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", **reply})
@@ -276,42 +302,3 @@ def describe_answer(text: str, dialect: Dialect) -> dict[str, Any]:
         return {"action": "", "note": "", "calls": [], "error": str(error)}
     calls = [dataclasses.replace(part, written="", rest=()).canonical for part in (action, *action.rest)]
     return {"action": action.canonical, "note": action.note, "calls": calls, "error": ""}
-
-
-async def _chat_ids(model: LanguageModel, chat: list[Message], png: bytes | None, thinking: bool) -> list[int]:
-    """Encode a chat through the model's own template.
-
-    Args:
-        png: image at the start of the last user message, as the model sees it; None for a text model.
-        thinking: whether the answer may begin with its reasoning.
-
-    Raises:
-        RequestError: no template, one that refuses these messages, or one that leaves a message out.
-    """
-    eyes = model.eyes
-
-    def encode(tokenizer: Any) -> list[int]:
-        ids: list[int]
-        if eyes is not None and png is not None:
-            ids = eyes.encode(chat, eyes.look(png))
-        else:
-            ids = encode_chat(tokenizer, chat, thinking=thinking)
-        # A template may skip messages, as the tiny models' skips the system's.
-        marks = [f"mark{i}." for i in range(len(chat))]
-        marked = [{"role": message.role, "content": mark} for message, mark in zip(chat, marks, strict=True)]
-        rendered = render_chat(tokenizer, marked, with_picture=png is not None)
-        for i, (message, mark) in enumerate(zip(chat, marks, strict=True)):
-            if mark not in rendered:
-                raise RequestError(
-                    f"messages.{i}: this model's chat template leaves {message.role} messages out; "
-                    "say it in a user message",
-                    param=f"messages.{i}",
-                )
-        return ids
-
-    try:
-        if eyes is not None and png is not None:
-            return encode(eyes.tokenizer)
-        return await with_tokenizer(model.tokenizer, encode)
-    except (ModelError, PolicyError) as error:
-        raise RequestError(str(error), param="messages") from error

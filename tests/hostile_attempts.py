@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollouts_builders import reply
+
 from webrl.rollouts.sites import miniwob_root
 from webrl.types import Task
 
@@ -227,7 +229,7 @@ class Trap:
             path = (await reader.readline()).split()[1].decode()
             while (await reader.readline()).strip():
                 pass
-            kind, status, headers, body = "text/html; charset=utf-8", "200 OK", "", "<title>other</title>"
+            kind, status, headers, body = "text/html", "200 OK", "", "<title>other</title>"
             if path == "/":
                 body = self.fill(self.attempt.page)
             elif path == "/moved":
@@ -242,10 +244,7 @@ class Trap:
                     writer.write(b"<p>more" * 500 if path == "/endless" else b"")
                     await writer.drain()
                     await asyncio.sleep(0.01)
-            data = body.encode()
-            head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{headers}Connection: close\r\n"
-            writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-            await writer.drain()
+            await reply(writer, body, status, headers, kind)
         writer.close()
 
     async def bite(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -254,10 +253,7 @@ class Trap:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5):
                 self.hits.append(f"{self.attempt.name}: {(await reader.readline())!r}")
-            head = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nConnection: close\r\n"
-            body = f"<title>{SECRET}</title>{SECRET}"
-            writer.write(f"{head}Content-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-            await writer.drain()
+            await reply(writer, f"<title>{SECRET}</title>{SECRET}", headers="Access-Control-Allow-Origin: *\r\n")
         writer.close()
 
 

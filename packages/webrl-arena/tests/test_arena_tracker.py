@@ -16,9 +16,9 @@ from webrl_site.checks import first_value
 CONTENT = tracker()
 TICKETS = CONTENT.tickets
 OPEN = next(ticket for ticket in TICKETS if ticket.is_open and ticket.comments)
+pytestmark = pytest.mark.arena
 
 
-@pytest.mark.arena
 def test_the_pages_show_what_the_content_says(arena: Arena) -> None:
     shelf = CONTENT.shelves[0]
     with Visitor(arena) as visitor:
@@ -38,7 +38,6 @@ def test_the_pages_show_what_the_content_says(arena: Arena) -> None:
         assert visitor.http.get("/trackers").status_code == 404
 
 
-@pytest.mark.arena
 def test_a_log_in_holds_on_all_sites_and_allows_what_its_user_may_do(arena: Arena) -> None:
     customer = catalogue().customers[3]
     with Visitor(arena, f"customer:{customer.email}") as visitor:
@@ -63,7 +62,6 @@ def test_a_log_in_holds_on_all_sites_and_allows_what_its_user_may_do(arena: Aren
         assert 'href="/dashboard/"' in admin
 
 
-@pytest.mark.arena
 def test_what_is_written_is_there_for_its_session_alone(arena: Arena) -> None:
     shelf = CONTENT.shelves[0]
     with Visitor(arena, "staff") as staff, Visitor(arena, "staff") as other:
@@ -90,7 +88,6 @@ def test_what_is_written_is_there_for_its_session_alone(arena: Arena) -> None:
         assert other.http.get(f"/tracker/attachment/ticket/{OPEN.number}/note.txt").status_code == 404
 
 
-@pytest.mark.arena
 def test_a_report_s_sql_reaches_no_other_file(arena: Arena, tmp_path: Path) -> None:
     with Visitor(arena, "staff") as staff:
         for name, query in (("vacuum", "VACUUM INTO '{}'"), ("attach", "ATTACH '{}' AS other")):
@@ -104,7 +101,6 @@ def test_a_report_s_sql_reaches_no_other_file(arena: Arena, tmp_path: Path) -> N
         assert report == 6  # both were saved
 
 
-@pytest.mark.arena
 def test_no_worker_keeps_anything_of_a_session_open(arena: Arena) -> None:
     for _ in range(20):  # Trac itself keeps ten connections, and every environment
         with Visitor(arena, "staff") as staff:
@@ -115,7 +111,6 @@ def test_no_worker_keeps_anything_of_a_session_open(arena: Arena) -> None:
         arena.drop(staff.session)
 
 
-@pytest.mark.arena
 def test_customers_are_called_by_the_first_part_of_their_address(arena: Arena) -> None:
     ticket = next(ticket for ticket in TICKETS if ticket.order)
     customer = next(o.email for o in catalogue().orders if o.number == ticket.order)

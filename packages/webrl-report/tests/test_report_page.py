@@ -1,4 +1,4 @@
-"""`webrl report`: whole runs, broken and hostile ones, and the page in a real browser."""
+"""`webrl report`: whole runs, broken and hostile ones, the page in a browser; figures that the core draws by hooks."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from processes import python
 from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
-from webrl.config import RunConfig, validate_config
+from webrl.config import RunConfig, plugins, validate_config
 from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
 from webrl.runs.store import write_records
@@ -26,6 +26,7 @@ from webrl.types import Label
 from webrl_report.page.build import SHOWN_CHARS, differences, render, settings_table, short, verdicts, write_report
 from webrl_report.page.charts import curve, interval_chart, standing_text
 from webrl_report.page.facts import read_run
+from webrl_report.page.figures import reliability_bins
 from webrl_report.page.sections import funnel, judge, success
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -301,3 +302,23 @@ def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.
     assert "<script" not in drawn
     assert "\x1b" not in drawn
     assert not recwarn.list
+
+
+def test_the_losses_of_a_supervised_start_are_drawn(tmp_path):
+    lines = [{"step": step, "loss": 2.0 / step} for step in range(1, 7)]
+    lines[3] |= {"val_loss": 0.7}
+    plugins.hook("loss-figure")(lines, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    plugins.hook("loss-figure")([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_the_calibration_of_a_judge_is_drawn(tmp_path):
+    truth, p_yes = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
+    plugins.hook("reliability-figure")(truth, {"as trained": p_yes}, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_reliability_bins():
+    truth, p = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
+    assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from webrl.training.cpu_variables import cpu_environment
+from webrl.runs.machine import cpu_environment
 
 HERE = Path(__file__).parent
 MARK = "WEBRL_CHAOS"

@@ -36,7 +36,7 @@ from webrl.config import RunConfig, load_config  # noqa: E402
 from webrl.config.plugins import PACKAGES  # noqa: E402
 from webrl.preflight import check_inputs  # noqa: E402
 from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
-from webrl.training.cpu_variables import cpu_environment  # noqa: E402
+from webrl.runs.machine import cpu_environment  # noqa: E402
 
 KINDS = ("browsers", "sampling", "browsers and sampling", "scoring", "gradient steps", "servers", "model files", "rest")
 USEFUL = KINDS[:5]

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from webrl.training.cpu_variables import use_cpu_settings  # noqa: E402
+from webrl.runs.machine import use_cpu_settings  # noqa: E402
 
 use_cpu_settings()
 

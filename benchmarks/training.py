@@ -24,8 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.config.extras import require  # noqa: E402
 from webrl.errors import UsageError  # noqa: E402
-from webrl.runs.machine import visible_gpus  # noqa: E402
-from webrl.training.cpu_variables import cpu_environment  # noqa: E402
+from webrl.runs.machine import cpu_environment, visible_gpus  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")
 ROWS = ("webrl", "compiled", "plain layers", "liger layers", "bf16 weights", "bf16 weights compiled", "trl")

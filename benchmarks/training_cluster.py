@@ -24,7 +24,7 @@ from training_shapes import DEVICE, MAX_TOKENS, NUM_ACTION, Budget, build, check
 from webrl.config import OptimConfig
 from webrl.config.resources import load_plan
 from webrl.errors import WebRLError
-from webrl.training import ranks
+from webrl.training import topology as ranks
 from webrl.training.architectures import compile_layers
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from webrl.runs.folder import newest_run
-    from webrl.training.cpu_variables import use_cpu_settings
+    from webrl.runs.machine import use_cpu_settings
 
     _apply_options(args)
     config = resolve_config(args, prefer_newest=args.failures is None)

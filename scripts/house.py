@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 24_620,
-    "core: files": 134,
-    "lines": 42_632,
-    "files": 254,
-    "names per 1000 lines": 61,
+    "core: lines": 23_822,
+    "core: files": 127,
+    "lines": 42_691,
+    "files": 252,
+    "names per 1000 lines": 61.1,
     "options": 172,
     "duplicated runs": 0,
 }

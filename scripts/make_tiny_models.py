@@ -142,8 +142,8 @@ def write_demonstrations(args: argparse.Namespace) -> None:
     """Recorded successes as text alone: pages, answers, instruction, type."""
     from collections import Counter
 
-    from webrl.interop.problems import ProblemLog
     from webrl.replay.demonstrations import HumanDemonstration, HumanStep, read_demonstrations
+    from webrl.runs.problems import ProblemLog
     from webrl.runs.store import write_records
 
     shown = read_demonstrations([args.work / "shown/demos"], ProblemLog(), "success", Counter())

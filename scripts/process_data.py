@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import names_run, resolve_config
-from webrl.config.plugins import PACKAGES
+from webrl.config.plugins import HOOKS, PACKAGES, find
 from webrl.errors import UsageError
 
 if TYPE_CHECKING:
     from webrl.config import RunConfig
-    from webrl.replay.process import ProcessPlan
+    from webrl_webarena.process import ProcessPlan
 
 DESCRIPTION = """Turn rollouts into training records.
   stage 1: a trace folder (VAB-WebArena-Lite's RESULT folder, its traces folder, one of our phase folders,
@@ -83,11 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from webrl.replay.process import process
+    find(HOOKS, "process-data")  # one clear line where webrl-webarena is not installed
+    from webrl_webarena.process import process
 
     config, plan = _choose(args)
     if not args.dry_run and (plan.actor or plan.orm):
-        from webrl.training.cpu_variables import use_cpu_settings
+        from webrl.runs.machine import use_cpu_settings
 
         use_cpu_settings()
     print("\n".join(plan.describe(config)), flush=True)
@@ -105,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _choose(args: argparse.Namespace) -> tuple[RunConfig, ProcessPlan]:
     """Config and plan: the config that is named, or that of the run the rollouts or the actor come from."""
-    from webrl.replay.process import run_of, settings_for
+    from webrl_webarena.process import run_of, settings_for
 
     if names_run(args) or args.rollout_path is None:
         config = resolve_config(args, prefer_newest=True)
@@ -123,7 +124,7 @@ def _choose(args: argparse.Namespace) -> tuple[RunConfig, ProcessPlan]:
 
 
 def _plan(config: RunConfig, args: argparse.Namespace) -> ProcessPlan:
-    from webrl.replay.process import make_plan
+    from webrl_webarena.process import make_plan
 
     return make_plan(
         config,

@@ -11,7 +11,7 @@ from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.models import load_actor
 from webrl.training.packing import pack
-from webrl.training.ranks import join, leave
+from webrl.training.topology import join, leave
 from webrl.training.update import prepare
 
 

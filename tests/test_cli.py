@@ -189,7 +189,7 @@ def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monke
 
 def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):
     code = (
-        "import json, os, resource\nfrom webrl.training.cpu_variables import use_cpu_settings\n"
+        "import json, os, resource\nfrom webrl.runs.machine import use_cpu_settings\n"
         "use_cpu_settings()\nfor _ in range(20): bytearray(64 << 20)\n"
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\nbefore = faults()\n"
         "for _ in range(20): bytearray(64 << 20)\n"

@@ -14,13 +14,13 @@ from webrl import cli, stages
 from webrl.config import ReplayConfig, RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, UsageError
-from webrl.interop.problems import ProblemLog
 from webrl.preflight import check_settings
 from webrl.reports.run import phase_rows
 from webrl.reward.data import read_judged
 from webrl.reward.orm import group_counts
 from webrl.rollouts.collect import collect
 from webrl.runs.folder import open_run
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import read_records, write_records
 from webrl.stages import Context
 from webrl.types import Label, Status, StepRecord, Task, Trajectory

@@ -21,7 +21,8 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
 from webrl.llm.servers.vllm import verify_logprobs
-from webrl.llm.servers.vllm_command import (
+from webrl.llm.servers.vllm_fleet import (
+    ServerProcess,
     Weights,
     can_reload,
     find_python,
@@ -29,7 +30,6 @@ from webrl.llm.servers.vllm_command import (
     server_command,
     server_environment,
 )
-from webrl.llm.servers.vllm_fleet import ServerProcess
 from webrl.llm.servers.vllm_plugin import RequireKey
 from webrl.runs.machine import free_port
 

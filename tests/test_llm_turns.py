@@ -15,8 +15,6 @@ from tokenizers.processors import TemplateProcessing
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.released import read_released
 from webrl.llm.interface import Message, Sampling
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.local.model import LocalModel
@@ -173,19 +171,6 @@ def test_reasoning_is_trained_on_with_its_tags_as_tokens():
     assert ids.count(opened) == 1
     assert ids.count(closed) == 1
     assert tokenizer.decode(ids) == "<think>so <think></think>\n\nfill('1', '</think>')"
-
-
-def test_the_end_token_of_a_released_action_is_no_text(tmp_path):
-    import torch
-
-    prompt = (
-        "Task Instruction: t\n\nRound 0\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\npage"
-        "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
-    )
-    step = {"task": "t", "observation": prompt, "action": "exit(message='5')<|eot_id|>", "reward": 1.0}
-    torch.save([[step]], tmp_path / "experience.pt")
-    ((trajectory, _),) = read_released(tmp_path / "experience.pt", ProblemLog(num_shown=0))
-    assert trajectory.steps[0].response == "exit(message='5')"
 
 
 REAL = {

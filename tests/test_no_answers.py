@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from curriculum_builders import PAGE, ChatServer, serving
-from test_process_data import make_trajectory, write_phase
+from replay_builders import make_trajectory, write_phase
 
 from webrl import cli
 from webrl.config import load_config

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -11,21 +10,20 @@ from pathlib import Path
 import pytest
 from eyes_builders import build_vlm, png
 from llm_builders import save_tiny_model
-from test_process_data import make_config, make_trajectory, write_phase
+from replay_builders import make_config, make_trajectory, replaying, shown, write_phase
 from test_reward_data import make_trajectory as make_shown
 
 from webrl.config import RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
-from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.llm.pictures import Picture
 from webrl.preflight import check_inputs
 from webrl.replay.demonstrations import open_encoder, read_demonstrations
-from webrl.replay.process import make_plan, process
 from webrl.replay.sources import Source, Tools, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.runs.folder import RunFolder
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import read_records, write_records
 from webrl.training.critic import states_of
 from webrl.types import Status, StepRecord, Trajectory
@@ -34,16 +32,6 @@ from webrl.types import Status, StepRecord, Trajectory
 @pytest.fixture(scope="module")
 def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
-
-
-def shown(name: str, reward: float | None = 1.0, **changes) -> Trajectory:
-    """A recorded attempt with somebody else's token ids, of a later phase than the buffer's first."""
-    return replace(make_trajectory(name, phase=3, **changes), env_reward=reward)
-
-
-def replaying(tmp_path: Path, actor: Path, *demos: Path, **replay) -> RunConfig:
-    replay = {"strategy": "all", "demos": list(map(str, demos)), **replay}
-    return make_config(tmp_path, actor, replay=replay, actor={"imitation": 0.0})
 
 
 def replayed(run: RunFolder) -> list[StepRecord]:
@@ -169,39 +157,6 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
         UsageError, match=r"can be imitated: no page was recorded, so it answers to nothing; leave it out"
     ):
         check_inputs(make_config(tmp_path, actor, replay=demos), ["replay"])
-
-
-def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
-    step = {"observation": "[1] button 'a'", "response": "click('1')"}
-    lines = [{"instruction": f"do h{i}", "site": "site", "steps": [step] * 2, "success": i % 2} for i in range(4)]
-    (tmp_path / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    config = replaying(tmp_path, actor, tmp_path / "people.jsonl")
-    past = write_phase(tmp_path / "past", [make_trajectory(f"h{i}", 1) for i in range(4)])
-    rollout = write_phase(tmp_path / "now", [make_trajectory("p0", 4)])
-    paths = {"rollout": rollout, "experience": [past], "output": tmp_path / "train.jsonl"}
-    plan = make_plan(config, **paths)
-    assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe(config)
-    # People did h1 and h3 in two steps each, and failed at h0 and h2; the past did all four in one, on other pages.
-    assert process(plan, config)["history"] == {"kept": 8, "failed": 4}
-    written = [r.instruction for r in read_records(plan.output_filter, StepRecord) if r.source == "replay"]
-    assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h1", "do h2", "do h3"]
-    with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):
-        process(make_plan(config, actor="none", **paths), config)
-    absent = replaying(tmp_path, actor, tmp_path / "absent")
-    with pytest.raises(UsageError, match=r"replay\.demos: .*absent: No such file"):
-        process(make_plan(absent, **paths), absent)
-
-
-def test_process_data_leaves_phase_0_of_a_run_without_demonstrations_as_the_run_does(tmp_path, actor):
-    write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
-    config = replaying(tmp_path, actor, tmp_path / "demos")
-    run = RunFolder(config.run_dir)
-    write_phase(run.phase(0).path, [make_trajectory("p0")])
-    run.config.write_text("name: run\n")
-    assert make_plan(config).demos == ()
-    write_phase(run.phase(1).path, [make_trajectory("p1")])
-    run.phase(0).train.touch()
-    assert make_plan(config).demos == (tmp_path / "demos",)
 
 
 def seeing_demonstration(folder: Path, size: tuple[int, int] = (96, 64)) -> Trajectory:

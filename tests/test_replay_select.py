@@ -12,7 +12,6 @@ from replay_builders import select_replay
 
 from webrl.config import ReplayConfig
 from webrl.errors import DataError, ModelError
-from webrl.interop.problems import ProblemLog
 from webrl.replay.score import Scorer
 from webrl.replay.sources import Source, Tools
 from webrl.replay.stage import (
@@ -24,6 +23,7 @@ from webrl.replay.stage import (
     refuse_other_weights,
     sampler_difference,
 )
+from webrl.runs.problems import ProblemLog
 from webrl.types import StepRecord
 
 END = 9

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 from llm_builders import save_tiny_model
-from test_interop_vab import write_trace
+from vab_builders import write_trace
 
 from webrl.cli.train_orm import describe_report
 from webrl.config import LabelConfig, OrmConfig, validate_config
 from webrl.errors import JudgeError, ModelError
 from webrl.evaluate import wilson_interval
-from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.replay.demonstrations import judged_demonstrations
 from webrl.reward.data import (
@@ -28,6 +27,7 @@ from webrl.reward.data import judged as as_judged
 from webrl.reward.labels import agreement, judge_report, undecided_sites
 from webrl.reward.orm import answer_tokens, label_file
 from webrl.reward.train import encode_example, train_orm
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import write_records
 from webrl.training.metrics import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -55,6 +55,7 @@ def test_finished_trajectories_with_an_environment_reward_are_data(tmp_path):
     assert second.success == 0
 
 
+@pytest.mark.companion("webarena")
 def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_path):
     write_trace(tmp_path / "vab", "1", score=1)
     write_trace(tmp_path / "vab", "2", score=-1)

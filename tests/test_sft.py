@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_interop_vab import write_trace
 from test_reward_data import make_trajectory
+from vab_builders import write_trace
 
 from webrl.cli import main
 from webrl.config import RolloutConfig, validate_config
 from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
-from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer, prompt_of
 from webrl.replay.demonstrations import open_encoder, read_demonstrations
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import read_records, write_records
 from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.types import Label, Status, Trajectory
@@ -50,6 +50,7 @@ def test_an_earlier_run_is_judged_by_its_labels_not_by_the_environment(tmp_path)
         read(tmp_path)
 
 
+@pytest.mark.companion("webarena")
 def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
     write_trace(tmp_path / "vab", "1", score=1)
     write_trace(tmp_path / "vab", "2", score=0)

@@ -11,8 +11,8 @@ import torch
 
 from webrl.config import RunConfig
 from webrl.runs.store import read_records
-from webrl.training.ranks import join, leave
 from webrl.training.scoring import score_values
+from webrl.training.topology import join, leave
 from webrl.training.update import train_actor, train_critic
 from webrl.types import StepRecord
 

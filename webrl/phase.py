@@ -171,7 +171,26 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     estimate = f" ({'; '.join(parts)})" if parts else ""
     logger.info("phase %d: %s%s", context.phase, name, estimate)
     if name == "train" and (processes := local_processes(context.config)) > 1:
-        return _train_in_job(context, processes)
+        # As `bash run_multinode.sh` does, in a job that ends with this process and writes into the folder it holds.
+        logs = os.environ.get("WEBRL_LOG_DIR") or str(context.config.runs_dir / "logs")
+        job = {"NNODES": "1", "NODE_RANK": "0", "NPROC_PER_NODE": str(processes), "WEBRL_LOG_DIR": logs}
+        run, number = str(context.run.path), str(context.phase)
+        command = [sys.executable, "-m", "webrl.cli.launch", "--run", run, "--phase", number]
+        free_gpu_cache()
+        process = subprocess.Popen(
+            [sys.executable, guard.__file__, *command],
+            stdin=subprocess.PIPE,
+            env=os.environ | job | {HOLDER: str(os.getpid())},
+            start_new_session=True,
+        )
+        try:
+            process.wait()
+        finally:  # after Ctrl-C too: the job is gone before the folder is given up
+            process.communicate()
+        if not folder.is_done("train"):  # its own error is on standard error and in its logs
+            failed = f"phase {number}: training by {processes} processes failed"
+            raise TrainingError(f"{failed}, see above; logs: {logs}")
+        return dict(folder.read_stage("train")["counts"])
     started = time.monotonic()
     with PeakMemory() as memory, Clock() as clock:
         counts = STAGES[name](context)
@@ -200,31 +219,6 @@ def _check_same_models(context: Context) -> None:
         )
     if not found.keys() <= known.keys():
         write_json(path, known | found)
-
-
-def _train_in_job(context: Context, processes: int) -> dict[str, Any]:
-    """Train as `bash run_multinode.sh` does, in a job that ends with this process and writes into the folder it holds.
-
-    Raises:
-        TrainingError: the job failed, or was ended; its own error is on standard error and in its logs.
-    """
-    logs = os.environ.get("WEBRL_LOG_DIR") or str(context.config.runs_dir / "logs")
-    job = {"NNODES": "1", "NODE_RANK": "0", "NPROC_PER_NODE": str(processes), "WEBRL_LOG_DIR": logs}
-    command = [sys.executable, "-m", "webrl.cli.launch", "--run", str(context.run.path), "--phase", str(context.phase)]
-    free_gpu_cache()
-    process = subprocess.Popen(
-        [sys.executable, guard.__file__, *command],
-        stdin=subprocess.PIPE,
-        env=os.environ | job | {HOLDER: str(os.getpid())},
-        start_new_session=True,
-    )
-    try:
-        process.wait()
-    finally:  # after Ctrl-C too: the job is gone before the folder is given up
-        process.communicate()
-    if not context.folder.is_done("train"):
-        raise TrainingError(f"phase {context.phase}: training by {processes} processes failed, see above; logs: {logs}")
-    return dict(context.folder.read_stage("train")["counts"])
 
 
 def _drop_models(run: RunFolder, keep: int) -> None:

@@ -183,8 +183,8 @@ def train(context: Context) -> Counts:
 
     Under `run_multinode.sh` every process runs this; the main one writes.
     """
-    from webrl.training.ranks import barrier, broadcast, is_main
     from webrl.training.scoring import score_values
+    from webrl.training.topology import barrier, broadcast, is_main
     from webrl.training.update import train_actor, train_critic
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
@@ -210,9 +210,9 @@ def train(context: Context) -> Counts:
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
     if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective
         from webrl.demos.sft import encode
-        from webrl.interop.problems import ProblemLog
         from webrl.llm.loading import load_tokenizer
         from webrl.replay.demonstrations import open_encoder, read_demonstrations
+        from webrl.runs.problems import ProblemLog
 
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)

@@ -82,7 +82,7 @@ def modules_of(companion: str) -> list[Path]:
 
 def test_every_imported_distribution_of_the_core_is_declared():
     declared = CORE | {"triton"}  # torch brings it along on CUDA
-    for extra in ("deepspeed", "ray", "trackers", "vllm"):
+    for extra in ("deepspeed", "trackers", "vllm"):
         declared |= requirement_names(PROJECT["optional-dependencies"][extra])
     assert_declared(sorted((ROOT / "webrl").rglob("*.py")), declared, anywhere=True)
 

@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from webrl.config import RolloutConfig
 from webrl.config.redaction import SecretUrl
 from webrl.errors import BrowserError, DataError, WebRLError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.released import load_restricted, read_released
-from webrl.interop.vab import read_trace
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
 from webrl.rollouts.devtools import Tab
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import _OTHER, Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.failures import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
 from webrl_serve.openenv.client import RemoteEnv
+from webrl_webarena.released import load_restricted, read_released
+from webrl_webarena.vab import read_trace
 
 few = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 HOSTILE = Path(__file__).resolve().parents[2] / "tests" / "hostile"

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse(arguments)  # help is shown before anything else is imported
         from tqdm.contrib.logging import logging_redirect_tqdm
 
-        from webrl.training.cpu_variables import use_cpu_settings
+        from webrl.runs.machine import use_cpu_settings
 
         style = "%(asctime)s %(name)s: %(message)s" if args.verbose else "%(message)s"
         logging.basicConfig(level=logging.WARNING, format=style, datefmt="%X", force=True)

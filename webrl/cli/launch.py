@@ -19,8 +19,7 @@ from pathlib import Path
 
 from webrl.config import RunConfig
 from webrl.errors import StageError, TrainingError, UsageError, WebRLError
-from webrl.runs.machine import visible_gpus
-from webrl.training.cpu_variables import cpu_environment
+from webrl.runs.machine import cpu_environment, visible_gpus
 from webrl.training.topology import Topology, read_number, read_topology
 
 logger = logging.getLogger(__name__)
@@ -131,7 +130,7 @@ def joined(config: RunConfig, lock: AbstractContextManager[None]) -> Iterator[No
     Raises StageError on every process where the lock raises it.
     """
     from webrl.llm.loading import pick_device
-    from webrl.training.ranks import broadcast, is_main, join, leave
+    from webrl.training.topology import broadcast, is_main, join, leave
 
     join(pick_device(config.models.device))
     try:

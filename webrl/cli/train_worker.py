@@ -67,7 +67,7 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     from webrl import phase as phases
     from webrl import stages
     from webrl.runs.folder import RunFolder, open_run
-    from webrl.training.ranks import broadcast, is_main
+    from webrl.training.topology import broadcast, is_main
 
     folder = open_run(config) if is_main() else RunFolder(config.run_dir)
     if phase is None and is_main():
@@ -99,11 +99,11 @@ def _run(args: argparse.Namespace) -> None:
         show_plan(config, "train", args.phase)
         return
     check_inputs(config, ("train",))
-    from webrl.interop.problems import ProblemLog
     from webrl.replay.sources import find_source, read_steps, tools_of
     from webrl.runs.lock import hold_output, hold_run
-    from webrl.training.ranks import is_main
+    from webrl.runs.problems import ProblemLog
     from webrl.training.scoring import score_actions, score_values
+    from webrl.training.topology import is_main
     from webrl.training.update import train_actor, train_critic
 
     out = config.runs_dir / "samples"

@@ -24,7 +24,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "browsergym": (f"pip install 'webrl[browsergym]'{_BROWSERGYMS_PYTHON}", ("browsergym.core", "gymnasium")),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
-    "ray": ("pip install 'webrl[ray]'", ("ray",)),
+    "ray": ("pip install 'webrl[ray]'", ("ray", "webrl_serve.ray_workers")),
     "vllm": ("pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it", ("vllm",)),
     "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),

@@ -8,19 +8,22 @@ Groups:
 - `COMMANDS`: subcommands (`webrl.cli.command.Command`);
 - `HOOKS`: functions that the core calls where the companion that has them is installed: `report` (the page at the end
   of a run), `loss-figure` and `reliability-figure` (of `webrl sft` and of a trained judge), `by-hand`
-  (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`).
+  (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`), `page-details` (`rollout.page_details`),
+  `ray-workers` (`rollout.backend=ray`), `read-vab` and `read-released` (episodes of other programs), `process-data`
+  (`scripts/process_data.py`).
 
-In a clone webrl's own rows are those of its `pyproject.toml`, so that they are the code's even where the clone was
-updated and not installed again.
+In a clone the rows of webrl and of the companions that are installed are those of their `pyproject.toml`, so that they
+are the code's even where the clone was updated and not installed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tomllib
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +44,16 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "arena": {SUITES: ("arena",), COMMANDS: ("arena",)},
     "grpo": {COMMANDS: ("grpo",)},
     "report": {COMMANDS: ("push", "report", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
-    "serve": {COMMANDS: ("serve-env", "serve-model"), ENVIRONMENTS: ("openenv",)},
+    "serve": {
+        COMMANDS: ("serve-env", "serve-model"),
+        ENVIRONMENTS: ("openenv",),
+        HOOKS: ("page-details", "ray-workers"),
+    },
     "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},
     "study": {COMMANDS: ("study",)},
     "webarena": {
         SUITES: ("webarena", "webarena_lite"),
-        HOOKS: ("check-sites",),
+        HOOKS: ("check-sites", "process-data", "read-released", "read-vab"),
         SITES: ("gitlab", "map", "reddit", "shopping", "shopping_admin", "wikipedia"),
     },
 }
@@ -138,14 +145,26 @@ def hook(name: str) -> Any | None:
 
 @cache
 def _rows(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    clone = Path(__file__).parents[2] / "pyproject.toml"
-    project = tomllib.loads(clone.read_text(encoding="utf-8")).get("project", {}) if clone.is_file() else {}
-    in_clone = project.get("name") == "webrl"  # next to an installed webrl lies another package's, if any
-    found = [row for row in entry_points(group=group) if not in_clone or _package(row) != "webrl"]
-    own = project.get("entry-points", {}) if in_clone else {}
-    found += [EntryPoint(name, value, group) for name, value in own.get(group, {}).items()]
+    projects = _projects()
+    found = [row for row in entry_points(group=group) if _package(row) not in projects]
+    for package, project in projects.items():
+        with contextlib.suppress(PackageNotFoundError):
+            if package != "webrl":
+                distribution(package)
+            rows = project.get("entry-points", {}).get(group, {})
+            found += [EntryPoint(name, value, group) for name, value in rows.items()]
     return {name: tuple(row for row in found if row.name == name) for name in dict.fromkeys(row.name for row in found)}
 
 
+@cache
+def _projects() -> dict[str, Any]:
+    """By package: `[project]` of each `pyproject.toml` of the clone that this file lies in; none if it is installed."""
+    clone = Path(__file__).parents[2]
+    files = [*clone.glob("pyproject.toml"), *sorted(clone.glob("packages/*/pyproject.toml"))]
+    found = [tomllib.loads(path.read_text(encoding="utf-8")).get("project", {}) for path in files]
+    projects = {project.get("name"): project for project in found}
+    return projects if "webrl" in projects else {}  # next to an installed webrl lies another package's, if any
+
+
 def _package(row: EntryPoint) -> str:
-    return row.dist.name if row.dist else "webrl"
+    return row.dist.name if row.dist else row.module.partition(".")[0].replace("_", "-")

@@ -11,16 +11,16 @@ from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.errors import DataError, PolicyError
-from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations, why_left_out
 from webrl.reward.data import Groups, hold_out
 from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths, read_metrics
-from webrl.training.ranks import is_main
+from webrl.training.topology import is_main
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)

@@ -14,14 +14,12 @@ from typing import Any, Literal
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import is_success
-from webrl.interop.problems import ProblemLog
-from webrl.interop.released import read_released
-from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.pictures import Example, Picture, png_size, shown_size
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import CLOSE, OPEN, closing_ids, encode_plain, encode_text, without_end, without_thinking
 from webrl.reward.labels import read_outcomes
 from webrl.rollouts.actions import ACTIONS, ActionError, read_answer
+from webrl.runs.problems import ProblemLog, kind_of, read_foreign
 from webrl.runs.store import read_lines
 from webrl.types import Outcome, Record, Status, Step, Task, Trajectory
 
@@ -93,9 +91,8 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
     if found := [file for file in files if file.is_file()]:
         for file in found:
             yield from _read_lines(file, problems)
-    elif is_vab_folder(path) or (path.is_file() and path.suffix in (".pt", ".pth", ".pkl")):
-        read = read_vab if path.is_dir() else read_released
-        yield from ((trajectory, label.reward) for trajectory, label in read(path, problems))
+    elif kind_of(path):
+        yield from ((trajectory, label.reward) for trajectory, label in read_foreign(path, problems))
     elif path.is_dir():
         raise DataError(f"{path}: no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)")
     else:

@@ -11,9 +11,6 @@ from typing import Any, Literal
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, PolicyError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.released import read_released
-from webrl.interop.vab import is_vab_folder, read_vab
 from webrl.llm.loading import load_tokenizer, model_fingerprint, tokenizer_fingerprint
 from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
@@ -21,6 +18,7 @@ from webrl.llm.tokens import end_token_ids
 from webrl.replay.demonstrations import StepEncoder, judged_demonstrations, open_encoder, why_left_out
 from webrl.replay.score import Scorer, score_steps
 from webrl.reward.labels import read_outcomes
+from webrl.runs.problems import ProblemLog, kind_of, read_foreign
 from webrl.runs.store import read_lines, read_records
 from webrl.types import Label, StepRecord, Trajectory
 
@@ -116,13 +114,13 @@ def find_source(path: Path, *, prefer_records: bool = False) -> Source:
         for name in names:
             if (path / name).is_file():
                 return find_source(path / name)
-        if is_vab_folder(path):
-            return Source(path, "vab")
+        if kind := kind_of(path):
+            return Source(path, kind)
         raise DataError(f"{path}: neither a traces folder (RESULT/traces/*.jsonl) nor trajectories.jsonl inside")
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
-    if path.suffix in (".pt", ".pth", ".pkl"):
-        return Source(path, "released")
+    if kind := kind_of(path):
+        return Source(path, kind)
     for number, data in read_lines(path, on_error=lambda _: None):
         if isinstance(data, dict) and "step_id" in data:
             return Source(path, "records")
@@ -245,6 +243,5 @@ def read_trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Traje
             renamed = replace(trajectory, trajectory_id=name, steps=steps, phase=0)
             yield f"{source.path}:{name}", renamed, Label(name, None, reward)
     else:
-        read = read_released if source.kind == "released" else read_vab
-        for trajectory, label in read(source.path, tools.problems):
+        for trajectory, label in read_foreign(source.path, tools.problems):
             yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label

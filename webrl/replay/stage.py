@@ -31,11 +31,11 @@ import orjson
 
 from webrl.config import ReplayConfig, RunConfig
 from webrl.errors import DataError, ModelError
-from webrl.interop.problems import ProblemLog
 from webrl.replay.sources import Source, Tools, open_tools, read_steps
 from webrl.reward.labels import count_failures, failure_rates
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import dump_line, read_records, write_records
 from webrl.types import StepRecord
 

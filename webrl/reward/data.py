@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from webrl.config import OrmConfig
 from webrl.errors import DataError
 from webrl.evaluate import is_success
-from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import is_vab_folder, read_vab
+from webrl.runs.problems import ProblemLog, kind_of, read_foreign
 from webrl.runs.store import read_lines
 from webrl.types import Outcome, Record, Status, Trajectory
 
@@ -69,9 +68,9 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedExample]:
     if path.is_dir() and (path / "trajectories.jsonl").is_file():
         path = path / "trajectories.jsonl"
     if path.is_dir():
-        if not is_vab_folder(path):
+        if not kind_of(path):
             raise DataError(f"{path}: neither trajectories.jsonl nor a traces folder inside")
-        for trajectory, label in read_vab(path, problems):
+        for trajectory, label in read_foreign(path, problems):
             if label.reward is not None:
                 yield judged(trajectory, label.reward)
         return

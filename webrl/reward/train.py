@@ -10,7 +10,6 @@ from typing import Any
 
 from webrl.config import LabelConfig, RunConfig, plugins
 from webrl.errors import DataError, ModelError
-from webrl.interop.problems import ProblemLog
 from webrl.llm import open_model
 from webrl.llm.loading import config_of, load_tokenizer
 from webrl.llm.pictures import Example
@@ -19,6 +18,7 @@ from webrl.reward.data import JudgedExample, read_judged, split_heldout, trainin
 from webrl.reward.labels import count_sites, judge_report
 from webrl.reward.orm import answer_tokens, judge_prompt, yes_probability
 from webrl.runs.clock import progress
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import write_json
 from webrl.training.metrics import TrainingPaths
 

@@ -27,7 +27,7 @@ from webrl.evaluate import success_so_far
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Observation, Pool
-from webrl.rollouts.pool import EnvPool, RayWorker, borrow, ray_cluster
+from webrl.rollouts.pool import EnvPool, borrow
 from webrl.rollouts.suite import suite_of
 from webrl.runs import store
 from webrl.runs.clock import progress
@@ -168,8 +168,8 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> A
         async with plugins.load(plugins.ENVIRONMENTS, config.env)(config) as remote:
             yield remote
     elif config.backend == "ray":
-        with ray_cluster():
-            async with EnvPool(config, RayWorker) as pool:
+        with plugins.load(plugins.HOOKS, "ray-workers")() as make_worker:
+            async with EnvPool(config, make_worker) as pool:
                 yield pool
     else:
         async with borrow(whole) as kept:

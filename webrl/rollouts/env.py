@@ -18,14 +18,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, plugins
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError, labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, ScriptError, Tab, load_script
 from webrl.rollouts.execute import KEEPS_LOADING, MAX_TABS, PAGE_TIMEOUT_MS, ActionFailed, execute, open_page
 from webrl.rollouts.guard import Limits, NavigationGuard
-from webrl.rollouts.html import describe
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
 from webrl.rollouts.sites import Site, Verdict, open_site
@@ -158,9 +157,10 @@ class BrowserEnv:
     """`rollout.every_element` if the config leaves it open."""
 
     def __init__(self, browser: Browser, config: RolloutConfig, site_of: Callable[[Task], Site] = open_site) -> None:
-        """`site_of`: how an episode of a task starts and ends in its page. Raises DataError."""
+        """`site_of`: how an episode of a task starts and ends in its page. Raises DataError, ExtraMissing."""
         self._browser = browser
         self._config = config
+        self._details = plugins.load(plugins.HOOKS, "page-details") if config.page_details else None
         self._script = load_script("world", "mark", "act")
         """What runs in our own world of a document that is read or acted on."""
         self._site: Site = None  # type: ignore[assignment]
@@ -445,11 +445,11 @@ class BrowserEnv:
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
-        if self._config.page_details and not seen.get("tooLarge"):
+        if self._details and not seen.get("tooLarge"):
             options = {"computedStyles": [], "includeDOMRects": True}
             snapshot = await tab.send("DOMSnapshot.captureSnapshot", options)
             viewport = self._config.viewport or self._site.viewport
-            details = describe(snapshot, self._site.hidden_ids, self.scale, viewport)
+            details = self._details(snapshot, self._site.hidden_ids, self.scale, viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
 
     def _address(self, page: Page, url: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from webrl.errors import StageError
-from webrl.rollouts.html import PageDetails
 from webrl.types import Task
 
 
@@ -24,8 +23,8 @@ class Observation:
     """The task's instruction, or the page's own."""
     screenshot: bytes | None = None
     """PNG, if screenshots are on."""
-    details: PageDetails | None = None
-    """Pruned HTML and the elements' boxes, if `page_details` is on."""
+    details: Any = None
+    """Pruned HTML and the elements' boxes (webrl-serve's `PageDetails`), if `page_details` is on."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
 BrowserError. Leaving the pool ends all workers and browsers. A worker is a process of this machine (`WorkerProcess`) or
-a Ray actor (`RayWorker`); which of them are used, retried or replaced is decided by the pool.
+a Ray actor (webrl-serve); which of them are used, retried or replaced is decided by the pool.
 
 To start a worker, its Chromium and its pages takes five CPU-seconds, and three stages of a phase need them: within
 `keep_browsers` the stages share one pool. It belongs to an event loop, on which they run, by `run`; a stage that loads
@@ -24,13 +24,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from webrl.config import RolloutConfig
-from webrl.config.extras import require
-from webrl.config.redaction import guard_output, revealed
-from webrl.errors import BrowserError, UsageError
-from webrl.rollouts.browser import first_line, remove_abandoned
+from webrl.config.redaction import revealed
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import suite_of
-from webrl.rollouts.worker import Worker, encode, read_message
+from webrl.rollouts.worker import encode, read_message
 from webrl.runs.clock import spent_on
 from webrl.runs.machine import own_environment, own_python
 from webrl.types import Task
@@ -45,7 +44,8 @@ START_TIMEOUT_S = 60.0
 """The first reset on a worker also starts Chromium."""
 VALIDATION_TIMEOUT_S = 300.0
 """Scoring an episode may ask a language model."""
-_CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
+"""A worker that has not ended in order by then is killed."""
 
 
 class WorkerHandle(ABC):
@@ -177,94 +177,13 @@ class WorkerProcess(WorkerHandle):
         assert process.stdin is not None
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), _CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(process.wait(), CLOSE_TIMEOUT_S)
         except TimeoutError:
             self.kill()
             await process.wait()
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
-
-
-class RayWorker(WorkerHandle):
-    """A worker in a Ray actor (`rollout.backend: ray`), in `ray_cluster`, on whichever host of it has room: each needs
-    webrl and a Chromium.
-    """
-
-    def __init__(self, config: RolloutConfig) -> None:
-        super().__init__(config)
-        self._actor: Any = None
-
-    async def start(self) -> None:
-        """Ask Ray for the actor; requests wait until it has been placed."""
-        import ray
-
-        placed: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0)(_RayActor)
-        self._actor = placed.remote(revealed(self._config))
-
-    async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
-        from ray.exceptions import RayError
-
-        try:
-            return await self._actor.answer.remote(env_id, op, arg)
-        except RayError as error:
-            self.failed = True
-            return BrowserError(f"the browser worker's Ray actor has ended: {first_line(error)}")
-
-    def kill(self) -> None:
-        """End the actor, or give up waiting for it to be placed."""
-        import ray
-
-        self.failed = True
-        if self._actor is not None:
-            logger.warning("a browser worker on Ray is replaced; does the cluster have a free CPU for each?")
-            ray.kill(self._actor)
-
-    async def close(self) -> None:
-        """End the browser, then the actor."""
-        import ray
-        from ray.exceptions import RayError
-
-        actor, self._actor = self._actor, None
-        alive, self.failed = not self.failed, True
-        if actor is None:
-            return
-        if alive:
-            with contextlib.suppress(RayError, TimeoutError):
-                await asyncio.wait_for(actor.close.remote(), _CLOSE_TIMEOUT_S)
-        ray.kill(actor)
-
-
-class _RayActor(Worker):
-    """What runs on the cluster."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        guard_output()
-        super().__init__(RolloutConfig.model_validate(config))
-
-
-@contextlib.contextmanager
-def ray_cluster() -> Iterator[None]:
-    """The cluster this process is connected to; else that of RAY_ADDRESS, a running local one, or one of our own.
-    Raises UsageError: Ray is not installed, or the cluster cannot be reached.
-    """
-    require("ray", "rollout.backend=ray")
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(logging_level=logging.WARNING, configure_logging=False, include_dashboard=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        address = os.environ.get("RAY_ADDRESS", "")
-        raise UsageError(f"no Ray cluster (RAY_ADDRESS={address!r}): {first_line(error)}") from None
-    logger.info("Ray: %g CPUs", ray.cluster_resources().get("CPU", 0))
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 class PoolEnv:

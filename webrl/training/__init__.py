@@ -2,5 +2,5 @@
 
 Scores and values are computed by `scoring.py`, models trained by `update.py`. Folders hold config, safetensors
 (float32) and tokenizer. Before starting a Python process that trains on a CPU, export
-`webrl.training.cpu_variables.cpu_environment()`.
+`webrl.runs.machine.cpu_environment()`.
 """

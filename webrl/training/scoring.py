@@ -26,7 +26,7 @@ from webrl.training.critic import load_critic, states_of
 from webrl.training.devices import num_row_threads, row_threads
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, make_item, pack, plan_rows
-from webrl.training.ranks import gather, world
+from webrl.training.topology import gather, world
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)

@@ -35,8 +35,8 @@ from webrl.training.metrics import MetricLog, read_metrics, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
-from webrl.training.ranks import gather
 from webrl.training.scoring import CPU_ROW_TOKENS
+from webrl.training.topology import gather
 from webrl.training.trust import TrustRegion
 
 logger = logging.getLogger(__name__)

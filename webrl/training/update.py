@@ -28,8 +28,8 @@ from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.objectives import OBJECTIVES, LossInput, LossOutput, Objective, outcome_of
 from webrl.training.packing import Item, Pack, make_item
-from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.scoring import check_pictures, examples_of
+from webrl.training.topology import broadcast, is_main, world
 from webrl.training.trainer import Job, train
 from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
 from webrl.types import StepRecord

@@ -9,8 +9,8 @@ import pytest
 from view_builders import PAGE, make_run, trajectory, write
 
 from webrl.errors import UsageError
-from webrl.interop.problems import ProblemLog
 from webrl.reward.data import read_judged
+from webrl.runs.problems import ProblemLog
 from webrl.types import Label
 from webrl_report.view.app import set_label
 from webrl_report.view.details import Run, acted_elements, describe, pieces

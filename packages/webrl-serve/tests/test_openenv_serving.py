@@ -23,9 +23,9 @@ from websockets.sync.client import connect
 from webrl.cli import main
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.html import describe
 from webrl.rollouts.pool import EnvPool
 from webrl_serve.openenv.client import RemotePool
+from webrl_serve.openenv.details import describe
 from webrl_serve.openenv.messages import AtCapacity, as_json, encode
 from webrl_serve.openenv.server import HttpSessions, make_app
 from webrl_serve.openenv.session import EPISODE_OVER, Hub, ServerOptions, Session

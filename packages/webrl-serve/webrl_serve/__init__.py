@@ -1,1 +1,1 @@
-"""Serves webrl's browser environment (OpenEnv, gymnasium) and its checkpoints (OpenAI API)."""
+"""Serves webrl's browser environment (OpenEnv, gymnasium, Ray) and its checkpoints (OpenAI API)."""

@@ -14,8 +14,8 @@ from web_builders import notes_app
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.interop.problems import ProblemLog
 from webrl.replay.demonstrations import read_demonstrations
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import read_records
 from webrl.types import Task, Trajectory
 from webrl_site.by_hand import Recorder, element_of, hand_tasks

@@ -23,9 +23,8 @@ from webrl.replay.stage import SCORE_CACHE
 from webrl.runs.clock import progress
 from webrl.runs.disk import atomic_path, make_folder, remove
 from webrl.runs.folder import RunFolder, changed_settings, name_changes
-from webrl.runs.machine import own_environment, own_python, visible_gpus
+from webrl.runs.machine import cpu_environment, own_environment, own_python, visible_gpus
 from webrl.runs.store import read_json, write_json
-from webrl.training.cpu_variables import cpu_environment
 from webrl_study.plan import START, Cell, Study
 
 logger = logging.getLogger(__name__)

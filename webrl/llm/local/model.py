@@ -77,9 +77,17 @@ class LocalModel:
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
+        text = self._model.config.get_text_config()
+        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+        slides = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+        others = kinds - {"full_attention"}  # the kinds of layers that a `SlotCache` does not hold
+        if not getattr(text, "num_attention_heads", 0):
+            others = others or {"recurrent"}
+        elif slides and not getattr(text, "layer_types", None):
+            others = {"sliding_attention"}
         whole = None
-        if (other_layers := _other_layers(self._model)) or eyes:
-            whole = WholeRunner(self._model, name, other_layers, self.end_ids, eyes)
+        if others or eyes:
+            whole = WholeRunner(self._model, name, ", ".join(sorted(others)), self.end_ids, eyes)
         self._old_num_threads = torch.get_num_threads()
         self._batcher = Batcher(self._model, whole, self.end_ids, engine.max_batch, engine.num_threads)
 
@@ -158,17 +166,6 @@ class LocalModel:
                 "lower models.max_prompt_tokens or rollout.max_new_tokens"
             )
         return prompt
-
-
-def _other_layers(model: Any) -> str:
-    """The kinds of layers that a `SlotCache` does not hold; "" if there are none."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    recurrent = not getattr(config, "num_attention_heads", 0)
-    if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
-        return ""
-    return ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention")
 
 
 @dataclass(eq=False)

@@ -18,8 +18,7 @@ from webrl.llm.interface import LanguageModel, Sampling
 from webrl.llm.loading import load_tokenizer, model_fingerprint
 from webrl.llm.pictures import Example
 from webrl.llm.servers.openai import OpenAIModel
-from webrl.llm.servers.vllm_command import Weights
-from webrl.llm.servers.vllm_fleet import Fleet, borrow, give_back
+from webrl.llm.servers.vllm_fleet import Fleet, Weights, borrow, give_back
 from webrl.llm.tokens import encode_plain
 from webrl.runs.machine import free_gpu_cache
 

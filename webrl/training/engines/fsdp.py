@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from webrl.errors import TrainingError
 from webrl.training.engines.ddp import Engine, make_optimizer
-from webrl.training.ranks import gather
+from webrl.training.topology import gather
 
 
 class FsdpEngine(Engine):

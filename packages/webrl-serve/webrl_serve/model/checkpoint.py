@@ -17,7 +17,7 @@ from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
-from webrl.llm.servers.vllm_command import Weights, context_length
+from webrl.llm.servers.vllm_fleet import Weights, context_length
 from webrl.runs.folder import require_run
 from webrl.runs.machine import visible_gpus
 

@@ -15,38 +15,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from webrl.errors import DataError
-from webrl.interop.problems import ProblemLog
 from webrl.llm.tokens import without_end
+from webrl.runs.problems import TRACES, ProblemLog, kind_of
 from webrl.runs.store import numbered_lines, open_input, read_json, refuse_twice
 from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 SITE = "webarena"
 """Traces do not name their site."""
-_FIXED = "fixed_traces"
 _QUOTED_OR_COMMENT = re.compile(
     r"""('''.*?'''|\"{3}.*?\"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|^[ \t]*#[^\n]*\n?""", re.DOTALL | re.MULTILINE
 )
 """Lines that begin with # inside a quoted text are the text's."""
 
 
-def is_vab_folder(path: Path) -> bool:
-    """True for a result folder, and for the folder of traces inside one (the published option takes either)."""
-    return _traces(path).is_dir()
-
-
-def _traces(folder: Path) -> Path:
-    """The folder of the trace files: `traces`, or `fixed_traces` where only that is left."""
-    if folder.name in ("traces", _FIXED):
-        return folder
-    return next((folder / name for name in ("traces", _FIXED) if (folder / name).is_dir()), folder / "traces")
-
-
 def trace_paths(folder: Path) -> list[Path]:
     """Trace files of a result folder (or of the folder of traces in it), numbers in numeric order."""
+    if folder.name not in TRACES:
+        folder = next((folder / name for name in TRACES if (folder / name).is_dir()), folder / TRACES[0])
     # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
     return sorted(
-        _traces(folder).glob("*.jsonl"),
+        folder.glob("*.jsonl"),
         key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)],
     )
 
@@ -58,7 +47,7 @@ def read_vab(folder: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, L
     A trace without an action file, or with a negative score, was cut short by an error: it comes back as
     `Status.ENV_ERROR`, so that it is neither judged nor trained on.
     """
-    if not is_vab_folder(folder):
+    if kind_of(folder) != "vab":
         raise DataError(f"{folder}: no traces folder; expected RESULT/traces/<task_id>.jsonl")
     for path in trace_paths(folder):
         if (trajectory := read_trace(path, problems)) is None:
@@ -88,7 +77,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
             score, problem = _checked_score(found, "bad_action_file", str(actions))
         except DataError as error:
             problem = ("bad_action_file", str(actions), f"{str(error).removeprefix(f'{actions}: ')}; not scored")
-    fixed = path.parent.parent / _FIXED / path.name
+    fixed = path.parent.parent / TRACES[1] / path.name
     if fixed.exists() or fixed.is_symlink():  # its score counts, as in the released code
         recorded, place = score, str(fixed)
         if (copied := _read_rows(fixed, problems)) is None:

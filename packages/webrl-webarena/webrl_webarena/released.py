@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import SITE
 from webrl.llm.tokens import without_end
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import ZIP, open_input
 from webrl.types import Label, Status, Step, Task, Trajectory
+from webrl_webarena.vab import SITE
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
 _ASSISTANT = "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"

@@ -16,8 +16,6 @@ from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import DataError, UsageError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import trace_paths
 from webrl.llm.check import check_model
 from webrl.llm.loading import config_of, model_folder
 from webrl.replay.demonstrations import check_demonstrations
@@ -33,7 +31,9 @@ from webrl.replay.stage import SCORE_CACHE, add_history
 from webrl.reward.orm import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
+from webrl.runs.problems import ProblemLog
 from webrl.runs.store import count_lines, write_records
+from webrl_webarena.vab import trace_paths
 
 SAMPLES = Path("data/samples")
 """Small traces and experience that ship with the repository."""

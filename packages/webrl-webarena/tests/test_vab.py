@@ -2,42 +2,16 @@
 
 import gzip
 import json
+import os
 import shutil
 
 import pytest
+from vab_builders import HTML, make_rows, write_trace
 
 from webrl.errors import DataError
-from webrl.interop.problems import ProblemLog
-from webrl.interop.vab import read_vab
+from webrl.runs.problems import ProblemLog
 from webrl.types import Status
-
-HTML = '<button id="7">Search</button>'
-
-
-def make_rows(task_id="12", num_steps=2, target="Find the cheapest lamp"):
-    last = 'exit(message="Lamp X")'
-    return [
-        {
-            "trace_id": task_id,
-            "index": i,
-            "prompt": target if i == 0 else "** Simplified html **",
-            "html": f"{HTML}<!-- {i} -->",
-            "response": last if i == num_steps - 1 else "# Element: the search button\ndo(action='Click', element='7')",
-            "target": target,
-        }
-        for i in range(num_steps)
-    ]
-
-
-def write_trace(folder, task_id="12", rows=None, score=1.0, lines=None):
-    for name in ("traces", "actions"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    rows = make_rows(task_id) if rows is None else rows
-    data = b"".join(lines) if lines is not None else "\n".join(map(json.dumps, rows)).encode()
-    (folder / "traces" / f"{task_id}.jsonl").write_bytes(data)
-    if score is not None:
-        action = {"task_id": task_id, "actions": ["a"], "score": score}
-        (folder / "actions" / f"{task_id}.json").write_text(json.dumps(action))
+from webrl_webarena.vab import read_vab
 
 
 def read(folder):
@@ -195,3 +169,31 @@ def test_a_bad_score_is_listed_and_a_fixed_trace_s_is_not_replaced_by_another(tm
     (trajectory,), problems, _, _ = read(tmp_path)
     assert trajectory.status is Status.ENV_ERROR
     assert problems == {kind: 1}
+
+
+def test_a_trace_folder_brings_in_nothing_from_outside_and_no_pipe_holds_it_up(tmp_path):
+    step = {"index": 0, "prompt": "Do it", "html": "<html> </html>", "response": "exit()", "target": "Do it"}
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text(json.dumps(step))
+    folder = tmp_path / "result"
+    for name in ("traces", "actions"):
+        (folder / name).mkdir(parents=True)
+    for name in ("0", "1", "2"):
+        (folder / "traces" / f"{name}.jsonl").write_text(json.dumps(step))
+    (folder / "actions" / "0.json").write_text('{"score": 1}')
+    (tmp_path / "score.json").write_text('{"score": 1}')
+    (folder / "actions" / "1.json").symlink_to(tmp_path / "score.json")
+    os.mkfifo(folder / "actions" / "2.json")
+    (folder / "traces" / "3.jsonl").symlink_to(secret)
+    os.mkfifo(folder / "traces" / "4.jsonl")
+    (folder / "traces" / "5.jsonl").symlink_to("/dev/zero")
+    (folder / "traces" / "6.jsonl").symlink_to("6.jsonl")
+    (folder / "traces" / "7.jsonl").symlink_to("0.jsonl")
+    (folder / "traces" / "8.jsonl").mkdir()
+    with ProblemLog(tmp_path / "problems.txt") as problems:
+        read = {t.trajectory_id: t.env_reward for t, _ in read_vab(folder, problems)}
+    assert read == {"0": 1, "1": None, "2": None, "7": None}
+    text = (tmp_path / "problems.txt").read_text()
+    assert problems.counts == {"unreadable": 5, "bad_action_file": 2, "no_action_file": 1}
+    assert f"3.jsonl: a link to {secret}, outside of the folder; copy that file here if you trust it; left out" in text
+    assert "4.jsonl: a pipe, socket or device, not a regular file; left out" in text

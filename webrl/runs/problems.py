@@ -1,15 +1,20 @@
-"""Collects problems of an input: counts them by kind and lists each with its place, in constant memory."""
+"""Inputs of others: their problems, counted by kind and listed with their place, in constant memory; and episodes of
+other programs, which webrl-webarena reads.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
+from webrl.config import plugins
 from webrl.runs.disk import full_disk_named
+from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -50,3 +55,26 @@ class ProblemLog(AbstractContextManager["ProblemLog"]):
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self._file.close()
+
+
+TRACES = ("traces", "fixed_traces")
+"""Folders of trace files in a result folder; the second counts where only that is left."""
+
+
+def kind_of(path: Path) -> Literal["vab", "released"] | None:
+    """The kind of a file or folder of another program, by its name: a result folder or the folder of traces inside one
+    (the published option takes either), an experience file (`.pt`); None for anything else.
+    """
+    if path.is_dir():
+        return "vab" if path.name in TRACES or any((path / name).is_dir() for name in TRACES) else None
+    return "released" if path.is_file() and path.suffix in (".pt", ".pth", ".pkl") else None
+
+
+def read_foreign(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
+    """Stream the trajectories of what `kind_of` knows, each with its recorded outcome; what cannot be used is reported.
+
+    Raises:
+        ExtraMissing: webrl-webarena is not installed.
+        DataError: as its `read_vab` and `read_released`.
+    """
+    yield from plugins.load(plugins.HOOKS, f"read-{kind_of(path)}")(path, problems)

@@ -33,12 +33,12 @@ from PIL import Image, ImageChops  # noqa: E402
 from webrl.cli.command import end_clearly  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
 from webrl.config.resources import find_config  # noqa: E402
-from webrl.demos.record import DEMONSTRATION_SEED  # noqa: E402
 from webrl.errors import StageError  # noqa: E402
 from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
 from webrl.rollouts.collect import collect  # noqa: E402
 from webrl.rollouts.suite import find_suite  # noqa: E402
+from webrl_site.record import DEMONSTRATION_SEED  # noqa: E402
 
 SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
 ARMS = ("seeing", "blank")

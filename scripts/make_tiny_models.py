@@ -54,9 +54,9 @@ async def record_experts(args: argparse.Namespace) -> None:
     from tiny.slips import record_slips
 
     from webrl.config import RunConfig
-    from webrl.demos.record import expert_tasks, record
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
+    from webrl_site.record import expert_tasks, record
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
     demos, seed = args.work / "demos.jsonl", args.seed
@@ -72,12 +72,12 @@ async def record_actor(args: argparse.Namespace) -> None:
     from tiny.instructions import proposed_tasks
 
     from webrl.config import load_config
-    from webrl.demos.record import expert_tasks
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
+    from webrl_site.record import expert_tasks
 
     config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}", "tasks.train_sites=[]"])
     own = expert_tasks(config.model_copy(update={"seed": args.seed + 3}), args.per_site)

@@ -31,7 +31,7 @@ INSTALLED = "installed"
 VERSIONS = (INSTALLED, "119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
 """126 is next to what Playwright 1.44 downloads."""
 FILES = (
-    *("test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
+    *("test_rollouts_observe.py", "test_rollouts_env.py", "test_experts.py"),
     *("test_rollouts_guard.py", "test_suites_web_limits.py", "test_rollouts_faults.py"),
     "test_rollouts_ids.py",
     "test_rollouts_elements.py",

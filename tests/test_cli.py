@@ -143,7 +143,7 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        ("status --run runs/a", "RUN without --run"),
+        pytest.param("status --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
         pytest.param("report --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
         ("run --config demo", "CONFIG without --config"),
         ("eval --runn runs/a", "--run"),
@@ -155,7 +155,9 @@ def test_an_unknown_option_that_is_a_place_or_nearly_an_option_is_explained(argu
     assert f"; did you mean {meant}? `webrl" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "run", "train-orm", "sft", "record-demos"])
+@pytest.mark.parametrize(
+    "command", ["train", "run", "train-orm", "sft", pytest.param("record-demos", marks=pytest.mark.companion("site"))]
+)
 def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/mine").mkdir(parents=True)
@@ -172,7 +174,8 @@ def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, m
     [
         ("run", "interrupted; the same command resumes from here"),
         ("doctor", "interrupted"),
-        ("record-demos", "interrupted; the same command resumes from here"),
+        pytest.param("record-demos", "interrupted; the same command resumes from here",
+                     marks=pytest.mark.companion("site")),
         ("sft", "interrupted; the same command resumes from the last training state that sft.save_every wrote, or"
          " starts again"),
     ],
@@ -181,8 +184,8 @@ def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monke
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    target = "_run_stages" if name == "run" else f"{name.replace('-', '_')}.main"
-    monkeypatch.setattr(f"webrl.cli.{target}", interrupted)
+    target = "cli._run_stages" if name == "run" else f"cli.{name.replace('-', '_')}.main"
+    monkeypatch.setattr(f"{'webrl_site' if name == 'record-demos' else 'webrl'}.{target}", interrupted)
     assert cli.main([name]) == 130
     assert capsys.readouterr().err == f"webrl: {said}\n"
 

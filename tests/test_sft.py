@@ -11,12 +11,12 @@ from vab_builders import write_trace
 
 from webrl.cli import main
 from webrl.config import RolloutConfig, validate_config
-from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.llm.loading import load_tokenizer, prompt_of
 from webrl.replay.demonstrations import open_encoder, read_demonstrations
 from webrl.runs.problems import ProblemLog
 from webrl.runs.store import read_records, write_records
+from webrl.sft import encode, split, train_start
 from webrl.training.metrics import TrainingPaths, read_metrics
 from webrl.types import Label, Status, Trajectory
 
@@ -243,6 +243,7 @@ def test_looking_changes_nothing_of_what_is_trained(tiny_model, tmp_path):
 
 
 @pytest.mark.browser
+@pytest.mark.companion("site")
 def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, capsys):
     command = ["record-demos", "demo", f"runs_dir={tmp_path}", "name=mine", "tasks.train_sites=[miniwob.click-button]"]
     command += ["--per-type", "4", "rollout.num_workers=1", "rollout.envs_per_worker=1"]
@@ -256,6 +257,7 @@ def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, ca
 
 
 @pytest.mark.browser
+@pytest.mark.companion("site")
 def test_a_recording_says_which_experts_the_step_limit_cut_off(tmp_path, capsys):
     command = ["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.login-user]"]
     assert main([*command, "--per-type", "2", "rollout.num_workers=1", "rollout.max_steps=2"]) == 0

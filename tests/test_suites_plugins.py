@@ -107,6 +107,7 @@ def each(*commands, folder=None, path=()):
 
 
 @pytest.mark.browser
+@pytest.mark.companion("site")
 def test_a_suite_of_another_package_records_demonstrations(toy, tmp_path):
     recorded = webrl("record-demos", "demo", "--per-type", "3", *SMALL, f"runs_dir={tmp_path}")
     assert recorded.returncode == 0, recorded.stderr
@@ -130,7 +131,7 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
     assert drawn[0] != drawn[1]
 
 
-WORKS = "record-demos --dry-run tasks.suite=toy"
+WORKS = "eval --dry-run tasks.suite=toy tasks.source=fresh"
 _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 1\n"
             "    def check_settings(self, config, *, mixed): pass\n", "old",
@@ -257,7 +258,7 @@ def test_what_needs_a_companion_that_is_not_installed_says_what_installs_it(tmp_
         "view --help": ("view", "report"),
         "serve-env --help": ("serve-env", "serve"),
         "init-site --help": ("init-site", "site"),
-        "record-demos --by-hand": ("by-hand", "site"),
+        "record-demos --by-hand": ("record-demos", "site"),
         "doctor --sites": ("check-sites", "webarena"),
         "rollout demo rollout.env=openenv rollout.urls=[http://127.0.0.1:9]": ("openenv", "serve"),
         "run tasks.suite=arena": ("arena", "arena"),

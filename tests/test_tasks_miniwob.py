@@ -11,7 +11,6 @@ from webrl.errors import UsageError
 from webrl.preflight import check_settings
 from webrl.rollouts.sites import page_names, page_seed
 from webrl.rollouts.suite import seed_tasks
-from webrl.suites.miniwob.experts import experts
 from webrl.suites.miniwob.suite import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
@@ -34,7 +33,6 @@ def test_training_and_held_out_types_are_disjoint_and_known() -> None:
     assert not set(TRAIN_SITES) & set(HELDOUT_SITES)
     assert len(set(TRAIN_SITES)) == len(TRAIN_SITES)
     assert set(TRAIN_SITES) | set(HELDOUT_SITES) <= {f"miniwob.{name}" for name in page_names()}
-    assert set(experts()) == set(TRAIN_SITES) | set(HELDOUT_SITES)
 
 
 def test_task_seeds_and_page_seeds_of_the_splits_never_meet() -> None:

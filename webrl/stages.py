@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, ModelError
 from webrl.evaluate import add_over_start, difference_text, named_rates
 from webrl.rollouts.suite import find_suite, open_sites, suite_of
@@ -120,9 +120,9 @@ def rollout(context: Context) -> Counts:
     if phase:
         tasks = [task for task in tasks for _ in range(config.rollout.num_generations)]
     if phase and config.rollout.policy == "expert":
-        from webrl.demos.record import record
         from webrl.rollouts.pool import run
 
+        record = plugins.load(plugins.HOOKS, "record-experts")
         run(record(tasks, config, out, phase=phase, prefix=prefix))
     else:
         for round_number in range(config.rollout.refill + 1 if phase else 1):
@@ -209,10 +209,10 @@ def train(context: Context) -> Counts:
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
     shown: Any = {"demonstrations": [], "rate_factor": context.rate_factor}
     if context.phase and config.actor.imitation and config.used_demos:  # imitated in addition to the objective
-        from webrl.demos.sft import encode
         from webrl.llm.loading import load_tokenizer
         from webrl.replay.demonstrations import open_encoder, read_demonstrations
         from webrl.runs.problems import ProblemLog
+        from webrl.sft import encode
 
         problems = ProblemLog()
         encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)

@@ -9,7 +9,6 @@ from arena_server import patient
 from web_builders import notes_app
 
 from webrl.config import FilterConfig, GenerateConfig, load_config
-from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import UsageError
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
@@ -19,6 +18,7 @@ from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests
 from webrl.types import Task
 from webrl_arena.world import running
+from webrl_site.record import ExpertPolicy, expert_tasks
 
 MINIWOB = seed_tasks(
     load_config(None, ["tasks.train_sites=[miniwob.click-button,miniwob.enter-text]", "tasks.num_seed_tasks=2"])

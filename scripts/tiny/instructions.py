@@ -1,7 +1,7 @@
 """Instructions about a MiniWoB page beyond its own, for the shipped models: proposed, checked, accomplished or not.
 
 API: `propose(expert, observation, rng)`, `is_valid(expert, instruction, observation)`, `accomplished(expert, …)`;
-`proposed_tasks(recorded, seed)`. The experts (`webrl/suites/miniwob/experts.py`) know the wordings and their goals;
+`proposed_tasks(recorded, seed)`. The experts (`webrl_site/experts.py`) know the wordings and their goals;
 `draws.yaml` says how the slots of new ones are drawn, with the functions of `DRAWS`.
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from webrl.rollouts.actions import Action, read_any
-from webrl.suites.miniwob.experts import (
+from webrl.types import Task, Trajectory
+from webrl_site.experts import (
     ATTRIBUTES,
     EVERYTHING,
     EXCEPT,
@@ -37,7 +38,6 @@ from webrl.suites.miniwob.experts import (
     read_words,
     selected_in,
 )
-from webrl.types import Task, Trajectory
 
 _OWN_WORDING = 0.6
 _CLICKS = frozenset({"click", "dblclick"})

@@ -26,9 +26,9 @@ from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
 from webrl.llm.pictures import Example
 from webrl.runs.store import read_records, write_json
-from webrl.suites.miniwob.experts import experts
 from webrl.training.update import train_sft
 from webrl.types import Trajectory
+from webrl_site.experts import experts
 
 logger = logging.getLogger(__name__)
 HELD_OUT = 400

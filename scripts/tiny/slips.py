@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from webrl.config import RunConfig
-from webrl.demos.record import ExpertPolicy
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
 from webrl.types import Task
+from webrl_site.record import ExpertPolicy
 
 
 class CarelessExpert(ExpertPolicy):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from webrl.cli.launch import joined
 from webrl.cli.options import add_config_arguments, resolve_config
-from webrl.demos.sft import check_data, train_start
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight
 from webrl.preflight import check_inputs, check_output
+from webrl.sft import check_data, train_start
 from webrl.training.metrics import TrainingPaths
 
 

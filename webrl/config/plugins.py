@@ -7,10 +7,10 @@ Groups:
 - `ENVIRONMENTS`: values of `rollout.env` other than a browser on this machine;
 - `COMMANDS`: subcommands (`webrl.cli.command.Command`);
 - `HOOKS`: functions that the core calls where the companion that has them is installed: `report` (the page at the end
-  of a run), `loss-figure` and `reliability-figure` (of `webrl sft` and of a trained judge), `by-hand`
-  (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`), `page-details` (`rollout.page_details`),
-  `ray-workers` (`rollout.backend=ray`), `read-vab` and `read-released` (episodes of other programs), `process-data`
-  (`scripts/process_data.py`).
+  of a run), `loss-figure` and `reliability-figure` (of `webrl sft` and of a trained judge), `miniwob-experts` and
+  `record-experts` (`rollout.policy=expert`), `check-sites` (`webrl doctor --sites`), `page-details`
+  (`rollout.page_details`), `ray-workers` (`rollout.backend=ray`), `read-vab` and `read-released` (episodes of other
+  programs), `process-data` (`scripts/process_data.py`).
 
 In a clone the rows of webrl and of the companions that are installed are those of their `pyproject.toml`, so that they
 are the code's even where the clone was updated and not installed again.
@@ -43,13 +43,17 @@ HOOKS = "webrl.hooks"
 COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "arena": {SUITES: ("arena",), COMMANDS: ("arena",)},
     "grpo": {COMMANDS: ("grpo",)},
-    "report": {COMMANDS: ("push", "report", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
+    "report": {COMMANDS: ("push", "report", "status", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
     "serve": {
         COMMANDS: ("serve-env", "serve-model"),
         ENVIRONMENTS: ("openenv",),
         HOOKS: ("page-details", "ray-workers"),
     },
-    "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},
+    "site": {
+        SUITES: ("web",),
+        COMMANDS: ("init-site", "record-demos"),
+        HOOKS: ("miniwob-experts", "record-experts"),
+    },
     "study": {COMMANDS: ("study",)},
     "webarena": {
         SUITES: ("webarena", "webarena_lite"),

@@ -15,7 +15,6 @@ from browsers import run, shared_browser
 from webrl.cli import main
 from webrl.config import RunConfig
 from webrl.config.extras import is_installed
-from webrl.demos.record import expert_tasks
 from webrl.errors import UsageError
 from webrl.rollouts.suite import find_suite, seed_tasks, suite_of
 from webrl.tasks.filter import leaks, load_rules
@@ -23,6 +22,7 @@ from webrl_arena.scoring import End, score, string_match, url_match
 from webrl_arena.tasks import draw, entities
 from webrl_arena.templates import MAX_WAITS, WAIT, all_templates, by_type
 from webrl_arena.world.content import catalogue
+from webrl_site.record import expert_tasks
 
 ROOT = Path(__file__).resolve().parents[3]
 _NAMING = (

@@ -10,7 +10,6 @@ from arena_server import patient, serving
 from browsers import run, shared_browser
 
 from webrl.cli import main
-from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
 from webrl.rollouts.suite import seed_tasks
@@ -21,6 +20,7 @@ from webrl_arena.tasks import as_task, draw
 from webrl_arena.templates import all_templates
 from webrl_arena.world import running
 from webrl_arena.world.client import Arena
+from webrl_site.record import ExpertPolicy, expert_tasks
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from webrl.suites.miniwob.experts import Element, Page
 from webrl_arena.world.content import catalogue, load_yaml, shelves
+from webrl_site.experts import Element, Page
 
 Slots = Mapping[str, str]
 Read = Callable[[Page, Slots], "str | None"]

@@ -14,11 +14,11 @@ from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from webrl.suites.miniwob.experts import DONE, read_page
 from webrl_arena.draws import Chosen, Entities, drawn
 from webrl_arena.evals import Eval, measured
 from webrl_arena.script import Script, notes_in, script_of
 from webrl_arena.world.content import load_words, load_yaml
+from webrl_site.experts import DONE, read_page
 
 STAFF = "staff"
 WAIT = "noop(1000)"

@@ -15,3 +15,4 @@ PUSH = Command(
     "serve",
     after_ctrl_c=RESUMES,
 )
+STATUS = Command("show progress, resource use and time left of a run", "webrl_report.cli.status", "look", False)

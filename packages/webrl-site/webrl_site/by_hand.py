@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.config.redaction import redact
-from webrl.demos.record import DEMONSTRATION_SEED
 from webrl.errors import UsageError
 from webrl.evaluate import is_success
 from webrl.llm.interface import Policy, PolicyOutput, Turn
@@ -37,6 +36,7 @@ from webrl.rollouts.episode import run_episode
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks, suite_of
 from webrl.runs import store
 from webrl.types import Label, Step, Task, Trajectory
+from webrl_site.record import DEMONSTRATION_SEED
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.sites import MiniwobSite, page_seed
 from webrl.rollouts.suite import API_VERSION, Expert, Suite
@@ -124,6 +124,4 @@ class MiniWoB(Suite):
         return config.tasks.train_sites or TRAIN_SITES
 
     def expert(self, task_type: str) -> Expert | None:
-        from webrl.suites.miniwob.experts import experts
-
-        return experts().get(task_type)
+        return dict[str, Expert](plugins.load(plugins.HOOKS, "miniwob-experts")()).get(task_type)

@@ -10,17 +10,17 @@ import pytest
 
 from webrl.rollouts.env import BrowserEnv
 
-sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 from tiny.instructions import accomplished as judged
 from tiny.instructions import is_valid, propose
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.actions import read_any
-from webrl.suites.miniwob.experts import experts, read_page
-from webrl.suites.miniwob.suite import TRAIN_SITES
+from webrl.suites.miniwob.suite import HELDOUT_SITES, TRAIN_SITES
 from webrl.types import Task
+from webrl_site.experts import experts, read_page
 
-PAGES = json.loads((Path(__file__).parent / "test_tasks_miniwob_pages.json").read_text(encoding="utf-8"))
+PAGES = json.loads((Path(__file__).parent / "test_experts_pages.json").read_text(encoding="utf-8"))
 """First observation and goal of every type at task seed 7, recorded from the real environment."""
 
 PAYS_FOR_PARTS = ("miniwob.click-checkboxes", "miniwob.phone-book")
@@ -65,6 +65,10 @@ def test_a_lists_options_are_found_as_older_and_newer_browsers_print_them() -> N
     older = "[1] combobox '' value='a', hasPopup='menu'\n\t[2] menuitem 'a'\n\t[3] menuitem 'b'\n"
     for text in (newer, older):
         assert [option.name for option in read_page(f"{text}[4] button 'Submit'").options("1")] == ["a", "b"]
+
+
+def test_every_type_that_is_trained_or_evaluated_has_an_expert() -> None:
+    assert set(experts()) == set(TRAIN_SITES) | set(HELDOUT_SITES)
 
 
 @pytest.mark.parametrize("site", sorted(experts()))

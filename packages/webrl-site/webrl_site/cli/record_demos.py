@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from webrl.cli.options import add_config_arguments, resolve_config
-from webrl.config import plugins
 from webrl.errors import UsageError
+from webrl_site.cli import by_hand
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Record (an interrupted recording is continued), print a table; gives the exit code."""
-    from webrl.demos.record import expert_tasks, record
     from webrl.evaluate import is_success
     from webrl.runs.store import read_records
     from webrl.types import Status, Trajectory
+    from webrl_site.record import expert_tasks, record
 
     config = resolve_config(args, prefer_newest=False)
     if args.by_hand:
-        code: int = plugins.load(plugins.HOOKS, "by-hand")(args, config)
-        return code
+        return by_hand.main(args, config)
     per_type = 8 if args.per_type is None else args.per_type
     if per_type < 1:
         raise UsageError(f"--per-type {per_type} is not a number of 1 or more")

@@ -18,8 +18,8 @@ from typing import Literal
 
 from webrl.config import EngineConfig, LabelConfig, ModelsConfig
 from webrl.llm import LanguageModel, open_model
-from webrl.reward.data import CLAIMS
 from webrl.reward.orm import judge_one
+from webrl.reward.train import CLAIMS
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 

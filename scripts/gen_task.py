@@ -17,7 +17,7 @@ from pathlib import Path
 
 from webrl.cli.command import Parser, end_clearly
 from webrl.cli.options import count, resolve_config
-from webrl.config.plugins import PACKAGES
+from webrl.config.plugins import HOOKS, PACKAGES, find
 from webrl.errors import UsageError
 
 SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
@@ -95,7 +95,8 @@ def _run(args: argparse.Namespace) -> int:
         from webrl.cli.run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
-    from webrl.tasks.curriculum import generate_from_file
+    find(HOOKS, "gen-task")  # one clear line where webrl-webarena is not installed
+    from webrl_webarena.task_files import generate_from_file
 
     counts, filtered = asyncio.run(generate_from_file(config, source, out))
     print(json.dumps(counts, indent=2, ensure_ascii=False))

@@ -40,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from webrl.tasks.failures import read_instructions
-    from webrl_webarena.task_files import is_exportable, write_task_file
+    from webrl_webarena.task_files import is_exportable, read_instructions, write_task_file
 
     source = args.input or _newest_tasks(args.runs_dir) or SAMPLE
     folder = Path("runs/samples") if source == SAMPLE else source.parent

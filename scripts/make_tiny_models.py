@@ -127,7 +127,7 @@ def steady_orm(args: argparse.Namespace) -> None:
 
     from tiny import claims, pretrain, recipe
 
-    from webrl.reward.data import judged
+    from webrl.reward.train import judged
 
     model, tokenizer = recipe.load(args.out / "orm")
     files = sorted(p for name in ("trajectories", "eval") for p in args.work.glob(f"played/phase_*/{name}.jsonl"))

@@ -16,8 +16,8 @@ from webrl.config.resources import find_config
 from webrl.errors import DataError, UsageError
 from webrl.preflight import check_settings
 from webrl.reports.run import phase_rows
-from webrl.reward.data import read_judged
 from webrl.reward.orm import group_counts
+from webrl.reward.train import read_judged
 from webrl.rollouts.collect import collect
 from webrl.runs.folder import open_run
 from webrl.runs.problems import ProblemLog

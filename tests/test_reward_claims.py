@@ -10,8 +10,8 @@ from pathlib import Path
 from webrl.config import EngineConfig, LabelConfig, ModelsConfig, OrmConfig
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
-from webrl.reward.data import CLAIMS, JudgedExample, planted_claim, training_examples
 from webrl.reward.orm import UNREADABLE, canonical, judge_prompt, llm_judge_messages, shown_actions
+from webrl.reward.train import CLAIMS, JudgedExample, planted_claim, training_examples
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 

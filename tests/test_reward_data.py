@@ -15,18 +15,19 @@ from webrl.errors import JudgeError, ModelError
 from webrl.evaluate import wilson_interval
 from webrl.llm.loading import load_tokenizer
 from webrl.replay.demonstrations import judged_demonstrations
-from webrl.reward.data import (
+from webrl.reward.labels import agreement, judge_report, undecided_sites
+from webrl.reward.orm import answer_tokens, label_file
+from webrl.reward.train import (
     JudgedExample,
     cut_short,
+    encode_example,
     other_instruction,
     read_judged,
     split_heldout,
+    train_orm,
     training_examples,
 )
-from webrl.reward.data import judged as as_judged
-from webrl.reward.labels import agreement, judge_report, undecided_sites
-from webrl.reward.orm import answer_tokens, label_file
-from webrl.reward.train import encode_example, train_orm
+from webrl.reward.train import judged as as_judged
 from webrl.runs.problems import ProblemLog
 from webrl.runs.store import write_records
 from webrl.training.metrics import TrainingPaths

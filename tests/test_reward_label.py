@@ -17,10 +17,9 @@ from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load
 from webrl.errors import JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
 from webrl.preflight import check_settings
-from webrl.reward.data import JudgedExample
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, configured_text, label_file, label_trajectories, yes_probability
-from webrl.reward.train import prompt_ids
+from webrl.reward.train import JudgedExample, prompt_ids
 from webrl.runs.store import write_records
 from webrl.types import Status, Step, Task, Trajectory
 

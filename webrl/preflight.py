@@ -138,6 +138,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
             raise ExtraMissing(f"training on a GPU needs a C compiler, but {why} (Debian: apt-get install gcc)")
     if config.rollout.env != "browser" and due & _PLAYS:
         plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
+    if config.rollout.policy == "expert" and "rollout" in due and config.num_phases:
+        plugins.find(plugins.HOOKS, "record-experts")
     check_rollouts(config, due)
     check_tasks(config, due)
     if due & _PLAYS and (config.rollout.env, config.rollout.backend) == ("browser", "local"):

@@ -14,7 +14,7 @@ from webrl.errors import DataError, PolicyError
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.replay.demonstrations import StepEncoder, open_encoder, read_demonstrations, why_left_out
-from webrl.reward.data import Groups, hold_out
+from webrl.reward.train import Groups, hold_out
 from webrl.rollouts.actions import read_any
 from webrl.runs.folder import run_info
 from webrl.runs.problems import ProblemLog

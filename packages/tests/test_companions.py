@@ -7,8 +7,8 @@ from toy_suite import COLORS, ToyExpert
 
 from webrl.config import RunConfig, plugins
 from webrl.rollouts.suite import PAGES, Suite, find_suite, suite_at
-from webrl.tasks.curriculum import held_out_of
 from webrl.types import Task
+from webrl_webarena.task_files import held_out_of
 
 
 @pytest.mark.browser

@@ -26,10 +26,10 @@ from webrl.rollouts.devtools import Tab
 from webrl.runs.problems import ProblemLog
 from webrl.runs.store import _OTHER, Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
-from webrl.tasks.failures import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
 from webrl_serve.openenv.client import RemoteEnv
 from webrl_webarena.released import load_restricted, read_released
+from webrl_webarena.task_files import read_instructions
 from webrl_webarena.vab import read_trace
 
 few = settings(derandomize=True, deadline=None, max_examples=40, database=None)

@@ -10,8 +10,7 @@ from curriculum_builders import PAGE, ChatServer, build_task, serving
 from processes import python
 
 from webrl.errors import DataError
-from webrl.tasks.failures import read_instructions, write_instructions
-from webrl_webarena.task_files import webarena_entry, write_task_file
+from webrl_webarena.task_files import read_instructions, webarena_entry, write_instructions, write_task_file
 from webrl_webarena.tasks import instruction_of, is_scored, load_suite, read_task_file
 
 ROOT = Path(__file__).resolve().parents[2]

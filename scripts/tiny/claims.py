@@ -19,8 +19,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import corpus, synthetic
 from webrl.config import LabelConfig
-from webrl.reward.data import CLAIMS, JudgedExample, cut_short, other_instruction
 from webrl.reward.orm import answer_tokens, shown_actions
+from webrl.reward.train import CLAIMS, JudgedExample, cut_short, other_instruction
 
 logger = logging.getLogger(__name__)
 WHO = ("The task", "This task", "Task", "The job", "Everything", "The form", "Work", "All of it", "The goal", "It")

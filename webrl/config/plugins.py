@@ -10,7 +10,7 @@ Groups:
   of a run), `loss-figure` and `reliability-figure` (of `webrl sft` and of a trained judge), `miniwob-experts` and
   `record-experts` (`rollout.policy=expert`), `check-sites` (`webrl doctor --sites`), `page-details`
   (`rollout.page_details`), `ray-workers` (`rollout.backend=ray`), `read-vab` and `read-released` (episodes of other
-  programs), `process-data` (`scripts/process_data.py`).
+  programs), `process-data` and `gen-task` (the published scripts).
 
 In a clone the rows of webrl and of the companions that are installed are those of their `pyproject.toml`, so that they
 are the code's even where the clone was updated and not installed again.
@@ -57,7 +57,7 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "study": {COMMANDS: ("study",)},
     "webarena": {
         SUITES: ("webarena", "webarena_lite"),
-        HOOKS: ("check-sites", "process-data", "read-released", "read-vab"),
+        HOOKS: ("check-sites", "gen-task", "process-data", "read-released", "read-vab"),
         SITES: ("gitlab", "map", "reddit", "shopping", "shopping_admin", "wikipedia"),
     },
 }

@@ -15,9 +15,7 @@ from webrl.reward.labels import undecided_sites
 Summary = Mapping[str, Any]
 """One phase of `summary.json` (schema: data/README.md)."""
 
-_TRAINING_SHOWN = (
-    "loss", "accuracy", "advantage", "kl", "perplexity", "samples", "steps", "tokens_per_s",
-)  # fmt: skip
+_TRAINING_SHOWN = ("loss", "accuracy", "advantage", "kl", "perplexity", "samples", "steps", "tokens_per_s")
 
 
 def phase_table(phase: Summary) -> Table:

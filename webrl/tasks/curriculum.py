@@ -1,7 +1,4 @@
-"""The two curriculum stages over files: failures -> proposed instructions -> kept tasks (arXiv 2411.02337 §3.1).
-
-`generate_from_file` is both of them without a run folder or a browser, for a file of failures.
-"""
+"""The two curriculum stages over files: failures -> proposed instructions -> kept tasks (arXiv 2411.02337 §3.1)."""
 
 from __future__ import annotations
 
@@ -9,27 +6,24 @@ import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.errors import DataError, ExtraMissing, ModelError
+from webrl.errors import DataError
 from webrl.llm import open_model
-from webrl.llm.check import check_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.pictures import Example
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.collect import initial_pages
 from webrl.rollouts.pool import run
-from webrl.rollouts.suite import Suite, find_suite, in_turn, seed_tasks, suite_at, suite_of
+from webrl.rollouts.suite import find_suite, seed_tasks, suite_at, suite_of
 from webrl.runs.folder import PhaseFolder, RunFolder
-from webrl.runs.lock import hold_output
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.tasks.failures import FailureSet, load_failures, write_instructions
-from webrl.tasks.filter import Drop, Dropped, FilterReport, check_feasibility, filter_tasks, leaks, load_rules
+from webrl.tasks.failures import FailureSet
+from webrl.tasks.filter import Drop, Dropped, check_feasibility, filter_tasks, leaks
 from webrl.tasks.generate import GenerationRequest, generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.types import Record, Task, Trajectory
 
@@ -218,61 +212,3 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
     values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]
-
-
-async def generate_from_file(config: RunConfig, source: Path, out: Path) -> tuple[dict[str, Any], FilterReport]:
-    """Read failures, query the model, filter, write the kept tasks to `out` (the answers go next to it).
-
-    Returns:
-        Counts of the generation, and the result of the filters: the critic's band needs a run and is skipped.
-
-    Raises:
-        DataError: no usable line in `source`.
-        UsageError: rules that cannot be read.
-        ModelError: the generator is unusable, its endpoint is down (the same call resumes from there), or none of
-            its answers is an instruction.
-        StageError: another process writes this output.
-    """
-    failures = load_failures(source)
-    load_rules(config.filter.rules)  # before a lock and a folder are made, and the model is loaded
-    rng = random.Random(config.seed)
-    # At the initial states of their first seeds, and conditioned on pages if the file has any.
-    has_pages = any(failure.page for failure in failures.failures)
-    planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
-    requests = [r if r.target else replace(r, target=r.failures[0].task, page=r.failures[0].page) for r in planned]
-    cache = out.with_name(f".{out.stem}.answers.jsonl")
-    if config.generate.engine.kind != "openai":
-        check_model(config.models.generator, sees=False, prompt_format="chat", use=config.generate.engine.kind)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(hold_output(out))
-        opened = open_model(config.models.generator, config.generate.engine, config.models)
-        model = await stack.enter_async_context(opened)
-        tasks, counts = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
-        if requests and not tasks:
-            raise ModelError(
-                f"none of {len(requests)} answers of {model.name} holds an instruction ({counts['answer_problems']}); "
-                f"they are in {cache}; another generator, or another --seed, may do better"
-            )
-        known = [failure.task for failure in failures.failures]
-        try:  # the evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed
-            heldout = held_out_of(config, tasks)
-        except (DataError, ExtraMissing) as error:
-            logger.warning("held-out instructions are not searched for: %s", error)
-            heldout = []
-
-        async def judge(left: Sequence[Task]) -> tuple[list[Drop], str]:
-            return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
-
-        filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
-        write_instructions(out, filtered.kept)
-    return {"generated": len(tasks)} | counts | {"from_seeds": failures.from_seeds}, filtered
-
-
-def held_out_of(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
-    """Everything that an evaluation may ask, of the tasks' own suites where none of them is akin to the config's."""
-    theirs, own = dict.fromkeys(map(suite_of, tasks)), find_suite(config.tasks.suite)
-    # Akin is the same one, or one that extends the same suite, as WebArena's two do: their sites are the same.
-    line = {*type(own).__mro__} - {*Suite.__mro__}
-    if theirs and not any(line & {*type(each).__mro__} for each in theirs):
-        return in_turn(suite.heldout_tasks(config) for suite in theirs)
-    return own.heldout_tasks(config)

@@ -11,7 +11,7 @@ site that a filter once emptied never comes back: 25 task types were 9 after one
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from webrl.errors import DataError
 from webrl.reward.labels import count_failures, failure_rates, read_outcomes
 from webrl.runs.folder import RunFolder
-from webrl.runs.store import read_lines, read_records, write_records
+from webrl.runs.store import read_lines, read_records
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -150,27 +150,3 @@ def task_of_line(data: Any, default_id: str) -> Task:
     fields = {"task_id": default_id, "site": data["web"].strip(), "instruction": data["task"].strip()}
     more = ("task_id", "seed", "start_url", "lineage")
     return Task.from_json(fields | {key: data[key] for key in more if key in data})
-
-
-def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
-    """Write instruction lines (`task`, `web`, and ours)."""
-    lines = (
-        {"task": task.instruction, "web": task.site, "seed": task.seed, "start_url": task.start_url}
-        | {"task_id": task.task_id, "lineage": task.lineage}
-        for task in tasks
-    )
-    write_records(path, lines)
-
-
-def read_instructions(path: Path) -> list[Task]:
-    """Tasks of an instruction file (`task`, `web`), or of a file of our tasks (`generated.jsonl`, `tasks.jsonl`).
-    Raises DataError, which quotes the line that is neither.
-    """
-    tasks = []
-    for number, data in read_lines(path):
-        try:
-            is_ours = isinstance(data, dict) and {"site", "task_id"} <= data.keys() and "web" not in data
-            tasks.append(Task.from_json(data) if is_ours else task_of_line(data, f"{path.stem}-{number}"))
-        except ValueError as error:
-            raise DataError(f"{path}:{number}: {error}") from None
-    return tasks

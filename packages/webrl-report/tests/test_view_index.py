@@ -9,7 +9,7 @@ import pytest
 from view_builders import PAGE, make_run, trajectory, write
 
 from webrl.errors import UsageError
-from webrl.reward.data import read_judged
+from webrl.reward.train import read_judged
 from webrl.runs.problems import ProblemLog
 from webrl.types import Label
 from webrl_report.view.app import set_label

@@ -41,7 +41,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.errors import DataError, UsageError
-from webrl.reward.data import JudgedExample, judged
+from webrl.reward.train import JudgedExample, judged
 from webrl.runs.clock import progress
 from webrl.runs.disk import atomic_path
 from webrl.runs.text import dump_json, visible

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from webrl.errors import DataError, UsageError
 from webrl.evaluate import is_success
-from webrl.reward.data import JudgedExample
+from webrl.reward.train import JudgedExample
 from webrl.runs.store import numbered_lines, open_input, parse_line
 from webrl.types import Label, Record, StepRecord, Trajectory
 

@@ -143,7 +143,7 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        pytest.param("status --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
+        ("status --run runs/a", "RUN without --run"),
         pytest.param("report --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
         ("run --config demo", "CONFIG without --config"),
         ("eval --runn runs/a", "--run"),

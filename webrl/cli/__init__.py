@@ -43,6 +43,7 @@ STAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 in the order in which a phase runs them."""
 
 EXTRA: dict[str, Command] = {
+    "status": Command("show progress, resource use and time left of a run", "webrl.cli.status", "look", False),
     "doctor": Command("check this machine's setup, with a fix for what is missing", "webrl.cli.doctor", "look", False),
     "constraints": Command(
         "print the versions that this release was tested with, for pip -c", "webrl.cli.constraints", "look", False

@@ -43,7 +43,7 @@ HOOKS = "webrl.hooks"
 COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "arena": {SUITES: ("arena",), COMMANDS: ("arena",)},
     "grpo": {COMMANDS: ("grpo",)},
-    "report": {COMMANDS: ("push", "report", "status", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
+    "report": {COMMANDS: ("push", "report", "view"), HOOKS: ("loss-figure", "reliability-figure", "report")},
     "serve": {
         COMMANDS: ("serve-env", "serve-model"),
         ENVIRONMENTS: ("openenv",),

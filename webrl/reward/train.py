@@ -1,5 +1,5 @@
-"""`webrl train-orm`: an outcome model from judged trajectories and hard negatives, classes balanced, by the trainer that
-also does SFT; and its report.
+"""`webrl train-orm`: an outcome model from judged trajectories and hard negatives, classes balanced, by the trainer of
+SFT; and its report.
 
 The environment's reward is used here, where an outcome model is made, and in reports about it; actor and critic are
 trained on the outcome model's labels only (but for `label.judge=environment`).

@@ -15,4 +15,3 @@ PUSH = Command(
     "serve",
     after_ctrl_c=RESUMES,
 )
-STATUS = Command("show progress, resource use and time left of a run", "webrl_report.cli.status", "look", False)

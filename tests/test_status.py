@@ -8,11 +8,11 @@ import pytest
 from report_builders import build_run, task, trajectory
 
 from webrl import cli
+from webrl.cli.status import status
 from webrl.phase import STAGES
 from webrl.runs.folder import RunFolder, seconds_left
 from webrl.runs.lock import hold_run, who_works_in
 from webrl.runs.store import write_records
-from webrl_report.cli.status import status
 
 NAMES = list(STAGES)
 

@@ -63,6 +63,13 @@ def on_page(
     return found
 
 
+def carry_out(page: str | dict[str, Any], *actions: str, **settings: Any) -> list[str]:
+    """Texts before and after each action of `on_page`, none of which has an error."""
+    texts, results, _ = on_page(page, *actions, **settings)
+    assert not any(result.error for result in results), [result.error for result in results]
+    return texts
+
+
 def visit(pages: str | dict[str, Any], play: Callable[[BrowserEnv, str, str], Awaitable[Any]], **settings: Any) -> Any:
     """Run `play(env, url, text)` on the first page, for what is no list of actions; gives its result."""
 

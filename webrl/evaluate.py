@@ -114,8 +114,7 @@ def success_rate(trajectories: Iterable[Trajectory]) -> Rate:
 
 def rate_of(successes: int, episodes: int, errors: int = 0) -> Rate:
     """Return the success rate, unrounded: it is rounded once, for display."""
-    interval = wilson_interval(successes, episodes)
-    return Rate(successes, episodes, successes / max(episodes, 1), interval, errors)
+    return Rate(successes, episodes, successes / max(episodes, 1), wilson_interval(successes, episodes), errors)
 
 
 def is_success(trajectory: Trajectory) -> bool:

@@ -168,8 +168,7 @@ def _run_stage(name: str, context: Context) -> dict[str, Any]:
     _, left = seconds_left(context.run, STAGES, context.phase, context.config.num_phases)
     parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
     parts += [f"about {duration(left)} of the run left"] if left is not None else []
-    estimate = f" ({'; '.join(parts)})" if parts else ""
-    logger.info("phase %d: %s%s", context.phase, name, estimate)
+    logger.info("phase %d: %s%s", context.phase, name, f" ({'; '.join(parts)})" if parts else "")
     if name == "train" and (processes := local_processes(context.config)) > 1:
         # As `bash run_multinode.sh` does, in a job that ends with this process and writes into the folder it holds.
         logs = os.environ.get("WEBRL_LOG_DIR") or str(context.config.runs_dir / "logs")

@@ -192,6 +192,4 @@ def _run_stages(args: argparse.Namespace) -> int:
         return show_plan(config, stage, getattr(args, "phase", None), against)
     require_secrets(config, STAGES[args.command][1])
     sys.argv[1:] = map(redact_argument, sys.argv[1:])  # which trackers copy
-    if stage:
-        return run_stage(config, stage, args.phase, against)
-    return run_all(config)
+    return run_stage(config, stage, args.phase, against) if stage else run_all(config)

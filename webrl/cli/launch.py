@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             topology.source, topology.max_nodes, topology.processes_per_node, topology.node_rank,
         )  # fmt: skip
         os.environ.update(cpu_environment())
-        is_alone = topology.max_nodes == topology.processes_per_node == 1
-        if is_alone or {"-h", "--help", "--dry-run"} & set(arguments):
+        if topology.max_nodes == topology.processes_per_node == 1 or {"-h", "--help", "--dry-run"} & set(arguments):
             if sys.stdout is not None:  # which may be closed
                 sys.stdout.flush()
             for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # a pod's, where it is the only one

@@ -186,9 +186,7 @@ def default_text(defaults: RunConfig, key: str) -> str:
         value = getattr(value, part)
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, str | Path):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def count(text: str) -> int:

@@ -129,8 +129,7 @@ def run_all(config: RunConfig) -> int:
             print(text)
 
     folder = run(config, on_phase=on_phase)
-    summaries = read_json(folder.summary)["phases"]
-    console.print(overview_table(summaries))
+    console.print(overview_table(read_json(folder.summary)["phases"]))
     console.print(f"summary  {folder.summary}", highlight=False)
     if write_report := plugins.hook("report"):
         report = folder.path / "report.html"

@@ -46,8 +46,7 @@ def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]
     others = {name: set(folder.glob(f"{name}_*.yaml")) for name in ("study", "grpo")}
     if kind != "run":
         return sorted(others[kind])
-    rules = folder / "feasibility.yaml"
-    return sorted(set(folder.glob("*.yaml")) - others["study"] - others["grpo"] - {rules})
+    return sorted(set(folder.glob("*.yaml")) - others["study"] - others["grpo"] - {folder / "feasibility.yaml"})
 
 
 def is_file(path: Path) -> bool:

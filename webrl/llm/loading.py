@@ -378,9 +378,7 @@ def model_folder(name: str) -> Path | None:
     if path.is_dir():
         pickles = sorted(file for kind in ("*model*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.glob(kind))
         if pickles and not any(path.glob("*.safetensors")):
-            raise ModelError(
-                f"model folder {str(path)!r} has its weights in {pickles[0].name}, a pickle, and {PICKLES}"
-            )
+            raise ModelError(f"model folder {str(path)!r} has weights in {pickles[0].name}, a pickle, and {PICKLES}")
         return path
     if path.is_file():
         raise ModelError(f"model {name!r} is a file; name its folder, with config.json, *.safetensors and tokenizer")

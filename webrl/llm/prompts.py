@@ -153,8 +153,7 @@ def cut_lines(page: Page, room: int) -> str:
         return page.text
     kept = [line for i, line in enumerate(lines) if i not in dropped]
     num_interactive = sum(interactive[i] for i in dropped)
-    note = f"… {len(dropped)} lines left out, {num_interactive} of them with interactive elements"
-    return "\n".join([*kept, note])
+    return "\n".join([*kept, f"… {len(dropped)} lines left out, {num_interactive} of them with interactive elements"])
 
 
 if TYPE_CHECKING:
@@ -223,8 +222,7 @@ def build_policy_prompt(
 
     cut = cut_tail if is_released else cut_lines
     page = observation if shows_text else ""
-    prompt = fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut)
-    return replace(prompt, image=image)
+    return replace(fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut), image=image)
 
 
 def by_coordinates(messages: Sequence[Message]) -> list[Message]:

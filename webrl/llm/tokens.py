@@ -123,8 +123,7 @@ def without_system(chat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """Messages with the system message put before the first of the others, for templates that know no such role."""
     if len(chat) < 2 or chat[0]["role"] != "system":
         return list(chat)
-    joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
-    return [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
+    return [{"role": chat[1]["role"], "content": f"{chat[0]['content']}\n\n{chat[1]['content']}"}, *chat[2:]]
 
 
 def in_blocks(chat: Sequence[dict[str, str]], with_picture: bool) -> list[dict[str, Any]]:

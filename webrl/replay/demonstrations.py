@@ -113,8 +113,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
                 said = [without_end(step.response) for step in shown.steps]
                 steps = tuple(Step(i, s.observation, said[i], said[i]) for i, s in enumerate(shown.steps))
                 task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
-                human = Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE)
-                yield human, shown.success
+                yield Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE), shown.success
                 continue
             trajectory = Trajectory.from_json(data)
         except ValueError as error:

@@ -86,14 +86,11 @@ class Scorer(AbstractContextManager["Scorer"]):
             known: list[tuple[float, ...] | None] = []
             for step in chunk:
                 row = self._database.execute(_SELECT, (self._fingerprint, step.step_id)).fetchone()
-                is_same = row is not None and row[0] == _digest(step)
-                known.append(tuple(array.array("d", row[1])) if is_same else None)
+                known.append(tuple(array.array("d", row[1])) if row is not None and row[0] == _digest(step) else None)
             missing = [step for step, logprobs in zip(chunk, known, strict=True) if logprobs is None]
             fresh = list(self._score(missing)) if missing else []
             if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
-                raise ValueError(
-                    f"scoring returned {len(fresh)} records for {len(missing)}, or left some without log-probs"
-                )
+                raise ValueError(f"scoring returned {len(fresh)} records for {len(missing)}, or some without log-probs")
             rows = [
                 (self._fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs or ()).tobytes())
                 for r in fresh

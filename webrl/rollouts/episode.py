@@ -145,5 +145,4 @@ async def run_episode(
 
 def step_seed(seed: int, draws: str, index: int) -> int:
     """Return the seed of one draw: set by the run seed, stream of draws and step alone, not by concurrent work."""
-    digest = hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
+    return int.from_bytes(hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()[:4], "big") >> 1

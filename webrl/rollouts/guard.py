@@ -87,8 +87,7 @@ async def _forward(
     if re.search(rb"^transfer-encoding:", lines, re.IGNORECASE | re.MULTILINE):
         raise ValueError("browsers do not send chunked bodies")
     first = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n".encode("latin-1")
-    rest = _HOP_BY_HOP.sub(b"", b"\r\n" + lines[:-4])[2:]
-    writer.write(first + rest + b"\r\nConnection: close\r\n\r\n")
+    writer.write(first + _HOP_BY_HOP.sub(b"", b"\r\n" + lines[:-4])[2:] + b"\r\nConnection: close\r\n\r\n")
     length = re.search(rb"^content-length: *(\d+)", lines, re.IGNORECASE | re.MULTILINE)
     left = int(length.group(1)) if length else 0
     while left:

@@ -49,8 +49,7 @@ class Worker:
         """Carry out one request; return its result, or the error that it ended with. One that still runs for the same
         environment has been abandoned by the controller (a deadline): it is cancelled.
         """
-        given_up = self._busy.get(env_id)
-        task = self._busy[env_id] = asyncio.ensure_future(self.handle(env_id, op, arg, given_up))
+        task = self._busy[env_id] = asyncio.ensure_future(self.handle(env_id, op, arg, self._busy.get(env_id)))
         try:
             return await task
         except (WebRLError, ValueError) as error:

@@ -49,8 +49,7 @@ def free_port() -> int:
     It is below the ports that systems choose for outgoing connections, and above those of Ray's workers: either would
     take one in the minute that a model server needs before it listens.
     """
-    draw = random.SystemRandom()
-    for port in draw.sample(range(20_000, 32_768), 1000):
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -257,8 +257,7 @@ def cut_torn_line(path: Path) -> None:
         while end > 0:
             start = max(0, end - 65536)
             file.seek(start)
-            block = file.read(end - start)
-            newline = block.rfind(b"\n")
+            newline = file.read(end - start).rfind(b"\n")
             if newline >= 0:
                 end = start + newline + 1
                 break

@@ -71,8 +71,7 @@ def propose(
             ready.append(replace(request, page=request.failures[0].page) if shows_page else request)
         elif (page := pages[i]) is not None:
             ready.append(replace(request, target=targets[i], page=page.text))
-    counts = write_answers(config, ready, rng, folder)
-    return counts | {"from_seeds": failures.from_seeds}
+    return write_answers(config, ready, rng, folder) | {"from_seeds": failures.from_seeds}
 
 
 def write_answers(
@@ -138,8 +137,7 @@ def select_seeds(
     Returns counts: `num_kept`, `dropped` by reason. Raises DataError: nothing is left, or there is none to start from.
     """
     tasks = shared_out(config, folder.phase, shares) if shares else seed_tasks(config, folder.phase)
-    heldout = find_suite(config.tasks.suite).heldout_tasks(config)
-    verdicts = leaks(tasks, heldout, config.filter.duplicate_threshold)
+    verdicts = leaks(tasks, find_suite(config.tasks.suite).heldout_tasks(config), config.filter.duplicate_threshold)
     dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
     if dropped:
         write_records(folder.dropped, dropped)
@@ -188,8 +186,7 @@ def probe_tasks(config: RunConfig) -> list[Task]:
     rewarded = config.label.judge == "environment"
     drawn = _fresh(config, _PROBE, config.accept.tasks)
     drawn = [task for task in drawn if not (rewarded and suite_of(task).needs_judge(task))]
-    heldout = find_suite(config.tasks.suite).heldout_tasks(config)
-    verdicts = leaks(drawn, heldout, config.filter.duplicate_threshold)
+    verdicts = leaks(drawn, find_suite(config.tasks.suite).heldout_tasks(config), config.filter.duplicate_threshold)
     trained = {task.task_id for task in seed_tasks(config)}
     return [t for t, verdict in zip(drawn, verdicts, strict=True) if not verdict and t.task_id not in trained]
 
@@ -206,9 +203,7 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
 
     tokenizer = load_tokenizer(str(critic))
     known = [task for task in tasks if texts.get(task.task_id)]
-    prompts = [
-        build_policy_prompt(tokenizer, task.instruction or "", (), texts[task.task_id], config).ids for task in known
-    ]
+    prompts = [build_policy_prompt(tokenizer, t.instruction or "", (), texts[t.task_id], config).ids for t in known]
     values = state_values([Example(ids, ()) for ids in prompts], critic, config) if prompts else ()
     by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
     return [by_task.get(task.task_id) for task in tasks]

@@ -55,8 +55,7 @@ def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...
         if not isinstance(data, dict) or not all(isinstance(rules, list) for rules in data.values()):
             raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {data!r:.80}")
         for site, rules in data.items():
-            read = (_read_rule(rule, f"{path}: {site}") for rule in rules)
-            merged[str(site)] = (*merged.get(str(site), ()), *read)
+            merged[str(site)] = (*merged.get(str(site), ()), *(_read_rule(rule, f"{path}: {site}") for rule in rules))
     return merged
 
 

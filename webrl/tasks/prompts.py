@@ -90,8 +90,7 @@ def in_breadth_prompt(
         system = _WRITER.format(form=f"{num_tasks} instructions, one on each line,")
         tail = f"{num_tasks} new instructions:"
     listed = "\n".join(f"- {one_line(line)}" for line in failed) or "none"
-    head = f"Site: {site}\nFailed:\n{listed}\n"
-    return _assemble(system, rules, head, page, tail)
+    return _assemble(system, rules, f"Site: {site}\nFailed:\n{listed}\n", page, tail)
 
 
 def feasibility_prompt(site: str, instruction: str, page: str, rules: Sequence[str] = ()) -> ChatPrompt:
@@ -128,9 +127,7 @@ _LEAD_IN = re.compile(
     r"(?:\s*#?\d{1,5})?(?:\*\*)?\s*[:：](?:\*\*)?\s*",
     re.IGNORECASE,
 )
-_PREAMBLE = re.compile(
-    r"^(?:sure|certainly|of course|okay|ok|here (?:are|is)|here's|below (?:are|is))\b", re.IGNORECASE
-)
+_PREAMBLE = re.compile(r"^(?:sure|certainly|of course|okay|ok|here (?:are|is)|here's|below (?:are|is))\b", re.I)
 _REFUSAL = re.compile(
     r"^(?:i(?:'|’)?m sorry|i am sorry|sorry|i can(?:'|’)?t|i cannot|i am unable|i(?:'|’)?m unable|i won(?:'|’)?t"
     r"|i apologi[sz]e|unfortunately|as an ai|i(?:'|’)?m not able|no (?:new )?instructions? (?:is|are|can))\b",

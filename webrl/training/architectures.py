@@ -65,15 +65,12 @@ def route_of(config: Any) -> Route:
             "before it (rotary embeddings that grow with the longest one seen, rope_type dynamic)"
         )
     if kind in REFUSED:
-        raise ModelError(
-            f"{kind} cannot be trained here: its log-probabilities were found to differ from transformers'"
-        )
+        raise ModelError(f"{kind} cannot be trained here: its log-probabilities differ from those of transformers")
     if "longrope" in rope:
         _warn_once(kind, "its rotary embeddings (rope_type longrope) go by the longest sequence of a row")
         return "single"
     text = config.get_text_config()
-    is_capped = any(getattr(text, f"{name}_logit_softcapping", None) for name in ("attn", "final"))
-    if kind in PACKED and not is_capped:
+    if kind in PACKED and not any(getattr(text, f"{name}_logit_softcapping", None) for name in ("attn", "final")):
         return "packed"
     if kind in SINGLE:
         _warn_once(kind, "its convolutions or recurrence do not keep the sequences of a row apart")
@@ -159,8 +156,7 @@ def _selective_contexts() -> Any:
     seen = {True: 0, False: 0}
 
     def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        name = getattr(op, "_opname", str(op))
-        if name in _ATTENTION:
+        if getattr(op, "_opname", str(op)) in _ATTENTION:
             return CheckpointPolicy.MUST_SAVE
         if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
             seen[context.is_recompute] += 1

@@ -51,8 +51,7 @@ def load_critic(
     if sees:
         from webrl.llm.eyes import Eyes
 
-        eyes = Eyes(str(folder))
-        return PackedCritic(load_value_lm(folder, fresh, seed, dtype), "plain", eyes)
+        return PackedCritic(load_value_lm(folder, fresh, seed, dtype), "plain", Eyes(str(folder)))
     config, options = critic_config(folder, fresh)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

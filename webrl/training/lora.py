@@ -83,6 +83,5 @@ def merge_adapters(lm: Any) -> Any:
         if isinstance(module, LoraLayer):
             layer: Any = module
             layer.merge()
-            parent = lm.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], layer.get_base_layer())
+            setattr(lm.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], layer.get_base_layer())
     return lm

@@ -83,8 +83,7 @@ class _Packed(nn.Module):
                 f"{picture.path}: a prompt has {found} picture tokens, and the processor of {self.eyes.name!r} gives "
                 f"its picture {look.num_tokens}: collect the episodes again with this model"
             )
-        mask = {"attention_mask": torch.ones_like(row.input_ids)}
-        return inputs | mask | self.eyes.inputs(row.input_ids, [png])
+        return inputs | {"attention_mask": torch.ones_like(row.input_ids)} | self.eyes.inputs(row.input_ids, [png])
 
 
 class PackedActor(_Packed):
@@ -205,8 +204,7 @@ def load_routed(
 
 def context_limit(lm: Any, max_tokens: int) -> int:
     """Longest sample in tokens: the model's context, or the token budget if that is smaller."""
-    own = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
-    return min(int(own or max_tokens), max_tokens)
+    return min(int(getattr(lm.config.get_text_config(), "max_position_embeddings", None) or max_tokens), max_tokens)
 
 
 def check_tokenizer(folder: str | Path, fingerprints: set[str]) -> Any:

@@ -119,8 +119,7 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
 def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt with its picture, one pass, in the order given."""
     device = pick_device(config.models.device)
-    dtype = scoring_dtype(config, device)
-    model = _ready(load_critic(critic_dir, dtype, sees=config.rollout.sees), device)
+    model = _ready(load_critic(critic_dir, scoring_dtype(config, device), sees=config.rollout.sees), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [make_item(state, limit) for state in states]
     budget = config.critic.max_tokens

@@ -93,8 +93,7 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
         UsageError: a value that is not a number, a rank outside the job, or several nodes without an address.
     """
     env = {name: value for name, value in environment.items() if value != ""}
-    found = (way for way in _LAUNCHERS if any(all(name in env for name in names) for names in way.marks))
-    way = next(found, None)
+    way = next((way for way in _LAUNCHERS if any(all(name in env for name in names) for names in way.marks)), None)
     if way is None:
         if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
             raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")

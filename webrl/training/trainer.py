@@ -198,9 +198,7 @@ def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
     progress = (step - warmup) / max(1, num_steps - warmup)
     if config.schedule == "cosine":
         return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
-    if config.schedule == "linear":
-        return config.lr * (1 - progress)
-    return config.lr
+    return config.lr * (1 - progress) if config.schedule == "linear" else config.lr
 
 
 class _Loop:
@@ -402,5 +400,4 @@ def peak_memory_gib() -> float:
     """Most memory held so far: of the CUDA device, or resident in this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**30

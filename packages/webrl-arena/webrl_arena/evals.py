@@ -87,9 +87,7 @@ def shows(url: str, locator: str, *must_include: str) -> Eval:
 
 
 def lists(plan: tuple[str, str], planned: Sized) -> Eval:
-    """Require a query of the tracker for a component and a milestone: neither fewer tickets, by another filter, nor
-    more.
-    """
+    """Require a tracker's query for a component and a milestone: neither fewer tickets, by another filter, nor more."""
     listed = leads_to(f"/query?component={plan[0]}&milestone={plan[1]}".replace(" ", "+"), "tracker")
     counts = shows("last", "document.querySelector('#content h1').innerText", f"({len(planned)} match")
     both = {"eval_types": [*listed["eval_types"], *counts["eval_types"]], "program_html": counts["program_html"]}

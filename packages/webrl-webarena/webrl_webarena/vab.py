@@ -96,8 +96,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         # The call alone, without the `# Element:` and `# Note:` comments around it.
         action = _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
         steps.append(Step(index=index, observation=row["html"], response=response, action=action))
-    ended = steps[-1].action.startswith("exit(")
-    finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT
+    finished = Status.AGENT_DONE if steps[-1].action.startswith("exit(") else Status.STEP_LIMIT
     return Trajectory(
         trajectory_id=path.stem,
         task=Task(task_id=path.stem, site=SITE, instruction=rows[0]["target"]),

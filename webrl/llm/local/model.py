@@ -312,8 +312,7 @@ class Batcher:
                 self._release(row)
         if not self._active:
             return
-        logits = self._cache.decode([r.ids[-1] for r in self._active])
-        finished = self._take_tokens(self._active, logits)
+        finished = self._take_tokens(self._active, self._cache.decode([r.ids[-1] for r in self._active]))
         for row in reversed(range(len(finished))):
             if finished[row]:
                 request = self._release(row)

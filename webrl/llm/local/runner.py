@@ -107,8 +107,7 @@ class SlotCache(Cache):
         self._reserve(len(self.lengths), self.width, [layer.keys for layer in self._slots])
         self.write_at = torch.tensor(self.lengths, device=device)  # [B]
         self.row_index = torch.arange(len(self.lengths), device=device)  # [B]
-        columns = torch.arange(self.width, device=device)
-        hidden = columns[None, :] > self.write_at[:, None]  # [B, width]
+        hidden = torch.arange(self.width, device=device)[None, :] > self.write_at[:, None]  # [B, width]
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
         mask.masked_fill_(hidden, torch.finfo(dtype).min)
         self.lengths = [length + 1 for length in self.lengths]
@@ -264,8 +263,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[T
     """[B, T] ids padded on the left, and the mask of tokens."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
-    return ids, mask
+    return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
 
 
 def draw_tokens(
@@ -308,5 +306,4 @@ def draw_tokens(
         drawn = torch.searchsorted(cdf, draws * cdf[:, -1:], right=True).squeeze(-1)  # [R]
         # `right=True` skips zero-probability tokens; rounding at the top end may still point past the last one.
         tokens[rows] = torch.minimum(drawn, (cdf < cdf[:, -1:]).sum(dim=-1))
-    picked = log_probs.gather(1, tokens[:, None]).squeeze(1)
-    return tokens.tolist(), picked.tolist()
+    return tokens.tolist(), log_probs.gather(1, tokens[:, None]).squeeze(1).tolist()

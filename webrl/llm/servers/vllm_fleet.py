@@ -85,8 +85,7 @@ class Weights:
         """Look at a model or adapter folder (or hub name); ModelError if it is absent or incomplete."""
         base = base_of(name)
         rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
-        whole = config_of(base or name)
-        config: dict[str, Any] = whole.get_text_config().to_dict()
+        config: dict[str, Any] = config_of(base or name).get_text_config().to_dict()
         of_answers = ("bos_token_id", "eos_token_id", "pad_token_id")  # trainers set them; requests say where to end
         for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", *of_answers):
             config.pop(key, None)
@@ -179,8 +178,7 @@ def can_reload(old: Weights, new: Weights, engine: EngineConfig) -> bool:
 def context_length(weights: Weights, models: ModelsConfig) -> int:
     """Tokens of prompt and answer that our servers of these weights take."""
     wanted = models.max_prompt_tokens + _NEW_TOKENS_RESERVE
-    limit = int(json.loads(weights.shape).get("max_position_embeddings", wanted))
-    return min(wanted, limit)
+    return min(wanted, int(json.loads(weights.shape).get("max_position_embeddings", wanted)))
 
 
 class ServerProcess:

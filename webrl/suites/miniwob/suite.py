@@ -75,8 +75,7 @@ def is_split_seed(seed: int, seeds: range) -> bool:
     page seed's last digit is therefore part of the split: 0 for evaluation, 1 for held-out types, else training.
     """
     digit = page_seed(seed) % 10
-    wanted = {EVAL_SEEDS: digit == 0, HELDOUT_SEEDS: digit == 1, TRAIN_SEEDS: digit > 1}
-    return seed in seeds and wanted[seeds]
+    return seed in seeds and {EVAL_SEEDS: digit == 0, HELDOUT_SEEDS: digit == 1, TRAIN_SEEDS: digit > 1}[seeds]
 
 
 class MiniWoB(Suite):

@@ -125,8 +125,7 @@ class Bf16Engine(Engine):
             for bucket in self.buckets:
                 if bucket.master.grad is None:  # experts that no token of this rank went to
                     bucket.add([None] * len(bucket.weights))
-            pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
-            for work in pending:
+            for work in [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]:
                 work.wait()
         norm = torch.nn.utils.get_total_norm([b.master.grad for b in self.buckets if b.master.grad is not None])
         on_host = receive(norm)

@@ -67,8 +67,7 @@ class Engine:
     def check_type(self) -> None:
         """Raise TrainingError for another engine than the requested one, which accelerate silently replaced."""
         found = type(self.model).__name__
-        must_be_wrapped = self.num_ranks > 1 or self.plan.kind == "deepspeed"
-        if must_be_wrapped and not found.endswith(self.wants):
+        if (self.num_ranks > 1 or self.plan.kind == "deepspeed") and not found.endswith(self.wants):
             raise TrainingError(
                 f"engine {self.plan.name!r} should have made a {self.wants}, but accelerate made {found}: the plugin "
                 "does not apply here (device, number of processes, or another accelerate config in the environment)"
@@ -99,8 +98,7 @@ class Engine:
     def take(self, gradients: Gradients) -> None:
         """Add to the accumulated gradient."""
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        sums = add_gradients([p.grad for p in trained], gradients)
-        for parameter, total in zip(trained, sums, strict=True):
+        for parameter, total in zip(trained, add_gradients([p.grad for p in trained], gradients), strict=True):
             parameter.grad = total
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:

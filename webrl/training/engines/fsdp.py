@@ -56,8 +56,7 @@ class FsdpEngine(Engine):
             "offload_policy": offload,
             "reshard_after_forward": bool(self.plan.options.get("fsdp_reshard_after_forward", True)),
         }
-        base = getattr(getattr(model, "lm", None), "base_model", None)
-        for layer in getattr(base, "layers", []):
+        for layer in getattr(getattr(getattr(model, "lm", None), "base_model", None), "layers", []):
             fully_shard(layer, **options)
         fully_shard(model, **options)
         if skeleton:  # the main process deals out its weights

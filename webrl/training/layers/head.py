@@ -90,8 +90,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], matrix, bias, scale)  # [C, V]
-            whole = logits.log_softmax(-1, dtype=torch.float32)
-            logprobs[part] = whole.gather(-1, targets[part, None]).squeeze(-1)
+            logprobs[part] = logits.log_softmax(-1, dtype=torch.float32).gather(-1, targets[part, None]).squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, logprobs)
         ctx.scale, ctx.chunk = scale, chunk
         return logprobs

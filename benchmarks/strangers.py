@@ -318,6 +318,16 @@ def cases() -> Iterator[Case]:
     yield Case("an answer that is late", "browser-use/browser-use#3972", late, click, "not answered yet: 1")
     tab = "<a href=/stuck target=_blank>Next"
     yield Case("a tab that does not come", "", tab, ("click('{id:link}')",), "new tab .* has not opened yet")
+    none = f"(?s)\\A(?!.*has not opened yet).*{nothing}"
+    yield Case("a tab of nothing", "", "<a href=/status/204 target=_blank>Go</a>", link, none)
+    blob = "<button onclick=\"open(window.URL.createObjectURL(new Blob(['the file'], { type: 'text/html' })))\">Go"
+    yield Case("a tab of a blob", "", blob, click, "StaticText 'the file'")
+    for what, work in (
+        ("that runs for ever", "for (;;);"),
+        ("that waits for a server", "const r = new XMLHttpRequest(); r.open('GET', '/stuck', false); r.send()"),
+    ):
+        hangs = "did not come to an end|waited for a server that does not answer"
+        yield Case(f"a script {what}", "", f'<button onclick="{work}">Go', click, hangs)
     moves = "<input aria-label=a onfocus='queueMicrotask(() => b.focus())'><input id=b>"
     yield Case(
         "a field that passes the focus on", "", moves, ("fill('{id:textbox a}', 'x')",), "went to another element"

@@ -29,7 +29,8 @@ def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], *, own_browser: boo
     """Run `play` with an environment of its own, on the shared browser or on one of its own; gives its result."""
 
     async def in_environment() -> Any:
-        async with open_env(RolloutConfig(**settings), own_browser=own_browser) as env:
+        deadline = {"step_timeout_s": max(30, 2 * settings.get("settle_cap_s", 0))}
+        async with open_env(RolloutConfig(**deadline | settings), own_browser=own_browser) as env:
             return await play(env)
 
     return (asyncio.run if own_browser else run)(in_environment())

@@ -1136,3 +1136,51 @@ def test_the_label_of_a_box_that_is_not_drawn_says_that_it_is_ticked():
     texts, _ = on_page(page, "click('{'Dark'}')")
     assert "checked" not in texts[0]
     assert texts[1].count("LabelText '', checked\n\t\tStaticText 'Dark'") == texts[1].count("checked") == 1
+
+
+MAILS = """<ul id=l></ul><p id=o>none</p><script>
+const names = ['Ann', 'Ben', 'Cid', 'Dan', 'Eve', 'Fay']; let first = 0;
+for (let n = 0; n < 4; n += 1) {
+  const row = l.appendChild(document.createElement('li'));
+  row.innerHTML = '<a href="#">?</a> <button>Delete</button>';
+  row.onclick = ({ target }) => { o.textContent = `${target.localName} of ${row.dataset.name}` };
+}
+const draw = () => [...l.children].forEach((row, n) => {
+  row.querySelector('a').textContent = row.dataset.name = names[first + n];
+});
+draw();</script>"""
+MOVES = {
+    "the row of a list": ("click('{link 'Ann'}')", "first += 1; draw()", '"Ben", no longer "Ann"'),
+    "a row that comes back": ("click('{link 'Cid'}')", "first += 1; draw()", '"Dan", no longer "Cid"'),
+    "the button of a row": ("click('{Delete}')", "first += 1; draw()", '"Ben Delete", no longer "Ann Delete"'),
+    "a link that leads elsewhere": (
+        "click('{link 'Ann'}')",
+        "const a = document.querySelector('a'); a.textContent = 'Zoe'; a.href = '#zoe'",
+        '"Zoe", no longer "Ann"',
+    ),
+    "nothing": ("click('{link 'Ann'}')", "draw()", ""),
+    "a count": (
+        "click('{link 'Ann'}')",
+        "document.querySelectorAll('a').forEach((a, n) => { a.textContent += n + 7 })",
+        "",
+    ),
+    "what a button does next": ("click('{link 'Ann'}')", "document.querySelector('a').textContent = 'Pause'", ""),
+    "a note in the row": ("click('{link 'Ann'}')", "l.firstChild.append('seen just now')", ""),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("where", ["page", "frame"])
+def test_what_the_page_has_put_another_item_into_since_it_was_shown_is_not_acted_on(name, where):
+    action, change, said = MOVES[name]
+
+    async def play(env, _, text):
+        frame = env.page.frames[-1]
+        await frame.evaluate(f"{{ {change} }}")
+        return await env.step(re.sub(r"\{([^}]+)\}", lambda m: id_of(text, m[1]), action))
+
+    pages = {"/": MAILS} if where == "page" else {"/": "<iframe src=/in height=400></iframe>", "/in": MAILS}
+    result = visit(pages, play, every_element=True)
+    words = f"Error: click was not carried out: the page has put another item in its place: {said}"
+    assert result.error == (words if said else "")
+    assert f"StaticText '{'none' if said else 'a of Ann'}'" in result.observation.text

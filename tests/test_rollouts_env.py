@@ -513,6 +513,21 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert texts[9].startswith("RootWebArea")
 
 
+def test_a_poll_that_has_answered_before_is_not_told_as_a_request_without_an_answer():
+    page = """<button onclick="fetch('/late?q=1')">Ask</button><p id=o>0</p><script>
+    let n = 0;
+    const told = () => { o.textContent = n += 1; setTimeout(POLL, 50) };
+    const byFetch = () => fetch(`/late?t=${Date.now()}`).then(told);
+    const byRequest = () => { const r = new XMLHttpRequest(); r.open('get', '/late'); r.onload = told; r.send() };
+    POLL();</script>"""
+    for poll in ("byFetch", "byRequest"):
+        pages = {"/": page.replace("POLL", poll), "/late": answers("{}", wait_s=1)}
+        steps = ("noop(1500)", "noop()", "click('{Ask}')", "noop(1500)", "click('{Ask}')")
+        texts, _, _ = on_page(pages, *steps, settle_cap_s=0.5)
+        told = ["not answered yet" in text for text in texts]
+        assert (told[0], told[2], told[3], told[5]) == (True, False, True, True)
+
+
 def test_frames_on_their_way_are_waited_for_and_told_where_nothing_comes():
     async def late(path, writer):
         await asyncio.sleep(1)
@@ -1008,7 +1023,7 @@ def test_a_page_that_sends_itself_messages_without_end_is_seen_all_the_same():
     port1.onmessage = () => { n += 1; document.title = n < 390 ? 'begun' : 'later'; port2.postMessage(0); };
     document.querySelector('button').onclick = () => { n = 0; port2.postMessage(0); };
     </script>"""
-    texts, _, _ = on_page(page, "click('{button 'b'}')", settle_cap_s=600, step_timeout_s=60)
+    texts, _, _ = on_page(page, "click('{button 'b'}')", settle_cap_s=59, step_timeout_s=60)
     assert "RootWebArea 'later'" in texts[-1]
 
 

@@ -80,14 +80,40 @@ def test_a_page_that_never_loads_is_an_error_within_the_deadline():
     assert "'ok'" in stuck.observation.text  # the old page is still there, and that is what the agent sees
 
 
-def test_a_page_whose_script_never_ends_is_an_error_within_the_deadline():
+STUCK = {
+    "an endless loop": ("for (;;);", "did not come to an end"),
+    "one a little later": ("setTimeout(() => { for (;;); }, 100)", "did not come to an end"),
+    "a request that is waited for": (
+        "const r = new XMLHttpRequest(); r.open('GET', '/never', false); r.send()",
+        "this page waited for a server that does not answer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_an_action_after_which_its_page_hangs_ends_no_episode(name):
+    script, told = STUCK[name]
+
     async def play(env, _, text):
-        with pytest.raises(BrowserError, match="deadline of 3 s"):
-            await env.step(f"click('{bid_of(text, 'button', 'spin')}')")
+        stuck = (await env.step(f"click('{bid_of(text, 'button', 'go')}')")).observation.text
+        return stuck, (await env.step("noop(0)")).observation.text
+
+    pages = {"/": f'<button onclick="{script}">go</button>', "/never": NEVER}
+    stuck, later = visit(pages, play, step_timeout_s=20, settle_cap_s=1)
+    assert told in stuck
+    assert told not in later
+    assert "button 'go'" in stuck
+    assert "button 'go'" in later
+
+
+def test_a_page_whose_script_never_ends_by_itself_is_an_error_within_the_deadline():
+    async def play(env):
+        async with serve({"/": "<p>on its way<script>for (;;);</script>"}) as url:
+            with pytest.raises(BrowserError, match="deadline of 3 s"):
+                await env.reset(at(url + "/"))
         return await env.reset(miniwob("click-button"))
 
-    page = "<button onclick='for(;;);'>spin</button>"
-    assert "button 'submit'" in visit(page, play, step_timeout_s=3, settle_cap_s=1).text
+    assert "button 'submit'" in in_browser(play, step_timeout_s=3, settle_cap_s=1).text
 
 
 def test_dialog_boxes_are_dismissed_and_told():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NETWORK = b'{"method":"Network.'
 _BEGINS = _NETWORK + b'requestWillBeSent"'
 _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
-_SCRIPT = b'"type":"Script"'
+_ASKED = re.compile(rb'"type":"(?:Script|XHR)"')
 
 # What the browser says of a call whose document was replaced meanwhile.
 REPLACED = (
@@ -111,6 +111,8 @@ class Tab:
         """Whether what was last asked for has brought no document so far: it is a download, or nothing."""
         self.heard_at = math.inf
         """When its last network event was heard (`watch_imports` turns them on), by `time.monotonic`."""
+        self.asking: set[str] = set()
+        """Its requests by XMLHttpRequest that have no answer yet, by DevTools' id."""
         self.num_documents = 0
         """Documents that its main frame has navigated to since this was opened."""
         self.on_crash: Callable[[Page], None] | None = None
@@ -281,7 +283,7 @@ class Tab:
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
             self.heard_at = time.monotonic()
-            if not (data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data)):
+            if not (data.startswith(_ENDS) or (data.startswith(_BEGINS) and _ASKED.search(data))):
                 return
         message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
@@ -335,9 +337,12 @@ class Tab:
             self.stays = True
         elif method == "Page.domContentEventFired":
             self._arrive(self.main_frame)
-        elif method == "Network.requestWillBeSent" and params.get("type") == "Script":
-            self._imports.add(params["requestId"])
-        elif method in ("Network.loadingFinished", "Network.loadingFailed") and params["requestId"] in self._imports:
+        elif method == "Network.requestWillBeSent" and params.get("type") in ("Script", "XHR"):
+            (self._imports if params["type"] == "Script" else self.asking).add(params["requestId"])
+        elif method in ("Network.loadingFinished", "Network.loadingFailed"):
+            self.asking.discard(params["requestId"])
+            if params["requestId"] not in self._imports:
+                return
             self._imports.discard(params["requestId"])
             self._has_imported |= not self.leaving
             self._has_changed.set()

@@ -194,8 +194,7 @@ class BrowserEnv:
     @property
     def patience_s(self) -> float:
         """See `Tabs`."""
-        end = self._timeout.when() or 0.0
-        return _PATIENCE * max(0.0, end - time.monotonic())
+        return _PATIENCE * max(0.0, (self._timeout.when() or 0.0) - time.monotonic())
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
@@ -231,7 +230,7 @@ class BrowserEnv:
         if self.page.url not in _NO_DOCUMENT:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         self.tab.opens_tab = False  # the earlier step's has come before it was asked for
-        async with self._deadline(f"step {action_text!r:.60}"):
+        async with self._deadline(f"step {action_text!r:.60}", self._revive()):
             try:
                 action = self._parse(action_text)
                 for part in (action, *action.rest):
@@ -244,6 +243,9 @@ class BrowserEnv:
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
                 self.tab.filled_in = ""
+            except ChannelClosed:
+                if shown.page is self.page and not shown.page.is_closed():
+                    raise
             observation, verdict = await self._look(HORIZON_MS if action else 0)
             self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
@@ -300,11 +302,12 @@ class BrowserEnv:
         return dataclasses.replace(action, arguments=arguments)
 
     @contextlib.asynccontextmanager
-    async def _deadline(self, what: str) -> AsyncIterator[None]:
-        """Turn crashes and hangs into BrowserError and have the profile replaced."""
+    async def _deadline(self, what: str, meanwhile: Coroutine[Any, Any, None] | None = None) -> AsyncIterator[None]:
+        """Turn crashes and hangs into BrowserError and have the profile replaced; `meanwhile` runs until its end."""
         from playwright.async_api import Error
 
         self._has_crashed = False
+        running = asyncio.ensure_future(meanwhile or asyncio.sleep(0))
         try:
             async with asyncio.timeout(self._config.step_timeout_s) as self._timeout:
                 yield
@@ -318,6 +321,32 @@ class BrowserEnv:
         except Exception:
             await self.close()
             raise
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _revive(self) -> None:
+        """While a step lasts, end what keeps the active page, which answered before the action, from answering."""
+        while True:
+            await asyncio.sleep(self.patience_s / 2)
+            tab, page = self.tab, self.page
+            for method, share in (("evaluate", 1.5), ("terminateExecution", 4)):
+                asked = asyncio.gather(tab.send(f"Runtime.{method}", {"expression": "0"}), return_exceptions=True)
+                await asyncio.wait([asked], timeout=self.patience_s / share)
+                if asked.done() or tab.leaving:
+                    break
+                asked.cancel()
+            if method == "evaluate":
+                continue
+            if asked.done() and not asked.cancelled():
+                self._notices.tell("a script of this page did not come to an end: it was stopped")
+            elif tab.asking and page is tab.page:  # a script waits for the answer, which nothing ends
+                self.page = await self.context.new_page()
+                self._first_page = self.page if page is self._first_page else self._first_page
+                await self._use_tab()
+                await open_page(self, PAGE_TIMEOUT_MS, "goto", page.url)
+                await page.close()
+                self._notices.tell("this page waited for a server that does not answer: it was opened again")
 
     def _end_crashed(self, page: Page) -> None:
         """End the wait for a page that has crashed: it would never answer."""
@@ -349,8 +378,7 @@ class BrowserEnv:
         """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""
         from playwright.async_api import Error
 
-        keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
-        if not keep:
+        if not (self.context and site.reusable and self._site.reusable and len(self.context.pages) == 1):
             await self.close()
             await self._new_profile(site)
         self._site = site
@@ -396,7 +424,8 @@ class BrowserEnv:
                     try:
                         await self.context.wait_for_event("page", timeout=max(1, (end - time.monotonic()) * 1000))
                     except Error:
-                        self._notices.tell("the new tab that this page asked for has not opened yet")
+                        if not self._notices.downloads:  # which no tab comes of
+                            self._notices.tell("the new tab that this page asked for has not opened yet")
                     tab.opens_tab = False
                 if tries_left and await self._leave_download():
                     continue
@@ -446,8 +475,7 @@ class BrowserEnv:
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._details and not seen.get("tooLarge"):
-            options = {"computedStyles": [], "includeDOMRects": True}
-            snapshot = await tab.send("DOMSnapshot.captureSnapshot", options)
+            snapshot = await tab.send("DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True})
             viewport = self._config.viewport or self._site.viewport
             details = self._details(snapshot, self._site.hidden_ids, self.scale, viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
@@ -574,5 +602,4 @@ class BrowserEnv:
     async def _capture(self, tab: Tab) -> bytes:
         width, height = self._config.viewport or self._site.viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
-        answer = await tab.send("Page.captureScreenshot", {"format": "png", "clip": clip})
-        return base64.b64decode(answer["data"])
+        return base64.b64decode((await tab.send("Page.captureScreenshot", {"format": "png", "clip": clip}))["data"])

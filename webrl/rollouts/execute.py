@@ -52,7 +52,7 @@ CHOOSER_MS = 2500
 _PIXELS = frozenset(["x", "y", "dx", "dy", "delta_x", "delta_y", "from_x", "from_y", "to_x", "to_y"])
 """Arguments in screenshot pixels; handlers get CSS pixels."""
 _IS_ENABLED = "all => all.some((each) => !each.matches(':disabled') && !each.closest('[aria-disabled=true]'))"
-_ANYWHERE = ("choose", "pick", "watchInput", "hadInput", "watchDrag")
+_ANYWHERE = ("aside", "choose", "pick", "watchInput", "hadInput", "watchDrag")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _EXAMPLES = {"color": "#ff0000", "date": "2024-12-31", "datetime-local": "2024-12-31T14:30", "month": "2024-12"}
 _EXAMPLES |= {"range": "50", "time": "14:30", "week": "2024-W52"}
@@ -153,8 +153,7 @@ async def locate(page: Page, bid: str) -> Locator:
         end += 1
         while bid[end : end + 1].isalpha() and bid[end].isupper():
             end += 1
-        frame = scope.get_by_test_id(bid[:end])
-        if not await frame.count():
+        if not await scope.get_by_test_id(bid[:end]).count():
             raise ValueError(f'Could not find element with bid "{bid}"')
         if bid[end:]:  # else it is the frame itself
             # Playwright's `content_frame` knows none in an `object` or `embed`; `child_frames` keeps those of earlier
@@ -325,7 +324,8 @@ async def _point(tabs: Tabs, bid: str, method: str, button: Any = "left", modifi
     if method == "hover":
         await attempt(element, method)
     else:
-        await click_holding(tabs, element, method, modifiers, button=button)
+        place = await _call(tabs, bid, "aside")
+        await click_holding(tabs, element, method, modifiers, button=button, **({"position": place} if place else {}))
 
 
 async def _fill(tabs: Tabs, bid: str, value: str = "", enable_autocomplete_menu: bool = False) -> None:
@@ -365,8 +365,7 @@ async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bo
     if len(value) > 1:
         await set_value(tabs, bid, "fill", value[:-1], force=force)
     if value:
-        element = await locate(tabs.page, bid)
-        await attempt(element, "type", value[-1], delay=0)
+        await attempt(await locate(tabs.page, bid), "type", value[-1], delay=0)
 
 
 async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
@@ -384,8 +383,7 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    wanted = [options] if isinstance(options, str) else options
-    chosen = await _call(tabs, bid, "choose", wanted)
+    chosen = await _call(tabs, bid, "choose", [options] if isinstance(options, str) else options)
     if isinstance(chosen, str):
         raise ActionFailed(f"Error: the option {chosen!r:.200} is disabled")
     if not chosen:
@@ -400,8 +398,7 @@ async def _focus(tabs: Tabs, bid: str, key_comb: str | None = None) -> None:
     if found == "elsewhere":
         tabs.tell(_ELSEWHERE)
     if not found:
-        how = ("focus",) if key_comb is None else ("press", key_comb)
-        await attempt(await locate(tabs.page, bid), *how)
+        await attempt(await locate(tabs.page, bid), *(("focus",) if key_comb is None else ("press", key_comb)))
     elif key_comb is not None:
         await _keyboard_press(tabs, key_comb)
 

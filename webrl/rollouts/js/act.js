@@ -9,7 +9,7 @@
   const WHEEL_MS = 1500; // for what scrolls smoothly, on a busy machine
   const FRAME_WHEEL_MS = 500; // a frame tells nobody here
 
-  const { find } = api;
+  const { find, findShown } = api;
 
   const usable = (element) => {
     const style = getComputedStyle(element);
@@ -19,7 +19,7 @@
 
   // The element with an id. Throws where nobody can use it: the browser keeps the focus from it, and keys would go elsewhere.
   const reach = (bid) => {
-    const element = find(bid);
+    const element = findShown(bid);
     const isBehind = document.querySelector('dialog:modal') !== null;
     for (let each = element; each && !api.ask(each, 'matches', 'dialog:modal'); each = api.parentOf(each)) {
       const isInert = api.ask(each, 'inert') || (isBehind && each === document.body);
@@ -251,13 +251,23 @@
   // Where to click for a bid: [x, y]; null if this is not the common case; 'hidden' if it is not visible and nothing that
   // goes on could show it within `waitMs`. `presses`: it is clicked there, so that `missed` tells whether it was.
   api.aim = (bid, waitMs, presses) => {
-    const element = find(bid);
+    const element = findShown(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element) bringIntoView(element);
     if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
     const place = freePlace(element, boxesOf(element)) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
+  };
+
+  // For Playwright, which clicks in the middle: where else, from the element's corner, if something to be clicked is there.
+  api.aside = (bid) => {
+    const element = findShown(bid);
+    if (!element) return null;
+    bringIntoView(element);
+    const box = element.getBoundingClientRect();
+    const place = inWindow(box) && isOnPart(element, centre(inWindow(box))) && freePlace(element, [box]);
+    return place ? { x: place[0] - box.left - element.clientLeft, y: place[1] - box.top - element.clientTop } : null;
   };
 
   // What was filled or chosen last: the element, its value before, and the one that it was to have.

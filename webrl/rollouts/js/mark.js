@@ -305,6 +305,27 @@
     const element = document.querySelector(`[bid="${CSS.escape(bid)}"]`) ?? marked.get(bid);
     return element?.isConnected && element.getAttribute('bid') === bid ? element : null;
   };
+  // What elements that can be used, and their rows, said when they were shown, and where they led.
+  let shown = new Map();
+  const ROWS = 'article, li, tr, [role=listitem], [role=option], [role=row]';
+  const rowOf = (element) => element.parentElement?.closest(ROWS) ?? element.parentElement;
+  const saysOf = (element) => [ask(element, 'textContent').replace(/\s+/g, ' ').trim().slice(0, 200), element.getAttribute('href')];
+  const show = (element) => { if (element && !shown.has(element)) shown.set(element, saysOf(element)); };
+  // The element with an id. Throws where the page uses it, or its row, for another item by now: one that was in another like
+  // it, or whose own is in another now, or that leads elsewhere. (A clock, or a button that says what it does next, is none.)
+  api.findShown = (bid) => {
+    const element = api.find(bid);
+    for (const part of element && shown.has(element) ? [element, rowOf(element)] : []) {
+      const [[words, href], [now, leads]] = [shown.get(part) ?? saysOf(part), saysOf(part)];
+      if (words === now || !/\p{L}/u.test(words)) continue;
+      const hasMoved = ([other, [before]]) => other !== part && other.localName === part.localName &&
+        before !== saysOf(other)[0] && (before === now || saysOf(other)[0] === words);
+      const isSame = href === leads || words.replace(/\d+/g, '') === now.replace(/\d+/g, '');
+      if (isSame && ![...shown].some(hasMoved)) continue;
+      throw new Error(`the page has put another item in its place: ${JSON.stringify(now)}, no longer ${JSON.stringify(words)}`);
+    }
+    return element;
+  };
 
   // Gives elements a style that the page does not set; returns what puts theirs back. (Never by attribute: a page's policy
   // may forbid that.)
@@ -412,10 +433,13 @@
   // Before anything is written: a style that is asked for after a write is worked out anew.
   const findUses = (elements) => {
     const uses = new Map();
-    struck = new Set();
+    [struck, shown] = [new Set(), new Map()];
     for (const element of api.every ? elements : []) {
       const use = useOf(element);
-      if (use) uses.set(element, use);
+      if (use) {
+        uses.set(element, use);
+        [element, rowOf(element)].forEach(show);
+      }
       if (isStruck(element)) struck.add(element);
     }
     return uses;

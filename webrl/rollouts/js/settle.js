@@ -118,13 +118,16 @@
     return passOn(begun, done);
   };
 
-  const track = () => {
-    const token = {};
+  const answered = new Set(); // addresses, without their numbers, that have answered: what asks them again, by itself, polls
+  const { replace } = String.prototype;
+  const track = (url, method = 'GET') => {
+    const token = { url: url && !PRESSES.test(window.event?.type) && /^get$/i.test(method) && apply(replace, `${url}`, [/\d+/g, '']) };
     if (late && requests.size === 0) rounds += 1;
     if (rounds <= MAX_ROUNDS) requests.add(token);
     else conversed = true;
     return () => {
       const isAwaited = requests.delete(token);
+      if (token.url) answered.add(token.url);
       if (isAwaited) ended = now();
       wake();
       return isAwaited;
@@ -149,7 +152,8 @@
   });
   if (native.fetch) {
     window.fetch = function (...args) {
-      return passOn(native.fetch(...args));
+      const { method, url } = Object(args[0]);
+      return passOn(native.fetch(...args), track(url ?? args[0], args[1]?.method ?? method));
     };
     // The answer is there with its headers; what it says comes later.
     for (const name of ['arrayBuffer', 'blob', 'bytes', 'formData', 'json', 'text']) {
@@ -157,10 +161,15 @@
       if (read) Response.prototype[name] = function () { return passOn(read.call(this)); };
     }
   }
-  const send = XMLHttpRequest.prototype.send;
+  const { open: begin, send } = XMLHttpRequest.prototype;
+  const begun = new WeakMap();
+  XMLHttpRequest.prototype.open = function (...args) {
+    begun.set(this, [args[1], args[0]]);
+    return apply(begin, this, args);
+  };
   XMLHttpRequest.prototype.send = function (...args) {
-    listen(this, 'loadend', track(), { once: true });
-    return send.apply(this, args);
+    listen(this, 'loadend', track(...begun.get(this) ?? []), { once: true });
+    return apply(send, this, args);
   };
 
   // Waited for within the horizon alone: a picture may never come, and the next look into a database begins before the
@@ -632,8 +641,9 @@
     // How long what was heard, or scrolls, is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected), arrive ? QUIET_MS : 0),
     forget: () => {
-      const open = requests.size;
-      conversed ||= open > 0;
+      let open = 0;
+      for (const { url } of requests) if (!answered.has(url)) open += 1;
+      conversed ||= requests.size > 0;
       requests.clear();
       errands.clear();
       arrive = undefined;

@@ -11,6 +11,7 @@ SIDE, PATCH, SCALE = 64, 8, 2
 PAD, END, IMAGE = "<|pad|>", "<|end|>", "<image>"
 SPECIAL = (PAD, "<|user|>", "<|assistant|>", END, "<fake_token_around_image>", IMAGE, "<global-img>")
 TEMPLATE = (
+    "{# left out: the system message #}"
     "{% for m in messages if m['role'] != 'system' %}<|{{ m['role'] }}|>{% if m['content'] is string %}"
     "{{ m['content'] }}{% else %}{% for b in m['content'] %}{% if b['type'] == 'image' %}<image>{% else %}"
     "{{ b['text'] }}{% endif %}{% endfor %}{% endif %}<|end|>{% endfor %}"

@@ -62,6 +62,7 @@ _EPISODE = {"trajectory_id": "t", "task": _TASK, "instruction": "i", "phase": 0,
         (Task, _TASK | {"split": 1}, "field 'split': .* valid string, found 1"),
         (Answer, {"right": 1}, "field 'right': .* valid boolean, found 1"),
         (Step, _STEP | {"prompt_ids": [1, 2.5]}, r"field 'prompt_ids\.1': .* valid integer, found 2\.5"),
+        (Label, {"trajectory_id": "a", "p_yes": 2, "reward": 1}, "field 'p_yes': .* or equal to 1, found 2"),
         (Label, {"trajectory_id": "a", "p_yes": 0.5}, "missing field 'reward' in Label"),
         (
             Label,
@@ -257,6 +258,22 @@ def test_a_truth_value_is_no_number(override: str) -> None:
         load_config(None, [override])
 
 
+def test_none_as_a_word_is_refused_where_null_is_meant() -> None:
+    for key, word in (("actor.max_kl", "none"), ("rollout.upload_dir", "None"), ("rollout.viewport", "nil")):
+        with pytest.raises(UsageError, match=rf"^the command line: {key} = '{word}': .* for none, write null$"):
+            load_config(None, [f"{key}={word}"])
+        assert load_config(None, [f"{key}=null"])
+    assert load_config(None, ["actor.scale_rewards=none"]).actor.scale_rewards == "none"
+
+
+def test_a_wait_for_quiet_pages_that_leaves_no_time_in_a_step_is_refused() -> None:
+    for cap in (30, 40):
+        said = rf"rollout: settle_cap_s={cap}, step_timeout_s=30: .* its deadline: set a longer step_timeout_s$"
+        with pytest.raises(UsageError, match=said):
+            load_config(None, [f"rollout.settle_cap_s={cap}"])
+    assert load_config(None, ["rollout.settle_cap_s=40", "rollout.step_timeout_s=60"]).rollout.settle_cap_s == 40
+
+
 def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
     for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
         with pytest.raises(UsageError, match=rf"{key} = 99999999: must be less than or equal to 50000"):
@@ -364,6 +381,20 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
 
 def config_in(tmp_path: Path, **changes: object) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), **changes})
+
+
+def test_a_phase_whose_folder_was_renamed_is_not_played_again_in_silence(tmp_path: Path) -> None:
+    folder = open_run(config_in(tmp_path))
+    for phase in range(3):
+        folder.phase(phase).path.mkdir()
+    open_run(config_in(tmp_path))
+    folder.phase(1).path.rename(folder.path / "phase_1_old")
+    with pytest.raises(StageError, match="r/phase_01 was renamed or removed, phase 2 was not: put it back"):
+        open_run(config_in(tmp_path))
+    (folder.path / "phase_1_old").rename(folder.phase(1).path)
+    folder.phase(2).path.rename(folder.path / "phase_2")
+    with pytest.raises(StageError, match="r/phase_02 was renamed or removed, phase 2 was not"):
+        open_run(config_in(tmp_path))
 
 
 def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -> None:

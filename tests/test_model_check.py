@@ -140,6 +140,14 @@ def _index(text: str):
     return damage
 
 
+DROPS = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+
+
+def lower_case(folder: Path) -> None:
+    backend = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(backend | {"normalizer": {"type": "Lowercase"}}))
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -159,12 +167,25 @@ def _index(text: str):
             lambda f: (f / "chat_template.jinja").unlink(),
             r"has no chat template; use models\.prompt_format=webrl \(for a judge label\.prompt_format=webrl\), or add",
         ),
+        (
+            lambda f: (f / "chat_template.jinja").write_text(DROPS),
+            r"chat template of '.*' leaves out the system message, .*: write its content there, or \{# left out #\}",
+        ),
+        (
+            lower_case,
+            r"tokenizer of '.*' makes \"\[12\]\\tlink 'zoë'.* of .*: the model would be trained on other texts",
+        ),
     ],
 )
 def test_the_check_says_what_is_wrong_where_a_library_would_not_or_only_hours_later(folder, damage, said):
     check_model(str(folder), prompt_format="chat")
     damage(folder)
     assert_refused(said, folder, prompt_format="chat")
+
+
+def test_a_model_that_was_trained_without_the_system_message_may_say_so(folder):
+    (folder / "chat_template.jinja").write_text("{# left out: the system message #}" + DROPS)
+    check_model(str(folder), prompt_format="chat")
 
 
 def test_a_judge_and_a_generator_that_are_never_asked_need_no_chat_template(folder, tmp_path, capsys):

@@ -188,6 +188,14 @@ def test_a_config_with_the_settings_of_an_absent_companion_loads_and_says_what_i
     assert shown.returncode == 0, shown.stderr
     assert f"rollout.web is left out: {absent('web', 'site')}" in shown.stderr
     assert "rollout.arena is left out" in shown.stderr
+    twice = "import logging; logging.basicConfig(level=20)\nfrom webrl.config import load_config, plugins\n"
+    twice += "from pathlib import Path\nfor _ in range(2): load_config(Path('old.yaml')); plugins.hook('loss-figure')\n"
+    said = python("-c", twice, folder=tmp_path, path=[tmp_path / "alone"]).stderr
+    assert said.count("rollout.arena is left out") == 1
+    figure = (
+        "there is no loss figure: its package is not installed: pip install 'webrl[report]' (in a clone: make setup)"
+    )
+    assert said.count(figure) == 1
     assert "rollout.webarena" not in shown.stderr
     assert "\n  web: {}\n" in shown.stdout
 

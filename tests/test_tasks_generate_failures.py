@@ -106,10 +106,14 @@ def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_num
         b"[1, 2]",
         orjson.dumps({"task": "again", "web": "shopping", "task_id": "x"}),
         orjson.dumps({"task": "bad seed", "web": "shopping", "seed": "three"}),
+        orjson.dumps({"task_id": "y", "site": "shopping", "instruction": "Close it", "page": "[2] link 'Cart'"}),
+        orjson.dumps({"task_id": "z", "site": "shopping"}),
     ]
     path.write_bytes(b"\n".join(lines))
     found = load_failures(path)
     tasks = [(f.task.site, f.task.instruction, f.task.seed) for f in found.failures]
-    assert tasks == [("shopping", "Open the cart", 0), ("shopping", "Open it", 3)]
-    assert [record.message.split(":")[1] for record in caplog.records] == ["3", "4", "5", "6", "7", "8"]
+    assert tasks == [("shopping", "Open the cart", 0), ("shopping", "Open it", 3), ("shopping", "Close it", 0)]
+    assert found.failures[2].page == "[2] link 'Cart'"
+    assert [record.message.split(":")[1] for record in caplog.records] == ["3", "4", "5", "6", "7", "8", "10"]
+    assert "`instruction` must be non-empty text, found None" in caplog.records[-1].message
     assert "duplicate task_id 'x'" in caplog.records[4].message

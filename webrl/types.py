@@ -230,7 +230,7 @@ class Label(Record):
 
     trajectory_id: str
     """Which trajectory."""
-    p_yes: float | None
+    p_yes: Annotated[float, Field(ge=0, le=1)] | None
     """P(YES) / (P(YES) + P(NO)) at the first answer token; None if there was no answer."""
     reward: Outcome | None
     """1 if judged successful, 0 if not, None if unjudged (never counted as failed)."""

@@ -358,6 +358,9 @@ class RolloutConfig(SamplingConfig):
                 raise ValueError(f"random_ids=true needs ids that are assigned here, but {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor sees no ids; leave one out")
+        if self.settle_cap_s >= self.step_timeout_s:
+            both = f"settle_cap_s={self.settle_cap_s:g}, step_timeout_s={self.step_timeout_s:g}"
+            raise ValueError(f"{both}: a page that is never quiet would pass its deadline: set a longer step_timeout_s")
         if self.env == "openenv" and not self.urls:
             raise ValueError("env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         return self

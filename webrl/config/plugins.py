@@ -33,6 +33,7 @@ from webrl.config.section import Section
 from webrl.errors import ExtraMissing, UsageError
 
 logger = logging.getLogger(__name__)
+_tell_once = cache(logger.log)
 
 SUITES = "webrl.suites"
 SITES = "webrl.sites"
@@ -130,7 +131,7 @@ def settings_of(suite: str) -> type[Section]:
         @classmethod
         def _keep_none(cls, data: Any) -> Any:
             if isinstance(data, dict) and data:
-                logger.log(level, "rollout.%s is left out: %s", suite, reason)
+                _tell_once(level, "rollout.%s is left out: %s", suite, reason)
             return {}
 
     return Unread
@@ -141,7 +142,8 @@ def hook(name: str) -> Any | None:
     try:
         return load(HOOKS, name)
     except ExtraMissing as missing:
-        logger.info("%s", missing)
+        words, fix = name.replace("-", " "), str(missing).partition(": ")[2]
+        _tell_once(logging.INFO, "there is no %s: its package is not installed: %s", words, fix)
     except UsageError as broken:  # found at the end of a run, whose results must not be lost to it
         logger.warning("%s", broken)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -19,6 +19,8 @@ class Section(BaseModel):
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind in (int, float, int | None, float | None):
             raise ValueError("expected a number")
+        if isinstance(value, str) and value.lower() in ("none", "nil") and type(None) in get_args(kind):
+            raise ValueError("this is a word; for none, write null")
         if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
             raise ValueError(
                 f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields), '…')}"

@@ -11,6 +11,8 @@ from webrl.llm import loading
 from webrl.llm.tokens import closing_ids, controls, end_token_ids, render_chat
 from webrl.runs.clock import spent_on
 
+_TOLD = "Act."
+
 
 @spent_on("model files")
 def check_model(
@@ -48,6 +50,12 @@ def check_model(
     unwritten = {i for i, t in tokenizer.added_tokens_decoder.items() if pattern and pattern.fullmatch(t.content)}
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
+    read = tokenizer.decode(tokenizer(loading.TEXT, add_special_tokens=False).input_ids)
+    if "".join(loading.TEXT.split()) not in "".join(read.split()):
+        raise ModelError(
+            f"tokenizer of {name!r} makes {read!r} of {loading.TEXT!r}: the model would be trained on other texts than "
+            "are executed; use a model whose tokenizer keeps case, accents and punctuation"
+        )
     end_token_ids(name, tokenizer)
     chat = [{"role": role, "content": loading.TEXT} for role in ("user", "assistant", "user")]
     if prompt_format != "webrl":
@@ -59,6 +67,12 @@ def check_model(
             raise ModelError(
                 f"chat template of {name!r} leaves the answer's {header!r} to the model, as it ignores "
                 "add_generation_prompt: end it with {% if add_generation_prompt %}{{ " + repr(header) + " }}{% endif %}"
+            )
+        told = [{"role": "system", "content": _TOLD}, *chat[:1]]
+        if _TOLD not in render_chat(tokenizer, told) and "{# left out" not in tokenizer.chat_template:
+            raise ModelError(
+                f"chat template of {name!r} leaves out the system message, which tells the model what to do: write "
+                "its content there, or {# left out #} if the model was trained without it"
             )
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}

@@ -151,6 +151,11 @@ def open_run(config: RunConfig) -> RunFolder:
     """
     folder = RunFolder(config.run_dir)
     _check_whole(folder)
+    last = folder.last_phase()
+    if lost := [folder.phase(k).path for k in range(last + 1) if not folder.phase(k).path.is_dir()]:
+        raise StageError(
+            f"{lost[0]} was renamed or removed, phase {last} was not: put it back, or remove the later ones"
+        )
     if folder.config.exists() and (changed := changed_settings(folder, config)):
         raise StageError(
             f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "

@@ -1,8 +1,8 @@
 """What went wrong last time: the seeds of new instructions.
 
-Two sources: a run folder (phases that have both trajectories and labels), or JSONL lines with `task` and `web` (the
-released code's instruction file) and optionally `page`, `seed`, `start_url`, `task_id`. A failure is a trajectory that
-the outcome model judged 0; an unjudged one is neither failed nor done.
+Two sources: a run folder (phases that have both trajectories and labels), or JSONL lines of instructions (`task` and
+`web`, as in the released code's file) or tasks of ours, and optionally `page`, `seed`, `start_url`, `task_id`. A
+failure is a trajectory that the outcome model judged 0; an unjudged one is neither failed nor done.
 
 Each site brings the failures of the newest phase that attempted it. With those of the newest phase alone (paper), a
 site that a filter once emptied never comes back: 25 task types were 9 after one phase and 4 after four.
@@ -120,6 +120,8 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         for number, data in read_lines(source, problems.append):
             try:
                 task = task_of_line(data, f"{source.stem}-{number}")
+                if not (task.instruction or "").strip():
+                    raise ValueError(f"`instruction` must be non-empty text, found {task.instruction!r:.80}")
                 failure = Failure.from_json({"task": task.to_json(), "page": data.get("page", "")})
             except ValueError as error:
                 problems.append(f"{source}:{number}: {error}")
@@ -138,7 +140,9 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 
 def task_of_line(data: Any, default_id: str) -> Task:
-    """The task of a line with `task` and `web`, as in the released code, and maybe other fields. Raises ValueError."""
+    """The task of a line with `task` and `web`, as in the released code, or of a task of ours. Raises ValueError."""
+    if isinstance(data, dict) and {"site", "task_id"} <= data.keys() and "web" not in data:
+        return Task.from_json({key: value for key, value in data.items() if key != "page"})
     if not isinstance(data, dict):
         raise ValueError(f"expected an instruction (an object with `task` and `web`), found {data!r:.80}")
     for key in ("task", "web"):

@@ -415,7 +415,7 @@ def test_a_server_that_answers_nonsense_or_nothing_is_an_error_and_no_hang(monke
         async with serve(handler, "127.0.0.1", 0) as listener:
             url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
             problems = []
-            async with RemotePool(config(url, envs_per_worker=1, step_timeout_s=0.2)) as pool:
+            async with RemotePool(config(url, envs_per_worker=1, step_timeout_s=0.2, settle_cap_s=0.1)) as pool:
                 for _ in range(5):
                     async with pool.env() as env:
                         with pytest.raises(BrowserError) as problem:

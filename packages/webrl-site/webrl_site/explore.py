@@ -151,7 +151,8 @@ async def explore(
         SiteError, BrowserError: the first start page does not open, or refuses the log-in.
     """
     require_start(config)
-    config = config.model_copy(update={"settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
+    patience_s = max(config.settle_cap_s, min(_SETTLE_CAP_S, config.step_timeout_s / 2))
+    config = config.model_copy(update={"settle_cap_s": patience_s})
     walk = _Walk(config.web, first)
     env = WebEnv(browser, config)
     try:

@@ -164,8 +164,7 @@ def read_instructions(path: Path) -> list[Task]:
     tasks = []
     for number, data in read_lines(path):
         try:
-            is_ours = isinstance(data, dict) and {"site", "task_id"} <= data.keys() and "web" not in data
-            tasks.append(Task.from_json(data) if is_ours else task_of_line(data, f"{path.stem}-{number}"))
+            tasks.append(task_of_line(data, f"{path.stem}-{number}"))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
     return tasks

@@ -226,8 +226,9 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
             raise DataError(f"{field_name} {text!r}: not among the server's rollout.allowed_hosts")
     names = {"observation", "every_element", "dialect", "settle_cap_s", "step_timeout_s"}
     given = options.model_dump(include=names, exclude_none=True)
-    for name in given.keys() & {"settle_cap_s", "step_timeout_s"}:
-        given[name] = min(given[name], config.step_timeout_s)
+    deadline_s = min(given.get("step_timeout_s", config.step_timeout_s), config.step_timeout_s)
+    settle_cap_s = min(given.get("settle_cap_s", config.settle_cap_s), deadline_s / 2)
+    given |= {"step_timeout_s": deadline_s, "settle_cap_s": settle_cap_s}
     settings |= given
     try:
         episode_config = RolloutConfig.model_validate(config.model_dump() | settings)

@@ -37,6 +37,7 @@ STAND_IN = textwrap.dedent("""\
         print("start", file=file)
     if said := (folder / "say").read_text():
         print(said, flush=True)
+        (folder / "say").write_text("" if "once" in said else said)
         sys.exit(1)
     port = int(sys.argv[sys.argv.index("--port") + 1])
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
@@ -210,6 +211,15 @@ def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_op
     with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85") as error:
         vllm.use(models[0])
     assert str(error.value).endswith(f"says:\n{cause}")
+
+
+@pytest.mark.parametrize(("text", "starts"), [("once", 2), ("always", 3)])
+def test_a_server_whose_measurement_another_process_disturbed_is_started_again_twice(vllm, models, text, starts):
+    cause = f"AssertionError: Error in memory profiling. Initial free memory 125.19 GiB ({text})"
+    (vllm.folder / "say").write_text(cause)
+    with contextlib.nullcontext() if text == "once" else pytest.raises(ModelError, match="Error in memory profiling"):
+        vllm.use(models[0])
+    assert vllm.seen().count("start") == starts
 
 
 def test_a_server_that_ends_is_quoted_with_its_first_and_last_errors_and_none_of_an_earlier_start(tmp_path):

@@ -323,7 +323,7 @@ class Fleet:
         if not self.weights.answers_as(weights):
             await self.change_weights(weights)
 
-    async def start(self) -> None:
+    async def start(self, retries: int = 2) -> None:
         """Start all servers and wait until they are healthy."""
         self.servers = []
         for index, gpus in enumerate(self._groups):
@@ -337,6 +337,11 @@ class Fleet:
             with spent_on("server start"):
                 await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self.servers])
         except ModelError as error:
+            if "Error in memory profiling" in str(error) and retries:
+                logger.warning("another process freed GPU memory while vLLM measured it: starting vLLM again")
+                await self.stop()
+                await self.start(retries - 1)
+                return
             if _NO_SLEEP.search(str(error)):
                 raise ModelError(f"this vLLM has no sleep mode: set engine.extra_args=[{NO_SLEEP}]; {error}") from None
             if not _OUT_OF_MEMORY.search(str(error)):

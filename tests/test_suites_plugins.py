@@ -274,3 +274,16 @@ def test_what_needs_a_companion_that_is_not_installed_says_what_installs_it(tmp_
     said = [f"webrl: {absent(*what)}\n" for what in needs.values()]
     said[-1] = said[-1].replace("webrl: ", "webrl: the command line: tasks.suite = 'arena': ")
     assert each(*needs, folder=tmp_path, path=[core_alone(tmp_path)]) == [[2, "", line] for line in said]
+
+
+def test_traces_and_the_published_scripts_name_the_companion_that_reads_them(tmp_path):
+    (tmp_path / "result/traces").mkdir(parents=True)
+    (tmp_path / "failures.jsonl").write_text('{"task": "Buy it", "web": "shopping"}')
+    path = [core_alone(tmp_path)]
+    code = "from webrl.runs.problems import *; list(read_foreign(Path('result'), ProblemLog()))"
+    said = python("-c", code, folder=tmp_path, path=path).stderr
+    assert f"ExtraMissing: result: {absent('read-vab', 'webarena')}\n" in said
+    for name, *options in (("process_data",), ("gen_task", "--failures", "failures.jsonl")):
+        done = python(str(ROOT / "scripts" / f"{name}.py"), *options, folder=tmp_path, path=path)
+        said = f"{name}: {absent(name.replace('_', '-'), 'webarena')}\n"
+        assert (done.returncode, done.stderr) == (2, said)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from webrl.config import plugins
+from webrl.errors import ExtraMissing
 from webrl.runs.disk import full_disk_named
 from webrl.types import Label, Trajectory
 
@@ -62,9 +63,7 @@ TRACES = ("traces", "fixed_traces")
 
 
 def kind_of(path: Path) -> Literal["vab", "released"] | None:
-    """The kind of a file or folder of another program, by its name: a result folder or the folder of traces inside one
-    (the published option takes either), an experience file (`.pt`); None for anything else.
-    """
+    """`vab` for a result folder or the folder of traces in one, `released` for an experience file (`.pt`), by name."""
     if path.is_dir():
         return "vab" if path.name in TRACES or any((path / name).is_dir() for name in TRACES) else None
     return "released" if path.is_file() and path.suffix in (".pt", ".pth", ".pkl") else None
@@ -72,9 +71,10 @@ def kind_of(path: Path) -> Literal["vab", "released"] | None:
 
 def read_foreign(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, Label]]:
     """Stream the trajectories of what `kind_of` knows, each with its recorded outcome; what cannot be used is reported.
-
-    Raises:
-        ExtraMissing: webrl-webarena is not installed.
-        DataError: as its `read_vab` and `read_released`.
+    Raises ExtraMissing: webrl-webarena is not installed; DataError as its `read_vab` and `read_released`.
     """
-    yield from plugins.load(plugins.HOOKS, f"read-{kind_of(path)}")(path, problems)
+    try:
+        read = plugins.load(plugins.HOOKS, f"read-{kind_of(path)}")
+    except ExtraMissing as missing:
+        raise ExtraMissing(f"{path}: {missing}") from None
+    yield from read(path, problems)

@@ -318,6 +318,10 @@ def cases() -> Iterator[Case]:
     yield Case("an answer that is late", "browser-use/browser-use#3972", late, click, "not answered yet: 1")
     tab = "<a href=/stuck target=_blank>Next"
     yield Case("a tab that does not come", "", tab, ("click('{id:link}')",), "new tab .* has not opened yet")
+    menu = ("click('{id:link}', 'right')",)
+    yield Case("the menu of the browser", "", "<a href=other.html>Next</a>", menu, "menu of the browser itself")
+    off = "<label>Agree<input type=checkbox disabled></label>"
+    yield Case("the label of a disabled box", "", off, ("click('{id:LabelText}')",), "field of this label is disabled")
     none = f"(?s)\\A(?!.*has not opened yet).*{nothing}"
     yield Case("a tab of nothing", "", "<a href=/status/204 target=_blank>Go</a>", link, none)
     blob = "<button onclick=\"open(window.URL.createObjectURL(new Blob(['the file'], { type: 'text/html' })))\">Go"
@@ -388,6 +392,11 @@ def cases() -> Iterator[Case]:
     ):
         choose = (f"click('{{id:{role}}}')",)
         yield Case(f"a {what} around others", "microsoft/playwright#13512", f"{part}<p id=o>none</p>", choose, "got it")
+    framed = f"{card.format('width:300px;text-align:center')}<p id=o>none</p>".replace("'", "&#39;").replace(
+        '"', "&quot;"
+    )
+    choose = ("click('{id:button Card}')",)
+    yield Case("a card in a frame", "", f'<iframe width=500 srcdoc="{framed}"></iframe>', choose, "got it")
     yield from met_by_agents()
     written = "<p>main<iframe id=f></iframe><script>f.contentDocument.open(); f.contentDocument.write('<b>in')</script>"
     yield Case("a frame that is written and never closed", "", written, (), "(?s)'main'.*'in'")

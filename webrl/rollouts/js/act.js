@@ -57,12 +57,15 @@
   const centre = ({ left, top, right, bottom }) =>
     [(left + right) / 2, (top + bottom) / 2].map((value) => Math.trunc(value * 100) / 100);
 
+  // An element and those around it.
+  const chainOf = (element) => {
+    const chain = [];
+    for (let each = element; each; each = api.parentOf(each)) chain.push(each);
+    return chain;
+  };
   // At once, where a page has itself scrolled smoothly.
   const bringIntoView = (element) => {
-    const smooth = [];
-    for (let each = element; each; each = api.parentOf(each)) {
-      if (getComputedStyle(each).scrollBehavior === 'smooth') smooth.push(each);
-    }
+    const smooth = chainOf(element).filter((each) => getComputedStyle(each).scrollBehavior === 'smooth');
     api.withStyle(smooth, 'scroll-behavior', 'auto', () => element.scrollIntoViewIfNeeded(true));
   };
 
@@ -81,11 +84,7 @@
   };
   const FRAME = /^(iframe|frame|embed|object)$/;
   // The elements at a point, from the topmost outwards.
-  const chainAt = (point) => {
-    const chain = [];
-    for (let part = topmost(document, point); part; part = api.parentOf(part)) chain.push(part);
-    return chain;
-  };
+  const chainAt = (point) => chainOf(topmost(document, point));
   // How many pixels a part of the page can still be scrolled: to its left and right, or up and down. What is written or
   // laid out from its right, or from below, counts from there, downwards from 0.
   const roomOf = (part, isAcross) => {
@@ -215,10 +214,8 @@
     if (window.length > 0 || [element, ...document.images].some((image) => image.complete === false)) return true;
     const films = [...document.querySelectorAll('audio, video')];
     if (films.some((film) => !film.paused || film.networkState === HTMLMediaElement.NETWORK_LOADING)) return true;
-    for (let each = element; each; each = api.parentOf(each)) {
-      if (each.getAnimations().some((animation) => animation.playState === 'running')) return true;
-    }
-    return !api.isIdle(waitMs);
+    const isAnimated = (each) => each.getAnimations().some((animation) => animation.playState === 'running');
+    return chainOf(element).some(isAnimated) || !api.isIdle(waitMs);
   };
 
   // The element that is clicked next. Where the mouse, by coming, has moved it away (a picture that is only loading), what is
@@ -255,6 +252,8 @@
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (element) bringIntoView(element);
     if (element && !isVisible(element) && !otherPlace(element) && !mayAppear(element, waitMs)) return 'hidden';
+    const isOff = api.every && element?.localName === 'label' && element.control?.matches(':disabled');
+    if (isOff) throw new Error('the field of this label is disabled');
     if (!element || !usable(element) || api.moving()) return null;
     const place = freePlace(element, boxesOf(element)) ?? otherPlace(element);
     return presses ? aimAt(element, place) : place;
@@ -426,6 +425,10 @@
     }
   }, 0));
 
+  // Nor that the browser's own menu is open.
+  let hasMenu = false;
+  window.addEventListener('contextmenu', (event) => setTimeout(() => { hasMenu ||= !event.defaultPrevented; }, 0), true);
+
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element, 'disabled' or 'elsewhere' if it takes none.
   api.focusOn = (bid, fromStart) => {
@@ -541,11 +544,12 @@
     const isEmpty = !missing && responseStatus && responseEnd && !decodedBodySize && !document.body?.firstChild;
     const told = [...takeSaid(), asked?.defaultPrevented === false && 'a file dialog was opened, and closed without a file',
       printed && 'a print dialog was opened, and closed', open && `requests of this page that are not answered yet: ${open}`,
+      hasMenu && api.every && 'the menu of the browser itself was opened, and closed',
       ownKey && `${ownKey} does nothing here but what the page makes of it`,
       later && `frames of this page that load once they are scrolled to: ${later}`,
       isEmpty && `the server answered with an empty page (status ${responseStatus})`, missing &&
         `this page is still loading; not here yet: ${missing.join(', ') || 'its end'}`.slice(0, 300)];
-    [asked, printed, ownKey] = [null, false, ''];
+    [asked, printed, hasMenu, ownKey] = [null, false, false, ''];
     const seen = { url: location.href, state: api.state(), copied: api.takeCopied(), told: told.filter(Boolean) };
     if (document.pointerLockElement) document.exitPointerLock(); // the mouse would be nowhere
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));

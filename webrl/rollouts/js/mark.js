@@ -66,15 +66,15 @@
     ask(element, 'assignedSlot') ?? ask(element, 'parentElement') ?? element.getRootNode().host ?? null;
   const isActive = api.isActive = (element) => ask(element, 'matches', ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
   const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
-  const isInActive = (element) => {
+  const findAbove = (element, has) => {
     let above = parentOf(element);
-    while (above && !isActive(above)) above = parentOf(above);
-    return above !== null;
+    while (above && !has(above)) above = parentOf(above);
+    return above;
   };
+  const isInActive = (element) => findAbove(element, isActive) !== null;
   // The x of a chip: it does something else than the button or link that it is in, of which it is not the whole.
   const isPartOfActive = (element) => {
-    let above = parentOf(element);
-    while (above && !isActive(above)) above = parentOf(above);
+    const above = findAbove(element, isActive);
     if (!above || above.matches('label, select') || above.textContent.trim() === element.textContent.trim()) return false;
     const box = element.getBoundingClientRect();
     return box.width > 0 && box.height > 0;
@@ -242,10 +242,8 @@
   const CALLED = new RegExp('(?:^|[\\s_-])(btn|button|clickable|close|dropdown|option|select|tab|toggle|trigger|' +
     '(accordion[_-]header|(dropdown|menu|select)[_-]item))(?=\\s|__|$)', 'i');
   const isHeard = (element) => {
-    if (!element.matches(STATED) && !CALLED.test(element.getAttribute('class'))) return false;
-    let above = parentOf(element);
-    while (above && !api.isClickable(above)) above = parentOf(above);
-    return above !== null;
+    const isCalled = element.matches(STATED) || CALLED.test(element.getAttribute('class'));
+    return isCalled && findAbove(element, api.isClickable) !== null;
   };
 
   // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
@@ -309,13 +307,14 @@
   let shown = new Map();
   const ROWS = 'article, li, tr, [role=listitem], [role=option], [role=row]';
   const rowOf = (element) => element.parentElement?.closest(ROWS) ?? element.parentElement;
-  const saysOf = (element) => [ask(element, 'textContent').replace(/\s+/g, ' ').trim().slice(0, 200), element.getAttribute('href')];
+  const saysOf = (element) =>
+    [ask(element, 'textContent').replace(/\s+/g, ' ').trim().slice(0, 200), ask(element, 'getAttribute', 'href')];
   const show = (element) => { if (element && !shown.has(element)) shown.set(element, saysOf(element)); };
   // The element with an id. Throws where the page uses it, or its row, for another item by now: one that was in another like
   // it, or whose own is in another now, or that leads elsewhere. (A clock, or a button that says what it does next, is none.)
   api.findShown = (bid) => {
     const element = api.find(bid);
-    for (const part of element && shown.has(element) ? [element, rowOf(element)] : []) {
+    for (const part of shown.has(element) ? [element, rowOf(element)].filter(Boolean) : []) {
       const [[words, href], [now, leads]] = [shown.get(part) ?? saysOf(part), saysOf(part)];
       if (words === now || !/\p{L}/u.test(words)) continue;
       const hasMoved = ([other, [before]]) => other !== part && other.localName === part.localName &&

@@ -584,6 +584,15 @@
     const frame = apply(frameOf, window, []); // null if the page around it is of another origin
     if (frame?.localName === 'iframe') window.parent.__webrl?.awaitFrame(frame);
   };
+  const eachFrame = (act) => {
+    for (let index = 0; index < window.length; index += 1) {
+      try {
+        act(window[index].__webrl);
+      } catch {
+        // of another origin, or nothing of ours
+      }
+    }
+  };
   // What `document.open` takes away is put back.
   api.listen = () => {
     for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
@@ -597,13 +606,7 @@
     }
     listen(window, 'message', turn); // counted as they come: our call of `postMessage` would name another sender
     api.listenToCopies?.();
-    for (let index = 0; index < window.length; index += 1) {
-      try {
-        window[index].__webrl?.listen();
-      } catch {
-        // of another origin
-      }
-    }
+    eachFrame((inner) => inner.listen());
   };
 
   const { getAnimations } = Document.prototype; // a form of that name would be the document's own
@@ -655,13 +658,7 @@
   // This document's work and that of the frames in it that are of its origin.
   api.works = () => {
     let found = [api.work];
-    for (let index = 0; index < window.length; index += 1) {
-      try {
-        found = [...found, ...(window[index].__webrl?.works() ?? [])];
-      } catch {
-        // of another origin
-      }
-    }
+    eachFrame((inner) => { found = [...found, ...inner.works()]; });
     return found;
   };
 

@@ -128,7 +128,7 @@ def test_a_phase_that_is_worse_than_the_start_is_warned_of(tmp_path, monkeypatch
 
     outcomes = {1: [True] * 19 + [False] * 11, 2: [True] * 6 + [False] * 24}
     monkeypatch.setattr("webrl.stages.play", play)
-    monkeypatch.setattr("webrl.suites.miniwob.suite.MiniWoB.eval_tasks", lambda self, config: tasks)
+    monkeypatch.setattr("webrl.suites.miniwob.MiniWoB.eval_tasks", lambda self, config: tasks)
     for phase in outcomes:
         stages.evaluate(stages.Context(RunConfig(), folder, phase))
     warned = [record.getMessage() for record in caplog.records]

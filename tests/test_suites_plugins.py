@@ -176,7 +176,7 @@ def core_alone(folder):
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
     (path / "webrl-9.9.dist-info/entry_points.txt").write_text(
-        "[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n"
+        "[webrl.suites]\nminiwob = webrl.suites.miniwob:MiniWoB\n"
     )
     return path
 

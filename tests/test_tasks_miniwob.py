@@ -11,7 +11,7 @@ from webrl.errors import UsageError
 from webrl.preflight import check_settings
 from webrl.rollouts.sites import page_names, page_seed
 from webrl.rollouts.suite import seed_tasks
-from webrl.suites.miniwob.suite import (
+from webrl.suites.miniwob import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,

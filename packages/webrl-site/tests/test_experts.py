@@ -16,7 +16,7 @@ from tiny.instructions import is_valid, propose
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.actions import read_any
-from webrl.suites.miniwob.suite import HELDOUT_SITES, TRAIN_SITES
+from webrl.suites.miniwob import HELDOUT_SITES, TRAIN_SITES
 from webrl.types import Task
 from webrl_site.experts import experts, read_page
 

@@ -37,6 +37,7 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
     assert [label.reward for label in read_labels(folder.labels).values()] == [1, 1]
 
 
+@pytest.mark.companion("webarena")
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

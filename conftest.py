@@ -5,10 +5,10 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -86,6 +86,19 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     build_vlm("idefics3", folder := tmp_path_factory.mktemp("tiny") / "vlm")
     return folder
+
+
+@pytest.fixture
+def webrl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """`webrl(code, *arguments)` runs the command here, which has to end with that code; gives its `out` and `err`."""
+    from webrl import cli
+
+    def run(code: int, *arguments: object) -> Any:
+        capsys.readouterr()
+        assert cli.main([*map(str, arguments)]) == code
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(autouse=True)

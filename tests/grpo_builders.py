@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,9 @@ def grpo(out: Path, *arguments: str) -> tuple[dict[str, Any], list[Trajectory]]:
     return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
 
 
-def refused(capsys: Any, *arguments: str) -> str:
+def refused(webrl: Callable[..., Any], *arguments: str) -> str:
     """The one line that `webrl grpo` refuses arguments with."""
-    capsys.readouterr()  # transformers' bars, of making the model
-    assert cli.main(["grpo", *arguments]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = webrl(2, "grpo", *arguments).err.splitlines()
     assert len(lines) == 1, lines
     return str(lines[0])
 

@@ -83,12 +83,11 @@ def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
 
 
-def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, capsys):
+def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, webrl):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert cli.main(["doctor"]) == 2
-    assert capsys.readouterr().err == "webrl: the working directory no longer exists; change to another one (cd)\n"
+    assert webrl(2, "doctor").err == "webrl: the working directory no longer exists; change to another one (cd)\n"
 
 
 def test_dry_run_writes_nothing_and_shows_every_stage_of_every_phase_beside_a_config_to_run(
@@ -116,17 +115,16 @@ def test_dry_run_writes_nothing_and_shows_every_stage_of_every_phase_beside_a_co
     ],
 )
 def test_settings_stand_on_both_sides_of_an_option_and_run_names_the_folder(
-    arguments, expected, tmp_path, monkeypatch, capsys
+    arguments, expected, tmp_path, monkeypatch, webrl
 ):
     path = write_config(tmp_path, num_phases=2)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["run", str(path), *arguments.split()]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
+    shown = yaml.safe_load(webrl(0, "run", path, *arguments.split()).out)
     assert expected.items() <= shown.items()
     assert (shown["actor"]["lr"] == 2e-5) is ("actor.lr" in arguments)
 
 
-def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatch, capsys):
+def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatch, webrl):
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["newest", "older"]):
         folder = tmp_path / "runs" / name
@@ -134,8 +132,7 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
         data = RunConfig(name=name).model_dump(mode="json")
         (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
         os.utime(folder / "config.yaml", (1_000_000 - age, 1_000_000 - age))
-    assert cli.main(["label", "--dry-run"]) == 0
-    shown = capsys.readouterr()
+    shown = webrl(0, "label", "--dry-run")
     assert yaml.safe_load(shown.out)["name"] == "newest"
     assert "newest run folder: runs/newest" in shown.err
 
@@ -180,14 +177,13 @@ def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, m
          " starts again"),
     ],
 )  # fmt: skip
-def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monkeypatch, capsys):
+def test_ctrl_c_promises_to_resume_only_what_a_command_resumes(name, said, monkeypatch, webrl):
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
     target = "cli._run_stages" if name == "run" else f"cli.{name.replace('-', '_')}.main"
     monkeypatch.setattr(f"{'webrl_site' if name == 'record-demos' else 'webrl'}.{target}", interrupted)
-    assert cli.main([name]) == 130
-    assert capsys.readouterr().err == f"webrl: {said}\n"
+    assert webrl(130, name).err == f"webrl: {said}\n"
 
 
 def test_freed_memory_stays_in_the_process_without_a_restart(tmp_path):

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
-from webrl import cli, stages
+from webrl import stages
 from webrl.cli.command import end_clearly
 from webrl.config import load_config
 from webrl.errors import ModelError
@@ -112,10 +112,9 @@ def test_what_a_run_still_writes_is_known_before_it_starts(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_disk_without_room_is_refused_before_anything_is_played(command, said, tmp_path, monkeypatch, capsys):
+def test_a_disk_without_room_is_refused_before_anything_is_played(command, said, tmp_path, monkeypatch, webrl):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: (10**12, 10**12, 1000))
-    assert cli.main([*command, f"runs_dir={tmp_path}"]) == 1
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(said, webrl(1, *command, f"runs_dir={tmp_path}").err)
     assert not (tmp_path / "demo").exists()
 
 

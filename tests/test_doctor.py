@@ -44,14 +44,13 @@ def test_a_browser_in_which_no_episode_begins_is_missing(monkeypatch):
 
 
 @pytest.mark.browser
-def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypatch, capsys):
+def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypatch, capsys, webrl):
     broken = tmp_path / "chromium"
     broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
     broken.chmod(0o755)
     monkeypatch.setenv("WEBRL_CHROMIUM", str(broken))
     monkeypatch.setattr("webrl.rollouts.browser.LAUNCH_TIMEOUT_S", 3)
-    assert cli.main(["doctor", "browser"]) == 1
-    shown = capsys.readouterr().out
+    shown = webrl(1, "doctor", "browser").out
     assert shown.startswith("missing")
     assert "fix: make setup" in shown
     monkeypatch.chdir(tmp_path)
@@ -95,20 +94,18 @@ def test_a_read_only_folder_is_missing(tmp_path, monkeypatch):
     assert doctor.check_disk().state == doctor.MISSING
 
 
-def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch, capsys):
+def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch, webrl):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["doctor", "python", "memory", "ray", "disk"]) == 0
-    found = capsys.readouterr().out.splitlines()
+    found = webrl(0, "doctor", "python", "memory", "ray", "disk").out.splitlines()
     assert [line.split()[1] for line in found if "fix: " not in line] == ["python", "memory", "ray", "disk"]
     assert found[0].endswith(f"({sys.executable})")
 
 
 @pytest.mark.companion("webarena")
 @pytest.mark.browser
-def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, capsys):
+def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, webrl):
     for name in [n for n in os.environ if n.startswith("WA_")]:
         monkeypatch.delenv(name)
-    assert cli.main(["doctor", "--sites"]) == 1
-    said = capsys.readouterr().out
+    said = webrl(1, "doctor", "--sites").out
     assert "no WebArena site is configured" in said
     assert "set rollout.webarena.sites in a config" in said

@@ -83,12 +83,11 @@ def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_b
 
 
 @pytest.mark.browser
-def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(tmp_path, capsys):
+def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(tmp_path, capsys, webrl):
     config = config_in(tmp_path)
     command = ["eval", "demo", f"runs_dir={tmp_path}", "name=run", *SMALL]
     copy_model(config.models.actor, tmp_path / "same")
-    assert main([*command, "--against", str(tmp_path / "same")]) == 0
-    said = capsys.readouterr()
+    said = webrl(0, *command, "--against", tmp_path / "same")
     found = json.loads(said.out)["against"]
     assert found["held-out seeds"]["this"] == found["held-out seeds"]["other"]
     assert found["held-out seeds"]["difference"] == 0, "the same weights in another folder draw the same"
@@ -99,19 +98,15 @@ def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_i
     seeds = [t for t in played if t.task.split == "eval"]
     failed = [replace(t, env_reward=0.0) if t in seeds[:3] else replace(t, env_reward=1.0) for t in played]
     write_records(other / "eval.jsonl", failed)
-    assert main([*command, "--against", str(other.parent)]) == 0
-    found = json.loads(capsys.readouterr().out)["against"]
+    found = json.loads(webrl(0, *command, "--against", other.parent).out)["against"]
     mine = found["held-out seeds"]["this"]["successes"]
     assert found["held-out seeds"]["other"]["successes"] == 6
     assert found["held-out seeds"]["difference"] == pytest.approx((mine - 6) / 9)
     write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
-    assert main([*command, "--against", str(other)]) == 1
-    assert "22 pages are not in both, such as" in capsys.readouterr().err
-    assert main(command) == 0
-    assert f"held-out seeds: {mine}/9 = " in capsys.readouterr().err
+    assert "22 pages are not in both, such as" in webrl(1, *command, "--against", other).err
+    assert f"held-out seeds: {mine}/9 = " in webrl(0, *command).err
     for dry in ([], ["--dry-run"]):
-        assert main([*command, "--against", str(tmp_path / "nosuch"), *dry]) == 1
-        said = capsys.readouterr()
+        said = webrl(1, *command, "--against", tmp_path / "nosuch", *dry)
         assert "nosuch' does not exist" in said.err
         assert not said.out
     (tmp_path / "same" / "model.safetensors").unlink()

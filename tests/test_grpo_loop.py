@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from replay_builders import select_replay
 from rollouts_builders import ClickNamedButton, miniwob
 
-from webrl import cli, stages
+from webrl import stages
 from webrl.config import ReplayConfig, RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, UsageError
@@ -50,12 +49,11 @@ def test_a_critic_is_trained_where_somebody_reads_it() -> None:
     assert load_config(find_config("demo"), ["tasks.source=fresh"]).trains_critic, "webrl_scaled's advantages read it"
 
 
-def test_a_phases_budget_is_tasks_times_attempts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_phases_budget_is_tasks_times_attempts(webrl) -> None:
     assert settings("generate.num_tasks=30").max_phase_tasks == 30
     assert settings("generate.num_tasks=30", "filter.max_tasks=8").max_phase_tasks == 8
     assert settings("tasks.source=fresh", "tasks.num_seed_tasks=12").max_phase_tasks == 12
-    assert cli.main(["run", "demo_grpo", "--dry-run"]) == 0
-    assert "a phase after 0 plays at most 48 tasks x 4 = 192 episodes" in capsys.readouterr().out
+    assert "a phase after 0 plays at most 48 tasks x 4 = 192 episodes" in webrl(0, "run", "demo_grpo", "--dry-run").out
 
 
 def attempt(task: str, number: int, status: Status = Status.PAGE_ENDED) -> Trajectory:
@@ -116,10 +114,6 @@ SMALL = (
 )  # fmt: skip
 
 
-def ended_alike(group: Sequence[Trajectory], outcomes: Mapping[str, int | None]) -> bool:
-    return len({outcomes[t.trajectory_id] for t in group}) == 1
-
-
 @pytest.mark.browser
 @pytest.mark.usefixtures("kept_browsers")
 def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(tmp_path: Path) -> None:
@@ -149,7 +143,7 @@ def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(
 
     counts = stages.label(context)["groups"]
     outcomes = {label.trajectory_id: label.reward for label in read_records(folder.labels, Label)}
-    mixed = {group[0].task.task_id for group in groups if not ended_alike(group, outcomes)}
+    mixed = {group[0].task.task_id for group in groups if len({outcomes[t.trajectory_id] for t in group}) > 1}
     assert (counts["num"], counts["num_mixed"]) == (6, len(mixed))
     stages.replay(context)
     records = list(read_records(folder.train_filter, StepRecord))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("answer", [[], "%%% 17"])
-def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_path, answer, capsys):
+def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_path, answer, webrl):
     server = ChatServer(lambda *_: answer)
     with serving(server) as url:
         engine = f"label.engine={{kind: openai, urls: ['{url}'], max_retries: 0}}"
@@ -27,8 +27,7 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
         folder.labels.unlink()
         folder.mark_done("rollout", {}, 0.0, 0.0, config)
         command = ["label", "--run", str(config.run_dir), "--phase", "0"]
-        assert cli.main(command) == 1
-        said = capsys.readouterr().err.splitlines()
+        said = webrl(1, *command).err.splitlines()
         assert f"webrl: {folder.labels}: none of 2 episodes could be judged; the first: " in said[-1]
         assert not folder.is_done("label")
         assert [label.reward for label in read_labels(folder.labels).values()] == [None, None]

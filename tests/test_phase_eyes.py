@@ -12,7 +12,7 @@ from webrl import cli
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture, png_size
 from webrl.runs.store import read_records
-from webrl.types import Step, StepRecord, Trajectory
+from webrl.types import StepRecord, Trajectory
 
 OPTIONS = (
     "rollout.screenshots=true", "rollout.image_size=96", "rollout.max_steps=3", "rollout.max_new_tokens=12",
@@ -25,10 +25,6 @@ PHASES = (
     "actor.objective=webrl", "actor.epochs=1", "actor.batch_size=2", "actor.lr=1e-3", "critic.batch_size=4",
     "critic.epochs=1", "critic.lr=1e-3", "accept.tasks=2",
 )  # fmt: skip
-
-
-def steps_of(path: Path) -> list[Step]:
-    return [step for trajectory in read_records(path, Trajectory) for step in trajectory.steps]
 
 
 def tower_moved(before: Path, after: Path) -> bool:
@@ -47,7 +43,7 @@ def test_an_actor_and_a_critic_that_see_play_are_scored_trained_and_evaluated_on
     eyes = Eyes(str(run / "phase_01" / "actor"))
     sampled = [run / f"phase_{number:02d}" / f"{name}.jsonl" for number, name in ((0, "trajectories"), (0, "eval"))]
     for path in (*sampled, run / "phase_01" / "trajectories.jsonl", run / "phase_01" / "eval.jsonl"):
-        steps = steps_of(path)
+        steps = [step for trajectory in read_records(path, Trajectory) for step in trajectory.steps]
         assert steps
         for step in steps:
             picture = Picture.of(step, run)

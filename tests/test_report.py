@@ -173,8 +173,7 @@ def test_tensorboard_gets_scalars_on_each_groups_own_axis(tmp_path):
     with open_trackers(config) as trackers:
         trackers.log("actor", {"loss": 0.5}, step=3)
         trackers.log("phase", {"eval.rate": 0.25}, step=1)
-    found = scalars(tmp_path / "r" / "tensorboard")
-    assert found == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)]}
+    assert scalars(tmp_path / "r" / "tensorboard") == {"actor/loss": [(3, 0.5)], "phase/eval.rate": [(1, 0.25)]}
 
 
 def test_a_failing_log_call_warns_once_and_the_others_go_on(tmp_path, caplog):

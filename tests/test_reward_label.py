@@ -12,7 +12,6 @@ from processes import python
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from webrl import cli
 from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load_config
 from webrl.errors import JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
@@ -239,12 +238,11 @@ def test_the_papers_configs_speak_the_released_outcome_models_format(name):
     assert (label.prompt_format, label.system_prompt) == ("webrl", Path("data/released_orm_prompt.txt"))
 
 
-def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, webrl):
     monkeypatch.chdir(ROOT)
     runs = tmp_path / "runs"
     text = f"label.system_prompt={tmp_path / 'none.txt'}"
-    assert cli.main(["run", "demo", f"runs_dir={runs}", text, "--dry-run"]) == 0
-    assert f"# missing on this machine: {text}\n" in capsys.readouterr().out
+    assert f"# missing on this machine: {text}\n" in webrl(0, "run", "demo", f"runs_dir={runs}", text, "--dry-run").out
     assert not runs.exists()
 
 

@@ -44,12 +44,11 @@ def holder(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: Path, capsys) -> None:
+def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: Path, webrl) -> None:
     run = tmp_path / "run"
     gen_tasks = ["gen-tasks", "demo", "--run", str(run), "trackers=[]"]  # which asks no model in phase 0
     with holder(HOLD, run) as first:
-        assert cli.main(gen_tasks) == 1
-        (refused,) = capsys.readouterr().err.splitlines()
+        (refused,) = webrl(1, *gen_tasks).err.splitlines()
         assert re.match(
             rf"webrl: run folder '{run}' is in use by `-c {run}` \(process {first.pid} on \S+, since 20\d\d-", refused
         )

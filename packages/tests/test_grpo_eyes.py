@@ -95,13 +95,13 @@ def small(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.grpo
-def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_path, capsys):
+def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_path, webrl):
     text = save_tiny_model(tmp_path / "text", positions=2048)
     assert f"image_size=512: model {str(text)!r} has no vision; leave image_size out" in refused(
-        capsys, *small(text, "--image-size", "512")
+        webrl, *small(text, "--image-size", "512")
     )
-    assert "image_size=0: model" in refused(capsys, *small(text, "--image-size", "0"))
-    assert "observation=none: model" in refused(capsys, *small(text, "--observation", "none"))
+    assert "image_size=0: model" in refused(webrl, *small(text, "--image-size", "0"))
+    assert "observation=none: model" in refused(webrl, *small(text, "--observation", "none"))
     with pytest.raises(UsageError, match="has vision: image_size 512 with use_vllm: screenshots go"):
         load_settings(None, {"use_vllm": True}).with_image_size(512)
 

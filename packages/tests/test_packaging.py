@@ -76,10 +76,6 @@ COMPANIONS = {
 CORE = requirement_names(PROJECT["dependencies"])
 
 
-def modules_of(companion: str) -> list[Path]:
-    return sorted((ROOT / "packages" / companion / companion.replace("-", "_")).rglob("*.py"))
-
-
 def test_every_imported_distribution_of_the_core_is_declared():
     declared = CORE | {"triton"}  # torch brings it along on CUDA
     for extra in ("deepspeed", "trackers", "vllm"):
@@ -93,7 +89,8 @@ def test_every_imported_distribution_of_a_companion_is_declared_by_it_or_the_cor
     declared = CORE | requirement_names(project["dependencies"]) | {"triton"}
     for extra in project.get("optional-dependencies", {}).values():
         declared |= requirement_names(extra)
-    assert_declared(modules_of(companion), declared, anywhere=True)
+    modules = sorted((ROOT / "packages" / companion / companion.replace("-", "_")).rglob("*.py"))
+    assert_declared(modules, declared, anywhere=True)
 
 
 def test_the_core_imports_no_extra_before_it_is_asked_to():

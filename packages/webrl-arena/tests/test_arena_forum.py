@@ -8,17 +8,13 @@ from arena_server import Visitor
 
 from webrl_arena.world.client import Arena
 from webrl_arena.world.content import catalogue
-from webrl_arena.world.forum import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP, Topic, forum
+from webrl_arena.world.forum import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP, forum
 from webrl_site.checks import first_value
 
 pytestmark = pytest.mark.arena
 
 FORUM, CUSTOMERS = forum(), catalogue().customers
 BOARDS = {board.name: board for board in FORUM.boards}
-
-
-def _login(topic: Topic, place: int = 0) -> str:
-    return f"customer:{topic.posts[place].email}"
 
 
 def test_boards_and_topics_show_what_the_content_says(arena: Arena) -> None:
@@ -56,7 +52,7 @@ def test_each_site_leads_to_the_other(arena: Arena) -> None:
 
 def test_search_finds_words_subjects_and_writers_and_what_was_written_just_now(arena: Arena) -> None:
     topic = next(topic for topic in FORUM.topics if topic.product)
-    with Visitor(arena, _login(topic)) as visitor, Visitor(arena) as other:
+    with Visitor(arena, f"customer:{topic.posts[0].email}") as visitor, Visitor(arena) as other:
         assert f"{topic.path}" in visitor.see(f"/forum/search/?q={topic.product.kind if topic.product else ''}")
         by_words = [post for topic in FORUM.topics for post in topic.shown if "honey" in post.text]
         assert not by_words  # some offer it, in posts that wait
@@ -66,8 +62,7 @@ def test_search_finds_words_subjects_and_writers_and_what_was_written_just_now(a
         assert "No results" in visitor.see("/forum/search/?q=honey&search_topics=on")
         assert topic.path in visitor.see(f"/forum/search/?q=honey&search_poster_name={topic.posts[0].author}")
         assert "No results" in visitor.see("/forum/search/?q=honey&search_poster_name=Nobody+Else")
-        elsewhere = BOARDS[SWAP].pk
-        assert "No results" in visitor.see(f"/forum/search/?q=honey&search_forums={elsewhere}")
+        assert "No results" in visitor.see(f"/forum/search/?q=honey&search_forums={BOARDS[SWAP].pk}")
         assert "No results" in other.see("/forum/search/?q=honey")
 
 

@@ -7,7 +7,7 @@ from arena_server import Visitor
 
 from webrl_arena.world.client import Arena
 from webrl_arena.world.content import STAFF_EMAIL, catalogue
-from webrl_arena.world.mail import Conversation, mail
+from webrl_arena.world.mail import mail
 from webrl_site.checks import first_value
 
 MAIL, CUSTOMERS = mail(), {customer.email: customer for customer in catalogue().customers}
@@ -26,7 +26,8 @@ def test_folders_and_conversations_show_what_the_content_says(arena: Arena) -> N
             for each in MAIL.conversations:
                 lies = any(letter.recipient == login and letter.folder == folder for letter in each.letters)
                 assert (each.subject in shown) == lies, (folder, each.subject)
-        stranger = next(each for each in MAIL.conversations if login not in _people(each))
+        first = ((each, each.letters[0]) for each in MAIL.conversations)
+        stranger = next(each for each, letter in first if login not in (letter.sender, letter.recipient))
         assert visitor.http.get(stranger.path).status_code == 404
         assert visitor.http.get(f"/mail/reply/{stranger.letters[0].pk}/").status_code == 404
         assert 'href="/mail/"' in visitor.see("/catalogue/")
@@ -50,7 +51,3 @@ def test_what_is_written_arrives_in_its_own_session_alone(arena: Arena) -> None:
         assert first_value(elsewhere.session.database, query, 60) is None
         with pytest.raises(AssertionError, match="Some usernames are unknown"):
             visitor.send("/mail/write/", "Send", **{**letter, "recipients": "nobody@example.com"})
-
-
-def _people(each: Conversation) -> set[str]:
-    return {each.letters[0].sender, each.letters[0].recipient}

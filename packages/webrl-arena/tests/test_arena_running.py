@@ -13,7 +13,7 @@ import psutil
 import pytest
 from arena_server import Visitor, serving, share_templates
 from filelock import FileLock
-from processes import python, wait_until
+from processes import living, python, wait_until
 
 from webrl.cli import main
 from webrl.errors import StageError, UsageError
@@ -34,7 +34,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
             assert "Dashboard" in staff.see("/dashboard/")
             workers = server.children()
             os.kill(server.pid, signal.SIGKILL)
-            wait_until(lambda: not any(_lives(worker) for worker in workers))
+            wait_until(lambda: not living(workers))
             assert staff.session.database.is_file()  # in the middle of its work
             with pytest.raises(ArenaError, match="does not answer"):
                 arena.open()
@@ -51,24 +51,21 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
     assert not again.state.alive
 
 
-def test_the_command_starts_shows_resets_and_ends_it(tmp_path, tmp_path_factory, capsys):
+def test_the_command_starts_shows_resets_and_ends_it(tmp_path, tmp_path_factory, capsys, webrl):
     folder = tmp_path / "arena"
     share_templates(folder, tmp_path_factory)
     there = ["--folder", str(folder)]
     assert main(["arena", "status", *there]) == 1
-    assert main(["arena", "reset", *there]) == 1
-    assert "webrl arena up" in capsys.readouterr().err
+    assert "webrl arena up" in webrl(1, "arena", "reset", *there).err
     try:
-        assert main(["arena", "up", "--port", "0", "--workers", "1", *there]) == 0
-        assert "shop admin  http://127.0.0.1:" in capsys.readouterr().out
+        assert "shop admin  http://127.0.0.1:" in webrl(0, "arena", "up", "--port", "0", "--workers", "1", *there).out
         assert main(["arena", "open", "--user", "staff", *there]) == 0
         entered = httpx.get(capsys.readouterr().out.strip(), follow_redirects=True, trust_env=False, timeout=120)
         assert entered.status_code == 200
         assert entered.url.path == "/dashboard/"
         assert main(["arena", "open", "--user", "customer:x@example.com", *there]) == 2
         assert "no user 'customer:x@example.com'" in capsys.readouterr().err
-        assert main(["arena", "status", *there]) == 0
-        assert "1 sessions" in capsys.readouterr().out
+        assert "1 sessions" in webrl(0, "arena", "status", *there).out
         assert main(["arena", "reset", *there]) == 0
         assert running.num_sessions(folder) == 0
         state = Arena.running(folder).state
@@ -142,10 +139,3 @@ def test_the_state_of_a_process_that_has_gone_is_not_believed(tmp_path: Path) ->
         assert running.find(tmp_path) is None
     shutil.rmtree(tmp_path)
     assert running.find(tmp_path) is None
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -189,15 +189,14 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_fac
 
 @pytest.mark.slow
 def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_the_generator_writes(
-    config, tmp_path, capsys
+    config, tmp_path, webrl
 ):
     folder = config.rollout.arena.folder
     num_sessions = running.num_sessions(folder)  # other tests of this process have left some
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
     sites = "tasks.train_sites=[arena.shop.open-category,arena.tracker+shop_admin.price-request]"
     assert len(expert_tasks(config, 2)) == 2 * sum(not template.held_out for template in all_templates())
-    assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
-    assert "2/2 solved" in capsys.readouterr().out
+    assert "2/2 solved" in webrl(0, "record-demos", "arena", "--per-type", "1", sites, *common).out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]
     small += ["generate.num_tasks=8", "filter.feasibility=false", "filter.max_tasks=3"]
     small += ["critic.steps=1", "actor.steps=1", "accept.tasks=2"]

@@ -15,7 +15,6 @@ from grpo_builders import DEMO, TINY_ACTOR, grpo
 from llm_builders import score
 from processes import wait_until
 
-from webrl import cli
 from webrl.errors import ModelError, StageError
 from webrl.llm.loading import load_causal_lm
 from webrl.types import Trajectory
@@ -118,12 +117,11 @@ def test_a_process_that_was_killed_ends_the_training_with_its_exit_code(tmp_path
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(tmp_path, capsys):
+def test_a_server_that_is_not_there_is_named_as_it_is_without_a_second_process(tmp_path, webrl):
     arguments = ["grpo", DEMO, "--model-id", TINY_ACTOR, "--space-url", "http://127.0.0.1:9", "--output-dir"]
     said = []
     for staleness in (0, 1):
-        assert cli.main([*arguments, str(tmp_path / str(staleness)), f"max_staleness={staleness}"]) == 2
-        said.append(capsys.readouterr().err.splitlines()[-1])
+        said.append(webrl(2, *arguments, tmp_path / str(staleness), f"max_staleness={staleness}").err.splitlines()[-1])
         assert not list(tmp_path.rglob("model.safetensors"))
     assert said[0] == said[1]
     assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in said[0]
@@ -236,11 +234,10 @@ def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
     assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
 
 
-def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
+def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, webrl):
     options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_python=/no/such/python"]
     for given, is_told in (([], False), (["vllm_server_url=http://h:1"], True), (["--vllm-mode", "server"], True)):
-        assert cli.main(["grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options, *given]) == 2
-        said = capsys.readouterr().err
+        said = webrl(2, "grpo", DEMO, "--model-id", TINY_ACTOR, *SMALL, *options, *given).err
         assert "vllm_python '/no/such/python' is not an executable" in said
         assert ("vllm_mode and vllm_server_url change nothing" in said) is is_told
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,6 @@ import pytest
 from grpo_builders import refused
 from llm_builders import save_tiny_model
 
-from webrl import cli
 from webrl.config.extras import EXTRAS
 from webrl_grpo.cli.grpo import add_arguments, how_to_continue, resolve
 from webrl_grpo.settings import GrpoSettings, load_settings
@@ -104,7 +103,7 @@ def small(folder: Path) -> list[str]:
 
 
 @pytest.mark.grpo
-def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, monkeypatch):
+def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, webrl, monkeypatch):
     folder = save_tiny_model(tmp_path / "model")
     for option, said in {
         "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; did you mean 'miniwob.click-test'",
@@ -117,20 +116,18 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys, m
         "--max-seq-length 4096": "max_seq_length 4096: model",
         f"--resume-from-checkpoint {tmp_path}": "not a checkpoint-N folder",
     }.items():
-        assert said in refused(capsys, *small(folder), *option.split())
+        assert said in refused(webrl, *small(folder), *option.split())
     monkeypatch.setenv("WEBRL_CHROMIUM", "nowhere/chromium")
-    assert cli.main(["grpo", *small(folder)]) == 1
-    assert "WEBRL_CHROMIUM=nowhere/chromium: no executable there" in capsys.readouterr().err
+    assert "WEBRL_CHROMIUM=nowhere/chromium: no executable there" in webrl(1, "grpo", *small(folder)).err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.grpo
-def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
+def test_a_model_without_chat_template_or_none_at_all(tmp_path, webrl):
     folder = save_tiny_model(tmp_path / "plain")
     (folder / "chat_template.jinja").unlink()
-    assert "has no chat template: use an instruction-tuned model" in refused(capsys, *small(folder))
-    assert cli.main(["grpo", "--model-id", "./nowhere"]) == 1
-    assert "model folder" in capsys.readouterr().err
+    assert "has no chat template: use an instruction-tuned model" in refused(webrl, *small(folder))
+    assert "model folder" in webrl(1, "grpo", "--model-id", "./nowhere").err
 
 
 @pytest.mark.parametrize(
@@ -142,10 +139,10 @@ def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
         ("wandb", ["--wandb-enabled"], "report_to=wandb needs wandb, which is not installed"),
     ],
 )
-def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeypatch, capsys):
+def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeypatch, webrl):
     for module in EXTRAS[extra][1]:
         monkeypatch.setitem(sys.modules, module, None)
-    assert fix in refused(capsys, *option)
+    assert fix in refused(webrl, *option)
 
 
 def test_after_ctrl_c_the_newest_whole_checkpoint_is_named(tmp_path):
@@ -165,8 +162,7 @@ def test_the_script_has_the_commands_options(monkeypatch, capsys):
     assert "model_name: data/tiny/actor\n" in shown
 
 
-def test_a_servers_token_is_shown_nowhere(capsys):
-    assert cli.main(["grpo", "--dry-run", "--space-url", "http://any:PLANTED@127.0.0.1:9"]) == 0
-    shown = capsys.readouterr()
+def test_a_servers_token_is_shown_nowhere(webrl):
+    shown = webrl(0, "grpo", "--dry-run", "--space-url", "http://any:PLANTED@127.0.0.1:9")
     assert "***@127.0.0.1:9" in shown.out
     assert "PLANTED" not in shown.out + shown.err

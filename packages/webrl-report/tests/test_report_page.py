@@ -17,7 +17,6 @@ from PIL import Image
 from processes import python
 from report_builders import build_run, evaluate, mark, task, trajectory
 
-from webrl import cli
 from webrl.config import RunConfig, plugins, validate_config
 from webrl.evaluate import paired_difference, rate_of
 from webrl.runs.clock import duration
@@ -170,8 +169,7 @@ def test_the_page_begins_with_how_the_newest_actor_stands_against_the_start(tmp_
     ]
     worse = f"Worse than the start after phase 3: {points[0]}"
     assert list(verdicts(read_run(run.path))) == [("worse", worse)]
-    html = render([read_run(run.path)])
-    assert '<p class="verdict worse">Worse than the start' in html.partition("<dl")[0]
+    assert '<p class="verdict worse">Worse than the start' in render([read_run(run.path)]).partition("<dl")[0]
     expected = (
         ("same", f"No clear difference from the start after phase 2: {points[1]}"),
         ("better", f"Better than the start after phase 1: {points[2]}"),
@@ -201,10 +199,9 @@ def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
 
 
 @pytest.mark.quick
-def test_the_command_writes_into_the_run_folder_what_fetches_and_runs_nothing(tmp_path, capsys):
+def test_the_command_writes_into_the_run_folder_what_fetches_and_runs_nothing(tmp_path, webrl):
     run = build_run(tmp_path / "run")
-    assert cli.main(["report", str(run.path)]) == 0
-    assert capsys.readouterr().out == f"{run.path}/report.html\n"
+    assert webrl(0, "report", run.path).out == f"{run.path}/report.html\n"
     html = (run.path / "report.html").read_text()
     assert html.startswith("<!DOCTYPE html>")
     assert "default-src 'none'; style-src 'sha256-" in unescape(html)

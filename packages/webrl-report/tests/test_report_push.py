@@ -1,9 +1,8 @@
 """`webrl push`: huggingface_hub's own client against a Hub on loopback; card and model are read by their libraries."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -50,22 +49,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-@pytest.fixture
-def push(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
-    """`webrl push`: its exit `code`, standard output `out` and standard error `err`."""
-
-    def call(*arguments: str) -> SimpleNamespace:
-        capsys.readouterr()
-        code = cli.main(["push", *arguments])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return call
-
-
-def test_a_push_brings_model_card_settings_and_report_and_nothing_else(hub, push, finished, tmp_path):
-    done = push(str(finished.path), "ann/agent", "--private", "--license", "apache-2.0")
-    assert done.code == 0, done.err
+def test_a_push_brings_model_card_settings_and_report_and_nothing_else(hub, webrl, finished, tmp_path):
+    done = webrl(0, "push", finished.path, "ann/agent", "--private", "--license", "apache-2.0")
     assert done.out == f"{hub.url}/ann/agent\n"
     assert hub.commits == ["webrl: phase 1 of little"]
     assert hub.private["ann/agent"]
@@ -83,10 +68,10 @@ def test_a_push_brings_model_card_settings_and_report_and_nothing_else(hub, push
     assert hub.num_puts == 1
 
     # The same again sends nothing; what came of an earlier push with other shards goes.
-    assert push(str(finished.path), "ann/agent").code == 0
+    webrl(0, "push", finished.path, "ann/agent")
     assert hub.num_puts == 1
     files["model-00001-of-00002.safetensors"] = b"an earlier push"
-    assert push(str(finished.path), "ann/agent", "--phase", "0").code == 0
+    webrl(0, "push", finished.path, "ann/agent", "--phase", "0")
     assert "model-00001-of-00002.safetensors" not in files
     assert hub.commits[-1] == "webrl: phase 0 of little"
 
@@ -141,29 +126,23 @@ def test_a_base_model_is_named_where_the_hub_has_it(tmp_path: Path):
     assert found["named"].base_model == "ann/qwen"
 
 
-def test_a_dry_run_lists_the_files_and_asks_nobody(hub: Hub, push: Callable[..., SimpleNamespace], finished: RunFolder):
-    done = push(str(finished.path), "ann/agent", "--dry-run")
-    assert done.code == 0, done.err
-    names = [line.split()[1] for line in done.out.splitlines()]
+def test_a_dry_run_lists_the_files_and_asks_nobody(hub, webrl, finished):
+    names = [line.split()[1] for line in webrl(0, "push", finished.path, "ann/agent", "--dry-run").out.splitlines()]
     assert names[:2] == ["README.md", "chat_template.jinja"]
     assert "model.safetensors" in names
     assert hub.asked == []
 
 
-def test_a_push_that_broke_off_sends_no_weights_twice(hub, push, finished):
+def test_a_push_that_broke_off_sends_no_weights_twice(hub, webrl, finished):
     hub.fails_commits = 1
-    failed = push(str(finished.path), "ann/agent")
-    assert failed.code == 1
-    assert "You have used up your storage" in failed.err
+    assert "You have used up your storage" in webrl(1, "push", finished.path, "ann/agent").err
     assert (hub.num_puts, hub.repos["ann/agent"]) == (1, {})
-    again = push(str(finished.path), "ann/agent")
-    assert again.code == 0, again.err
+    webrl(0, "push", finished.path, "ann/agent")
     assert hub.num_puts == 1
     assert "model.safetensors" in hub.repos["ann/agent"]
 
 
-def test_what_the_hub_refuses_is_one_line_with_the_fix(hub, push, finished, monkeypatch):
-    run = str(finished.path)
+def test_what_the_hub_refuses_is_one_line_with_the_fix(hub, webrl, finished, monkeypatch):
     for arguments, variables, code, says in (
         (("ann/agent",), {"HF_TOKEN": ""}, 2, "no token for the Hugging Face Hub: export HF_TOKEN, or log in"),
         (("ann/agent",), {"HF_TOKEN": "hf_another"}, 1, "the token was not accepted"),
@@ -173,49 +152,42 @@ def test_what_the_hub_refuses_is_one_line_with_the_fix(hub, push, finished, monk
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            done = push(run, *arguments)
-        assert done.code == code, (done.out, done.err)
-        assert says in done.err
-        assert "Traceback" not in done.err
-        assert TOKEN not in done.err
+            said = webrl(code, "push", finished.path, *arguments).err
+        assert says in said
+        assert "Traceback" not in said
+        assert TOKEN not in said
     hub.repos["ann/open"], hub.private["ann/open"] = {}, False
-    public = push(run, "ann/open", "--private")
-    assert public.code == 2
-    assert "already exists and is public" in public.err
+    assert "already exists and is public" in webrl(2, "push", finished.path, "ann/open", "--private").err
     assert hub.commits == []
 
 
-def test_nothing_is_sent_offline(finished, monkeypatch, capsys):
+def test_nothing_is_sent_offline(finished, monkeypatch, webrl):
     monkeypatch.setenv("HF_TOKEN", TOKEN)  # HF_HUB_OFFLINE is set in all tests
-    assert cli.main(["push", str(finished.path), "ann/agent"]) == 2
-    assert "HF_HUB_OFFLINE is set: nothing is sent" in capsys.readouterr().err
+    assert "HF_HUB_OFFLINE is set: nothing is sent" in webrl(2, "push", finished.path, "ann/agent").err
 
 
-def test_a_phase_of_an_unfinished_run_is_pushed_if_it_is_named_and_trained(tmp_path, capsys):
+def test_a_phase_of_an_unfinished_run_is_pushed_if_it_is_named_and_trained(tmp_path, webrl):
     run = build_run(tmp_path / "run", num_phases=1)
     shutil.copytree(ACTOR, run.phase(1).actor)
     (run.phase(1).path / "stages" / "eval.json").unlink()
     push = ["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out")]
-    assert cli.main(push) == 2
     said = "has not finished (phase 1 of 1); its last finished phase is 0: --phase 0"
-    assert said in capsys.readouterr().err
+    assert said in webrl(2, *push).err
     assert cli.main([*push, "--phase", "1"]) == 0
     assert "**This very phase has not been evaluated.**" in (tmp_path / "out" / "README.md").read_text("utf-8")
     (run.phase(1).path / "stages" / "train.json").unlink()
-    assert cli.main([*push[:-1], str(tmp_path / "two"), "--phase", "1"]) == 1
-    assert "stage 'train' has not finished" in capsys.readouterr().err
+    assert "stage 'train' has not finished" in webrl(1, *push[:-1], tmp_path / "two", "--phase", "1").err
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "model.safetensors"])
-def test_a_secret_in_the_model_folder_stops_the_push(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
+def test_a_secret_in_the_model_folder_stops_the_push(tmp_path: Path, webrl, name: str):
     run = build_run(tmp_path / "run", num_phases=0)
     actor = run.phase(0).actor
     shutil.copytree(ACTOR, actor)
     note = f'{{"note": "http://ann:{SECRET}@models.test/x"}}'.encode()
     data = note if name.endswith("json") else len(note).to_bytes(8, "little") + note
     (actor / name).write_bytes(data)
-    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
+    said = webrl(1, "push", run.path, "ann/agent", "--to", tmp_path / "out").err
     assert f"not uploaded: {name} would hold a password" in said
     assert SECRET not in said
     assert not (tmp_path / "out").exists()

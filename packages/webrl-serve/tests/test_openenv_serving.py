@@ -20,7 +20,6 @@ from rollouts_builders import bid_of, in_browser, miniwob
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
-from webrl.cli import main
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.pool import EnvPool
@@ -192,8 +191,7 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         page = caller.get("/docs")
         assert page.headers["Content-Type"].startswith("text/html")
         assert all(path in page.text for path in described["paths"])
-        schemas = caller.get("/schema").json()
-        assert set(schemas) == {"action", "observation", "reset_observation", "state"}
+        assert set(caller.get("/schema").json()) == {"action", "observation", "reset_observation", "state"}
         assert caller.get("/redoc").text == page.text
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are WebSockets at /ws")
 
@@ -468,9 +466,8 @@ def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
         ask_public_server(answer, screenshots=True)
 
 
-def test_an_unknown_task_ends_before_anything_is_served_and_variables_that_are_not_read_are_named(monkeypatch, capsys):
+def test_an_unknown_task_ends_before_anything_is_served_and_variables_that_are_not_read_are_named(monkeypatch, webrl):
     monkeypatch.setenv("BROWSERGYM_COLOUR", "red")
-    assert main(["serve-env", "--task", "miniwob.click-tset", "--port", "0"]) == 2
-    unread, refused = capsys.readouterr().err.splitlines()
+    unread, refused = webrl(2, "serve-env", "--task", "miniwob.click-tset", "--port", "0").err.splitlines()
     assert unread.startswith("not read: BROWSERGYM_COLOUR (read: BROWSERGYM_ with PORT")
     assert "did you mean 'miniwob.click-test'" in refused

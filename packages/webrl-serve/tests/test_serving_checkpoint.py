@@ -3,7 +3,6 @@
 import pytest
 from llm_builders import save_tiny_model
 
-from webrl import cli
 from webrl.config import load_config
 from webrl.errors import UsageError
 from webrl.runs.folder import open_run
@@ -69,8 +68,7 @@ def test_an_engine_that_is_named_is_taken(run, key, tmp_path, monkeypatch):
     assert named.config.rollout.engine.kind == "transformers"
 
 
-def test_a_dry_run_says_what_would_be_served(run, capsys):
-    assert cli.main(["serve-model", str(run.path), "--name", "agent", "--dry-run"]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_says_what_would_be_served(run, webrl):
+    said = webrl(0, "serve-model", run.path, "--name", "agent", "--dry-run").out
     assert said.splitlines()[0] == "model    agent"
     assert "actions webrl, up to 300 tokens of 1024" in said

@@ -54,12 +54,11 @@ def storage_state(site, path):
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("elsewhere")
-def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, capsys):
+def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, webrl):
     state = storage_state(site, tmp_path / "state.json")
     site.asked.clear()
     out = tmp_path / "mine" / "notes.yaml"
-    assert main(["init-site", f"{site.url}/", "--out", str(out), "--login-state", str(state), "--pages", "5"]) == 0
-    printed = capsys.readouterr().out
+    printed = webrl(0, "init-site", f"{site.url}/", "--out", out, "--login-state", state, "--pages", "5").out
     assert "reward 0, as it should" in printed
     assert re.search(r"the agent sees \d+ characters, 1\d elements", printed)
     assert {line.split()[0] for line in site.asked} == {"GET"}
@@ -74,24 +73,20 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     assert heldout
     assert "Mark as done" not in out.read_text()
     assert f'"{site.url}/new"' in out.read_text()
-    assert main(["init-site", site.url, "--out", str(out)]) == 2
-    assert "already there" in capsys.readouterr().err
+    assert "already there" in webrl(2, "init-site", site.url, "--out", out).err
 
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("elsewhere")
-def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, monkeypatch):
+def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, webrl, monkeypatch):
     monkeypatch.setattr(site, "basic", ("guest", "let-me-in"))
     out, command = tmp_path / "staged.yaml", ["init-site", f"{site.url}/login", "--pages", "2", "--basic-user", "guest"]
     monkeypatch.delenv("BASIC_PASSWORD", raising=False)
-    assert main([*command[:4], "--out", str(out)]) == 1
-    assert "answers 401; if the server itself asks" in capsys.readouterr().err
-    assert main([*command, "--out", str(out)]) == 2
-    assert "the environment variable 'BASIC_PASSWORD' is not set" in capsys.readouterr().err
+    assert "answers 401; if the server itself asks" in webrl(1, *command[:4], "--out", out).err
+    assert "the environment variable 'BASIC_PASSWORD' is not set" in webrl(2, *command, "--out", out).err
     monkeypatch.setenv("BASIC_PASSWORD", "let-me-in")
     monkeypatch.setenv("PASSWORD", PASSWORD)
-    assert main([*command, "--user", "ann", "--out", str(out)]) == 0
-    said = capsys.readouterr()
+    said = webrl(0, *command, "--user", "ann", "--out", out)
     assert "the agent sees" in said.out
     assert "let-me-in" not in said.out + said.err + out.read_text()
     login = load_config(out).rollout.web.login
@@ -110,10 +105,9 @@ def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, mo
 )
 @pytest.mark.usefixtures("elsewhere")
 def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_written(
-    site, tmp_path, capsys, url, code, words
+    site, tmp_path, webrl, url, code, words
 ):
-    assert main(["init-site", url.format(url=site.url), "--out", str(tmp_path / "new.yaml")]) == code
-    error = capsys.readouterr().err.strip()
+    error = webrl(code, "init-site", url.format(url=site.url), "--out", tmp_path / "new.yaml").err.strip()
     assert error.startswith("webrl: ")
     assert words in error
     assert "\n" not in error, error

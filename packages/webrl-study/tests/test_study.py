@@ -140,7 +140,7 @@ def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Pa
     assert study_of(tmp_path, methods={"default": {}, "a": later}).cells[1].config.rollout.num_generations == 4
 
 
-def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(webrl) -> None:
     assert {path.stem for path in shipped_configs("study")} >= {"study_demo"}
     for path in shipped_configs("study"):
         study = load_study(path, {})
@@ -155,8 +155,7 @@ def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: p
             assert run.actor.steps, cell.name
             assert run.critic.steps or run.critic.epochs, cell.name
         lacks_demos = not all(demos.exists() for demos in study.config.demos)  # recorded by the commands at its top
-        assert cli.main(["study", path.stem, "--dry-run"]) == 2 * lacks_demos
-        shown = capsys.readouterr()
+        shown = webrl(2 * lacks_demos, "study", path.stem, "--dry-run")
         assert "demos: 'runs/demos' does not exist" in shown.err if lacks_demos else "webrl run" in shown.out
 
 
@@ -295,7 +294,7 @@ def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
         read_results(study, {})
 
 
-def test_numbers_of_other_settings_are_not_taken_for_the_studys(tmp_path, capsys):
+def test_numbers_of_other_settings_are_not_taken_for_the_studys(tmp_path, webrl):
     study = study_of(tmp_path, seeds=[0])
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     for cell in (*study.starts, *study.cells):
@@ -306,8 +305,7 @@ def test_numbers_of_other_settings_are_not_taken_for_the_studys(tmp_path, capsys
     study.folder.rename(tmp_path / "moved" / "s")
     study_of(tmp_path, seeds=[0], runs_dir=str(tmp_path / "moved"))
     for options in (["--report"], []):
-        assert cli.main(["study", str(tmp_path / "study.yaml"), "actor.lr=0.5", *options]) == 1
-        error = capsys.readouterr().err.splitlines()[-1]
+        error = webrl(1, "study", tmp_path / "study.yaml", "actor.lr=0.5", *options).err.splitlines()[-1]
         assert "start-seed0 was made with other settings (actor.lr: was 0.0001, now 0.5)" in error
     assert not (tmp_path / "moved" / "s" / "study.md").exists()
 
@@ -368,7 +366,7 @@ def test_differences_are_drawn_once_cells_have_run(tmp_path: Path) -> None:
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
 
 
-def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(tmp_path, capsys):
+def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(tmp_path, webrl):
     demos = str(ROOT / "data" / "tiny" / "demos.jsonl")
     study = study_of(tmp_path, demos=[demos], overrides={"sft": {"steps": 1}})
     assert [job.name for job in study.jobs[:4]] == ["start_sft-seed0", "start_sft-seed1", "start-seed0", "start-seed1"]
@@ -388,18 +386,15 @@ def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(tmp
     assert is_finished(sft)
     check_config(sft)
     command = ["study", str(tmp_path / "study.yaml")]
-    assert cli.main([*command, "sft.steps=2"]) == 1
-    assert "was made with other settings (sft.steps: was 1, now 2)" in capsys.readouterr().err
+    assert "was made with other settings (sft.steps: was 1, now 2)" in webrl(1, *command, "sft.steps=2").err
     other = study_of(tmp_path, demos=[demos, demos], overrides={"sft": {"steps": 1}})
     with pytest.raises(StageError, match=r"demos: was \['.*demos\.jsonl'\], now \['.*', '"):
         check_config(other.sfts[1])
     study_of(tmp_path, demos=["nosuch.jsonl"], name="t")
     for more in ([], ["--dry-run"]):
-        assert cli.main([*command, *more]) == 2
-        assert "demos: 'nosuch.jsonl' does not exist" in capsys.readouterr().err
+        assert "demos: 'nosuch.jsonl' does not exist" in webrl(2, *command, *more).err
     study_of(tmp_path, overrides={"replay": {"demos": ["nosuch.jsonl"]}}, name="t")
-    assert cli.main([*command, "--dry-run"]) == 2
-    assert "replay.demos: nosuch.jsonl: No such file" in capsys.readouterr().err
+    assert "replay.demos: nosuch.jsonl: No such file" in webrl(2, *command, "--dry-run").err
 
 
 @pytest.mark.parametrize("content", ["[]", '{"default-seed0": 1}'])

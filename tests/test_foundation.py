@@ -413,9 +413,7 @@ def test_a_run_folder_of_another_or_an_empty_config_is_refused(tmp_path: Path) -
     assert open_run(config_in(tmp_path, seed=1)).path == folder.path
 
 
-def test_an_empty_config_is_said_to_be_one_and_a_missing_file_where_it_was_looked_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_empty_config_is_said_to_be_one_and_a_missing_file_where_it_was_looked_for(tmp_path, caplog):
     path = tmp_path / "own.yaml"
     path.write_text("\n")
     assert load_config(path) == load_config(None)

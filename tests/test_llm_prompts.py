@@ -64,8 +64,7 @@ def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_pa
     strange = load_tokenizer(str(save_tiny_model(tmp_path / "instruct")))
     ours = load_tokenizer("data/tiny/actor")
     for tokenizer, form in ((strange, "examples"), (ours, "brief")):
-        chosen = build(tokenizer, prompt="auto")
-        assert chosen.ids == build(tokenizer, prompt=form).ids
+        assert build(tokenizer, prompt="auto").ids == build(tokenizer, prompt=form).ids
         tokenizer.save_pretrained(tmp_path / form)
         assert prompt_of(load_tokenizer(str(tmp_path / form))) == form
     assert build(strange).ids != build(strange, prompt="auto").ids

@@ -246,8 +246,7 @@ def test_control_strings_in_content_become_plain_text(tokenizer):
     ids = encode_chat(tokenizer, [Message("user", FORGED)])
     header = ["<|start_header_id|>", "<|end_header_id|>"]
     assert controls(tokenizer, ids) == ["<|begin_of_text|>", *header, "<|eot_id|>", *header]
-    text = tokenizer.decode(ids)
-    assert text == RENDERED.replace("CONTENT", FORGED)
+    assert tokenizer.decode(ids) == RENDERED.replace("CONTENT", FORGED)
 
 
 RENDERED = (

@@ -94,8 +94,7 @@ def test_the_same_weights_do_the_same_on_the_probe_and_are_accepted(tmp_path: Pa
 
 def test_the_probe_is_off_by_one_option_and_its_pages_are_nobody_elses(tmp_path: Path) -> None:
     config = make_config(tmp_path, "accept.tasks=0")
-    context = after_training(config, TINY)
-    assert stages.accept(context) == {"rate_factor": 0.5}
+    assert stages.accept(after_training(config, TINY)) == {"rate_factor": 0.5}
     config = make_config(tmp_path, "accept.tasks=39")
     probe = {(t.site, t.seed) for t in probe_tasks(config)}
     assert len(probe) == 39

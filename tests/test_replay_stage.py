@@ -169,8 +169,7 @@ def test_a_torn_or_foreign_history_line_is_listed_and_the_rest_used(tmp_path):
     (tmp_path / "history.jsonl").write_bytes(lines[2] + b'{"step_id": "x"}\n' + lines[3] + lines[4][:-20])
     write_records(tmp_path / "train.jsonl", records[:2])
     problems = ProblemLog()
-    counts = mixed(tmp_path, 2, problems=problems)
-    assert counts == {"kept": 2}
+    assert mixed(tmp_path, 2, problems=problems) == {"kept": 2}
     assert problems.counts == {"broken_line": 2}
 
 
@@ -183,8 +182,7 @@ def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_pat
     ]
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", make_history(3)[:6])
-    counts = mixed(tmp_path, 6, end=())
-    assert counts == {"too_certain": 1, "kept": 3}
+    assert mixed(tmp_path, 6, end=()) == {"too_certain": 1, "kept": 3}
     replayed = {r.index: r for r in read_records(tmp_path / "out.jsonl", StepRecord) if r.source == "replay"}
     assert replayed[0].next_prompt_ids == records[1].prompt_ids
     assert replayed[2].next_prompt_ids == ()  # the next step is in the file
@@ -233,8 +231,7 @@ def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_pat
     # Phase 0's steps were scored in phase 0 under the same weights: only the new ones are computed.
     assert counts["scored"] == {"computed": 8, "cached": 8}
     for record in read_records(run.phase(1).train_filter, StepRecord):
-        expected = score(actor, record.prompt_ids, record.action_ids)
-        assert record.ref_logprobs == pytest.approx(expected, abs=1e-4)
+        assert record.ref_logprobs == pytest.approx(score(actor, record.prompt_ids, record.action_ids), abs=1e-4)
     again = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
     assert again["scored"] == {"computed": 0, "cached": 16}
 

@@ -123,8 +123,7 @@ def test_a_failing_policy_is_recorded():
 
 
 def test_seeds_differ_by_run_episode_and_step_and_repeat():
-    seeds = {step_seed(run, name, index) for run in (0, 1) for name in ("a", "b") for index in (0, 1)}
-    assert len(seeds) == 8
+    assert len({step_seed(run, name, index) for run in (0, 1) for name in ("a", "b") for index in (0, 1)}) == 8
     assert step_seed(0, "a", 0) == step_seed(0, "a", 0) < 2**31
 
 
@@ -159,14 +158,12 @@ def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_tha
 def test_every_task_becomes_one_line_and_a_second_run_only_adds_what_is_missing(tmp_path):
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(5)]
-    first = run(collect(tasks[:3], run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
-    assert first == {"page_ended": 3}
+    assert run(collect(tasks[:3], run_config(), ClickNamedButton(), out, phase=1, prefix="p01")) == {"page_ended": 3}
     assert [each.env_reward for each in read_records(out, Trajectory)] == [1.0] * 3
     with out.open("ab") as file:
         file.write(b'{"trajectory_id": "torn')
     kept = out.read_bytes()[: out.read_bytes().rindex(b"\n") + 1]
-    second = run(collect(tasks, run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
-    assert second == {"page_ended": 5}
+    assert run(collect(tasks, run_config(), ClickNamedButton(), out, phase=1, prefix="p01")) == {"page_ended": 5}
     assert out.read_bytes().startswith(kept)
     rewards = {t.trajectory_id: t.env_reward for t in read_records(out, Trajectory)}
     assert set(rewards.values()) == {1.0}

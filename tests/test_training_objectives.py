@@ -93,9 +93,8 @@ def test_released_loss_by_hand() -> None:
 
 def test_released_gradient_is_zero_for_negative_and_raises_positive_advantages() -> None:
     batch = make_input([-1.0, -1.0, -1.0], [-1.0, -1.0, -1.0], [1.0, -0.6], [0, 0, 1])
-    grad = gradient("webrl_released", batch)
     # rho = 0: beta = b = 1; d smoothL1(rho, 1)/d rho = -1, times 1/n = -0.5 per token
-    assert grad.tolist() == [pytest.approx(-0.5), pytest.approx(-0.5), 0.0]
+    assert gradient("webrl_released", batch).tolist() == [pytest.approx(-0.5), pytest.approx(-0.5), 0.0]
 
 
 def test_sft_loss_is_the_mean_negative_log_likelihood_of_successes_and_demonstrations() -> None:

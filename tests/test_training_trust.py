@@ -147,9 +147,7 @@ def test_a_record_that_is_not_finite_ends_the_update_and_the_last_good_actor_sta
     assert (tmp_path / "new_nonfinite_rank0.json").exists()
 
 
-def test_a_loss_that_is_not_finite_before_the_first_step_is_not_tried_at_a_lower_rate(
-    actor: Path, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_not_finite_before_the_first_step_is_not_tried_at_a_lower_rate(actor, tmp_path):
     config = make_config(lr=1e-4)
     broken = [dataclasses.replace(r, value=float("nan")) for r in make_scored(actor, config)]
     counts = train_actor(broken, actor, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")

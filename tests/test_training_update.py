@@ -62,9 +62,7 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(actor: Path, tmp_pa
     assert again["critic_loss"] < losses["critic_loss"]
 
 
-def test_a_value_is_the_prompts_last_token_s_and_the_next_one_the_next_step_s_or_unknown(
-    actor: Path, tmp_path: Path
-) -> None:
+def test_a_value_is_the_prompts_last_token_s_and_the_next_one_the_next_step_s_or_unknown(actor, tmp_path):
     config, records = make_config(epochs=1.0), make_records()
     train_critic(records, actor, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     scored = score_values(records, tmp_path / "c", config)

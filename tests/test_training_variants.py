@@ -143,8 +143,7 @@ def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(actor: Path, t
     assert "model.layers.0.self_attn.q_proj.weight" in moved
     assert "model.embed_tokens.weight" not in moved
     AutoModelForCausalLM.from_pretrained(tmp_path / "new")
-    critic = load_file(tmp_path / "critic" / "model.safetensors")
-    assert critic["score.weight"].shape == (1, 16)
+    assert load_file(tmp_path / "critic" / "model.safetensors")["score.weight"].shape == (1, 16)
 
 
 def test_the_log_has_what_the_paper_is_held_against(actor: Path, tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ def test_pages_of_products_and_categories_show_what_the_catalogue_says(arena: Ar
 def test_search_finds_every_word_and_sorts_and_filters_by_price(arena: Arena) -> None:
     kettles = [p for p in PRODUCTS if p.kind == "Pour-Over Kettle"]
     with Visitor(arena) as visitor:
-        found = _titles(visitor.see("/search/?q=kettle+pour-over"))
-        assert found == {kettle.title for kettle in kettles}
+        assert _titles(visitor.see("/search/?q=kettle+pour-over")) == {kettle.title for kettle in kettles}
         cheapest = min(PRODUCTS, key=lambda p: p.price)
         assert cheapest.title in html.unescape(visitor.see("/catalogue/?sort_by=price-asc"))
         dear = sum(p.price >= 100 for p in PRODUCTS)
@@ -53,8 +52,7 @@ def test_search_finds_every_word_and_sorts_and_filters_by_price(arena: Arena) ->
         assert few == {kettle.title for kettle in kettles if 50 <= kettle.price < 100}
         assert _titles(visitor.see("/search/?q=kettle+-pour")) == set()
         assert _titles(visitor.see('/search/?q="over kettle"+%27')) == set()  # nothing has a lone quote
-        shelf = _titles(visitor.see("/search/?q=" + kettles[0].sku))
-        assert shelf == {kettles[0].title}
+        assert _titles(visitor.see("/search/?q=" + kettles[0].sku)) == {kettles[0].title}
 
 
 def test_a_log_in_is_that_customer_s_and_the_staff_s_opens_the_dashboard(arena: Arena) -> None:

@@ -66,8 +66,7 @@ def test_what_has_no_advantage_or_has_failed_makes_no_row_but_its_tokens_count()
     rows = make_rows(played, [0.0, 2.0, 0.0], 1, PAD, torch.device("cpu"))
     assert rows.answer_ids.tolist() == [[2]]
     assert rows.num_tokens == 3, "the loss is a mean over all tokens that have a reward; a failed episode's have none"
-    nothing = make_rows(played, [0.0, 0.0, 0.0], 2, PAD, torch.device("cpu"))
-    assert nothing.answer_mask.tolist() == [[0], [0]]
+    assert make_rows(played, [0.0, 0.0, 0.0], 2, PAD, torch.device("cpu")).answer_mask.tolist() == [[0], [0]]
 
 
 def test_rewards_by_name_and_none_for_an_episode_that_failed():

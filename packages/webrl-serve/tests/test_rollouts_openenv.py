@@ -204,8 +204,7 @@ def test_collecting_over_openenv_gives_every_task_its_line(shared, tmp_path):
     collected(5, run_config(shared, screenshots=True), out)
     episodes = list(read_records(out, Trajectory))
     assert [each.env_reward for each in episodes] == [1.0] * 5
-    first = episodes[0]
-    assert (tmp_path / first.steps[0].screenshot).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / episodes[0].steps[0].screenshot).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_cancelled_step_does_not_answer_the_next_request(shared):

@@ -111,8 +111,7 @@ def test_requests_without_screenshot_and_unreadable_or_huge_images_are_refused_b
 
 
 def test_a_checkpoint_that_sees_is_served_where_the_settings_say_in_which_size(folder, tmp_path):
-    found = find_checkpoint(folder, overrides=SEEING)
-    assert check_context(found) == 2048
+    assert check_context(find_checkpoint(folder, overrides=SEEING)) == 2048
     with pytest.raises(ModelError, match=r"would see only the page's text: set rollout.image_size"):
         find_checkpoint(folder)
     with pytest.raises(UsageError, match=r"rollout.engine.kind=vllm: not yet with rollout.image_size"):

@@ -486,8 +486,18 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
 
     idle = asyncio.run(rewards(Visitor(), tmp_path / "idle.jsonl"))
     assert idle == dict.fromkeys(idle, 0.0)
-    solved = asyncio.run(rewards(script(), tmp_path / "solved.jsonl"))
-    assert solved == dict.fromkeys(idle, 1.0)
+    assert asyncio.run(rewards(script(), tmp_path / "solved.jsonl")) == dict.fromkeys(idle, 1.0)
+
+
+def score_at_once(pages, checks):
+    """The score of an episode that ends on its first page."""
+
+    async def play():
+        async with serve(pages) as url, web_env(web_rollout(url + "/")) as env:
+            await env.reset(at(url + "/", extra={"checks": checks}))
+            return await env.finish()
+
+    return run(play())
 
 
 @pytest.mark.parametrize(("dialogs", "title"), [("accept", "true,Ann"), ("dismiss", "false,null")])
@@ -511,24 +521,8 @@ def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
 
 def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
     away = answers("", "302 Found", headers="Location: http://localhost:9999/home\r\n")
-
-    async def play():
-        async with serve({"/": away}) as url, web_env(web_rollout(url + "/")) as env:
-            await env.reset(at(url + "/"))
-
     with pytest.raises(SiteError, match=r"leads to http://localhost:9999/home\. Blocked: localhost .*allowed_hosts"):
-        run(play())
-
-
-def score_at_once(pages, checks):
-    """The score of an episode that ends on its first page."""
-
-    async def play():
-        async with serve(pages) as url, web_env(web_rollout(url + "/")) as env:
-            await env.reset(at(url + "/", extra={"checks": checks}))
-            return await env.finish()
-
-    return run(play())
+        score_at_once({"/": away}, [])
 
 
 def test_a_text_in_a_shadow_root_is_shown_by_the_page():

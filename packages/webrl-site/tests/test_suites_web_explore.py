@@ -153,8 +153,7 @@ def test_a_menu_whose_links_all_lead_back_does_not_use_up_the_look_around_and_wh
     assert found.skipped == ("28 links like /lang/*: those before brought no new page",)
     assert found.left == ()
     url, _, _ = written(pages, "--pages", "3")
-    printed = capsys.readouterr().out
-    assert f"not visited (--pages 3): {url}/part/c" in printed
+    assert f"not visited (--pages 3): {url}/part/c" in capsys.readouterr().out
 
 
 def test_pages_that_a_parameter_names_are_found_and_what_is_left_out_as_more_of_the_same_is_said():

@@ -193,8 +193,7 @@ def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves
     score = one(config, broken, DONE)
     assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
     told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")
-    note = one(told, broken, DONE).note
-    assert "http://127.0.0.1:8000/ nothing /" in note
+    assert "http://127.0.0.1:8000/ nothing /" in one(told, broken, DONE).note
     silent = written(config_file, "rollout.web.verify=['{python}', -c, 'print(1)']")
     score = one(silent, broken, DONE)
     assert (score.reward, "printed '1" in score.note) == (None, True)

@@ -324,7 +324,9 @@ def cases() -> Iterator[Case]:
     yield Case("the label of a disabled box", "", off, ("click('{id:LabelText}')",), "field of this label is disabled")
     none = f"(?s)\\A(?!.*has not opened yet).*{nothing}"
     yield Case("a tab of nothing", "", "<a href=/status/204 target=_blank>Go</a>", link, none)
-    blob = "<button onclick=\"open(window.URL.createObjectURL(new Blob(['the file'], { type: 'text/html' })))\">Go"
+    blob = (
+        "<button onclick=\"window.open(window.URL.createObjectURL(new Blob(['the file'], { type: 'text/html' })))\">Go"
+    )
     yield Case("a tab of a blob", "", blob, click, "StaticText 'the file'")
     for what, work in (
         ("that runs for ever", "for (;;);"),

@@ -98,7 +98,8 @@ FOLDERS = (
     BadInput(_NAMED.format("train"), 1, "train.jsonl", "runs/r/phase_00", "", files=a_run("replay", train_filter="")),
     BadInput(_NAMED.format("train"), 1, "malformed JSON", "train.jsonl:1", "", files=a_run("replay", train='{"step_id": \n')),
     BadInput(_NAMED.format("gen-tasks --phase 1"), 1, "labels.jsonl", "runs/r", "`webrl label`", files=a_run("eval")),
-    BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("gen-tasks", phase=1)),
+    BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("gen-tasks", phase=1) | {"runs/r/phase_00/stages": a_folder}),
+    BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "runs/r/phase_00", "phase 1 was not", "put it back", files=a_run("gen-tasks", phase=1)),
     # what the run folder itself is made of
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "{}"}),
     BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": '{"counts": {'}),

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 BOUNDS = {
     "core: lines": 23_148,
     "core: files": 121,
-    "lines": 42_649,
+    "lines": 42_658,
     "files": 249,
     "names per 1000 lines": 60.9,
     "options": 172,

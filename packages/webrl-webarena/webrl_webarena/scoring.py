@@ -112,10 +112,33 @@ def score(
 def _browsergym(
     urls: Mapping[str, str], accounts: Mapping[str, Mapping[str, str]], page: Page, judge: AnswerJudge
 ) -> types.SimpleNamespace:
-    """BrowserGym's and WebArena's modules with our sites, judge and pauses; several seconds at the first call."""
+    """BrowserGym's modules with our sites, judge and pauses."""
     from playwright.sync_api import Error
 
     addresses = {name: urls.get(name.lower(), _NO_SITE.format(name.lower().replace("_", "-"))) for name in _VARIABLES}
+    modules = _import(addresses)
+    for module in modules.holding_addresses:
+        for name, url in addresses.items():
+            setattr(module, name, url)
+        module.ACCOUNTS = {**module.ACCOUNTS, **accounts}
+        if "shopping_admin" in accounts:  # the shop's REST interface wants the administrator's
+            module.ACCOUNTS["shopping_site_admin"] = accounts["shopping_admin"]
+    for module in modules.asking:
+        module.generate_from_openai_chat_completion = lambda messages, **_: judge.ask(messages)
+
+    def sleep(seconds: float) -> None:
+        """Wait at most `seconds`, until the newest page's network is idle."""
+        with contextlib.suppress(Error):
+            newest = page.context.pages[-1]
+            newest.wait_for_load_state("networkidle", timeout=min(seconds * 1000, SETTLE_MS))
+
+    for module in modules.sleeping:
+        module.time = types.SimpleNamespace(**vars(time) | {"sleep": sleep})
+    return modules
+
+
+def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
+    """WebArena's modules; several seconds at the first call."""
     names = {
         "task": "browsergym.webarena.task",
         "lite": "browsergym.webarenalite.evaluators",
@@ -140,21 +163,7 @@ def _browsergym(
                 os.environ.pop(name, None)
             os.environ.update({name: before[name] for name in values.keys() & before.keys()})
     modules = types.SimpleNamespace(**found)
-    for module in (modules.env_config, modules.lite_helpers, modules.full_helpers):
-        for name, url in addresses.items():
-            setattr(module, name, url)
-        module.ACCOUNTS = {**module.ACCOUNTS, **accounts}
-        if "shopping_admin" in accounts:  # the shop's REST interface wants the administrator's
-            module.ACCOUNTS["shopping_site_admin"] = accounts["shopping_admin"]
-    for module in (modules.lite_helpers, modules.full_helpers):
-        module.generate_from_openai_chat_completion = lambda messages, **_: judge.ask(messages)
-
-    def sleep(seconds: float) -> None:
-        """Wait at most `seconds`, until the newest page's network is idle."""
-        with contextlib.suppress(Error):
-            newest = page.context.pages[-1]
-            newest.wait_for_load_state("networkidle", timeout=min(seconds * 1000, SETTLE_MS))
-
-    for module in (modules.lite, modules.full):
-        module.time = types.SimpleNamespace(**vars(time) | {"sleep": sleep})
+    modules.holding_addresses = (modules.env_config, modules.lite_helpers, modules.full_helpers)
+    modules.asking = (modules.lite_helpers, modules.full_helpers)
+    modules.sleeping = (modules.lite, modules.full)
     return modules

@@ -513,6 +513,7 @@ def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_dra
     assert texts[9].startswith("RootWebArea")
 
 
+@pytest.mark.slow
 def test_a_poll_that_has_answered_before_is_not_told_as_a_request_without_an_answer():
     page = """<button onclick="fetch('/late?q=1')">Ask</button><p id=o>0</p><script>
     let n = 0;

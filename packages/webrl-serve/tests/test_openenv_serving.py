@@ -27,7 +27,7 @@ from webrl_serve.openenv.client import RemotePool
 from webrl_serve.openenv.details import describe
 from webrl_serve.openenv.messages import AtCapacity, as_json, encode
 from webrl_serve.openenv.server import HttpSessions, make_app
-from webrl_serve.openenv.session import EPISODE_OVER, Hub, ServerOptions, Session
+from webrl_serve.openenv.session import EPISODE_OVER, Hub, ServerOptions, Session, read_options
 
 pytestmark = pytest.mark.browser
 
@@ -398,6 +398,15 @@ def test_a_bad_http_request_has_one_clear_answer(shared, method, path, body, sta
     assert answer.status_code == status
     assert says in answer.text
     assert answer.text.count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"), [({}, (30, 20)), ({"step_timeout_s": 9}, (9, 4.5)), ({"settle_cap_s": 40}, (30, 15))]
+)
+def test_the_servers_own_wait_for_quiet_is_kept_where_the_deadline_allows_it(asked, waits):
+    hub = Hub(pool=None, config=RolloutConfig(settle_cap_s=20), size=1)
+    start = read_options({"task_name": "click-test", "seed": 1} | asked, hub)
+    assert (start.config.step_timeout_s, start.config.settle_cap_s) == waits
 
 
 def test_places_go_to_those_who_wait_in_turn_and_an_idle_session_keeps_its_own_until_then():

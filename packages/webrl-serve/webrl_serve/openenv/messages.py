@@ -87,7 +87,7 @@ class ResetOptions(BaseModel):
     observation: Literal["axtree", "html"] | None = Field(None, description="form of the text; none: server's")
     every_element: bool | None = Field(None, description="ids for elements that BrowserGym leaves out; none: server's")
     dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
-    settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most half a deadline")
+    settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, below the deadline")
     step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")
     details: bool = Field(False, description="answer with DetailedObservation")
 

@@ -227,8 +227,8 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
     names = {"observation", "every_element", "dialect", "settle_cap_s", "step_timeout_s"}
     given = options.model_dump(include=names, exclude_none=True)
     deadline_s = min(given.get("step_timeout_s", config.step_timeout_s), config.step_timeout_s)
-    settle_cap_s = min(given.get("settle_cap_s", config.settle_cap_s), deadline_s / 2)
-    given |= {"step_timeout_s": deadline_s, "settle_cap_s": settle_cap_s}
+    cap_s = given.get("settle_cap_s", config.settle_cap_s)
+    given |= {"step_timeout_s": deadline_s, "settle_cap_s": cap_s if cap_s < deadline_s else deadline_s / 2}
     settings |= given
     try:
         episode_config = RolloutConfig.model_validate(config.model_dump() | settings)

@@ -55,6 +55,15 @@ def servers() -> Iterator["Servers"]:
 
 
 @pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """`examples/notes_app` on loopback, for the tests of a file."""
+    from web_builders import notes_app
+
+    with notes_app(tmp_path_factory.mktemp("notes")) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
 def kept_browsers() -> Iterator[None]:
     """Browsers that all stages which a file's tests run play on, if their settings are the same."""
     from webrl.rollouts.pool import keep_browsers
@@ -77,6 +86,22 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from llm_builders import save_tiny_model
 
     return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `tiny_model`, with room for whole pages."""
+    from llm_builders import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "long", positions=4096)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """The tokenizer of these models, which no test changes."""
+    from llm_builders import build_tokenizer
+
+    return build_tokenizer()
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def test_the_commands_help_is_one_screen_in_groups(capsys):
 def test_help_all_lists_every_option_of_run_with_default_and_description(capsys):
     shown = shown_help("run", "--help-all", capsys=capsys)
     for option in describe_options():
+        assert option.description, option.keys[0]
         assert f"  {option.keys[0]}=" in shown
         assert " ".join(option.description.split()) in " ".join(shown.split())
         assert all(f"{key}=" in shown for key in option.keys)

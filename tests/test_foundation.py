@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from webrl.cli.train_worker import train_phase
-from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_options, load_config, read_config
+from webrl.config import EngineConfig, RolloutConfig, RunConfig, load_config, read_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import (
     add_over_start,
@@ -305,10 +305,6 @@ def test_bad_values_are_refused_in_the_users_words() -> None:
     }.items():
         with pytest.raises(UsageError, match=f"{said}$"):
             load_config(None, [override])
-
-
-def test_every_option_has_a_description() -> None:
-    assert [option.keys for option in describe_options() if not option.description] == []
 
 
 def test_wilson_interval_by_hand() -> None:

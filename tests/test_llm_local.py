@@ -19,20 +19,15 @@ from webrl.types import Step
 SAMPLING = Sampling(max_new_tokens=12)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
 def prompts(count, longest=120, seed=0):
     draw = random.Random(seed)
     return [[draw.randrange(5, 300) for _ in range(draw.randrange(3, longest))] for _ in range(count)]
 
 
-def run(folder, use, dtype="float32", device="cpu", **engine):
+def run(tiny_model, use, dtype="float32", device="cpu", **engine):
     async def main():
         models = ModelsConfig(dtype=dtype, device=device)
-        async with open_model(str(folder), EngineConfig(**{"num_threads": 1, **engine}), models) as model:
+        async with open_model(str(tiny_model), EngineConfig(**{"num_threads": 1, **engine}), models) as model:
             return await use(model)
 
     return asyncio.run(main())
@@ -51,30 +46,30 @@ async def generate_all(model, some, sampling=SAMPLING):
         pytest.param("cuda", "bfloat16", 0.3, marks=pytest.mark.gpu),
     ],
 )
-def test_sampled_logprobs_equal_a_plain_forward_pass(folder, device, dtype, tolerance):
+def test_sampled_logprobs_equal_a_plain_forward_pass(tiny_model, device, dtype, tolerance):
     some = prompts(20)
-    answers = run(folder, lambda m: generate_all(m, some), dtype, device, max_batch=6)
+    answers = run(tiny_model, lambda m: generate_all(m, some), dtype, device, max_batch=6)
     assert {len(a.ids) for a in answers} != {12}, "some answers must end early, to exercise leaving the batch"
     for prompt, answer in zip(some, answers, strict=True):
-        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
+        assert answer.logprobs == pytest.approx(score(tiny_model, prompt, answer.ids, dtype), abs=tolerance)
 
 
-def test_a_module_that_a_trainer_runs_under_autocast_samples_from_itself(folder):
-    module = load_causal_lm(str(folder), dtype="float32", device="cpu")
+def test_a_module_that_a_trainer_runs_under_autocast_samples_from_itself(tiny_model):
+    module = load_causal_lm(str(tiny_model), dtype="float32", device="cpu")
     module.forward = torch.autocast("cpu", dtype=torch.bfloat16)(module.forward)  # as accelerate wraps it on a GPU
 
     async def main():
-        model = LocalModel(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu"), module=module)
+        model = LocalModel(str(tiny_model), EngineConfig(num_threads=1), ModelsConfig(device="cpu"), module=module)
         try:
             return await generate_all(model, prompts(6))
         finally:
             await model.close()
 
     for prompt, answer in zip(prompts(6), asyncio.run(main()), strict=True):
-        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, "float32"), abs=0.15)
+        assert answer.logprobs == pytest.approx(score(tiny_model, prompt, answer.ids, "float32"), abs=0.15)
 
 
-def test_answers_depend_on_their_seed_and_not_on_their_neighbours_or_threads(folder):
+def test_answers_depend_on_their_seed_and_not_on_their_neighbours_or_threads(tiny_model):
     some = prompts(10)
 
     async def alone_and_together(model):
@@ -82,35 +77,22 @@ def test_answers_depend_on_their_seed_and_not_on_their_neighbours_or_threads(fol
         alone = [await model.generate(p, replace(SAMPLING, seed=i)) for i, p in enumerate(some)]
         return together, alone, await model.generate(some[0], replace(SAMPLING, seed=99))
 
-    together, alone, other = run(folder, alone_and_together)
+    together, alone, other = run(tiny_model, alone_and_together)
     assert [a.ids for a in together] == [a.ids for a in alone]
     assert other.ids != together[0].ids
-    threaded = run(folder, lambda m: generate_all(m, some), num_threads=3, max_batch=2)
+    threaded = run(tiny_model, lambda m: generate_all(m, some), num_threads=3, max_batch=2)
     assert [a.ids for a in threaded] == [a.ids for a in alone]
 
 
-def test_an_answer_ends_at_the_end_token_and_keeps_it(folder):
-    answers = run(folder, lambda m: generate_all(m, prompts(40), replace(SAMPLING, max_new_tokens=200)))
+def test_an_answer_ends_at_the_end_token_and_keeps_it(tiny_model):
+    answers = run(tiny_model, lambda m: generate_all(m, prompts(40), replace(SAMPLING, max_new_tokens=200)))
     stopped = [a for a in answers if a.finish_reason == "stop"]
     assert stopped
     assert all(a.ids[-1] == 3 and 3 not in a.ids[:-1] and "<|eot_id|>" not in a.text for a in stopped)
     assert all(len(a.logprobs) == len(a.ids) for a in answers)
 
 
-def test_choice_logprobs_are_the_first_answer_position(folder):
-    some = prompts(7)
-
-    async def ask(model):
-        # Scoring and generating share the batch.
-        scored = asyncio.gather(*[model.choice_logprobs(p, [7, 8]) for p in some])
-        return (await asyncio.gather(scored, generate_all(model, some)))[0]
-
-    for prompt, got in zip(some, run(folder, ask), strict=True):
-        expected = [score(folder, prompt, [token])[0] for token in (7, 8)]
-        assert got == pytest.approx(expected, abs=1e-4)
-
-
-def test_cancelled_requests_leave_the_batch_and_others_go_on(folder):
+def test_cancelled_requests_leave_the_batch_and_others_go_on(tiny_model):
     async def cancel_some(model):
         endless = replace(SAMPLING, max_new_tokens=800)
         tasks = [asyncio.create_task(model.generate(p, replace(endless, seed=i))) for i, p in enumerate(prompts(6))]
@@ -120,12 +102,12 @@ def test_cancelled_requests_leave_the_batch_and_others_go_on(folder):
         kept = await tasks[5]
         return kept, await model.generate(prompts(1)[0], replace(SAMPLING, seed=0))
 
-    kept, after = run(folder, cancel_some, max_batch=4)
+    kept, after = run(tiny_model, cancel_some, max_batch=4)
     assert kept.ids
-    assert after.ids == run(folder, lambda m: generate_all(m, prompts(1)))[0].ids
+    assert after.ids == run(tiny_model, lambda m: generate_all(m, prompts(1)))[0].ids
 
 
-def test_open_requests_fail_when_the_model_is_closed(folder):
+def test_open_requests_fail_when_the_model_is_closed(tiny_model):
     async def close_early(model):
         endless = replace(SAMPLING, max_new_tokens=900)
         tasks = [asyncio.create_task(model.generate(p, replace(endless, seed=i))) for i, p in enumerate(prompts(40))]
@@ -138,20 +120,20 @@ def test_open_requests_fail_when_the_model_is_closed(folder):
         with pytest.raises(PolicyError, match="closed"):
             await model.generate([5, 6], SAMPLING)
 
-    run(folder, close_early)
+    run(tiny_model, close_early)
 
 
-def test_bad_prompts_are_policy_errors_and_do_not_stop_the_engine(folder):
+def test_bad_prompts_are_policy_errors_and_do_not_stop_the_engine(tiny_model):
     async def try_bad(model):
         for bad, message in (([], "empty"), ([5] * 1020, "1024 positions"), ([999999], "outside the vocabulary")):
             with pytest.raises(PolicyError, match=message):
                 await model.generate(bad, SAMPLING)
         return await model.generate([5, 6], SAMPLING)
 
-    assert run(folder, try_bad).ids
+    assert run(tiny_model, try_bad).ids
 
 
-def test_policy_stores_what_the_model_saw_and_sampled(folder):
+def test_policy_stores_what_the_model_saw_and_sampled(tiny_model):
     config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900, "prompt": "brief"})
     history = (Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element"),)
     turn = Turn("Click OK.", history, PAGE, seed=5)
@@ -161,10 +143,10 @@ def test_policy_stores_what_the_model_saw_and_sampled(folder):
         assert policy.fingerprint == model.fingerprint
         return await policy.act(turn), await policy.act(turn)
 
-    first, second = run(folder, act)
+    first, second = run(tiny_model, act)
     assert first == second
     assert first.observation_shown == PAGE
-    assert first.logprobs == pytest.approx(score(folder, first.prompt_ids, first.action_ids), abs=1e-4)
+    assert first.logprobs == pytest.approx(score(tiny_model, first.prompt_ids, first.action_ids), abs=1e-4)
 
 
 @pytest.mark.parametrize("inner", ["actor", "snapshots/2e1fd397"])
@@ -174,22 +156,22 @@ def test_of_a_phase_or_of_the_hubs_cache_the_folder_of_the_model_is_named(tmp_pa
         base_of(str(tmp_path))
 
 
-def test_a_folder_below_a_model_is_not_looked_for_on_the_hub_and_a_file_is_no_folder(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    with pytest.raises(ModelError, match=f"model folder '{folder.name}/checkpoint-9' does not exist"):
-        model_folder(f"{folder.name}/checkpoint-9")
+def test_a_folder_below_a_model_is_not_looked_for_on_the_hub_and_a_file_is_no_folder(tiny_model, monkeypatch):
+    monkeypatch.chdir(tiny_model.parent)
+    with pytest.raises(ModelError, match=f"model folder '{tiny_model.name}/checkpoint-9' does not exist"):
+        model_folder(f"{tiny_model.name}/checkpoint-9")
     assert model_folder("surely/on-the-hub") is None
     with pytest.raises(ModelError, match=r"model '.*model\.safetensors' is a file; name its folder"):
-        model_folder(str(folder / "model.safetensors"))
+        model_folder(str(tiny_model / "model.safetensors"))
 
 
-def test_closing_gives_torch_its_threads_back(folder):
+def test_closing_gives_torch_its_threads_back(tiny_model):
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        run(folder, lambda m: generate_all(m, prompts(3)))
+        run(tiny_model, lambda m: generate_all(m, prompts(3)))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -210,10 +192,10 @@ def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tm
             run(tmp_path, lambda m: generate_all(m, prompts(1)), dtype)
 
 
-def test_a_text_model_refuses_an_image_by_name(folder):
+def test_a_text_model_refuses_an_image_by_name(tiny_model):
     async def show(model):
         assert model.eyes is None
         with pytest.raises(ModelError, match="reads text only: it cannot be shown an image"):
             await model.generate([1, 2], SAMPLING, b"png")
 
-    run(folder, show)
+    run(tiny_model, show)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from curriculum_builders import ChatServer
-from llm_builders import save_tiny_model, score
+from llm_builders import score
 from llm_loopback import LoopbackServer
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
@@ -22,17 +22,12 @@ PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, engine=None, **server):
+def run(tiny_model, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, engine=None, **server):
     """Open the folder in process, serve it on `servers` loopback ports, give `use` a client and the servers."""
 
     async def main():
         local = EngineConfig(num_threads=1)
-        async with open_model(str(folder), local, ModelsConfig(device="cpu", dtype="float32")) as model:
+        async with open_model(str(tiny_model), local, ModelsConfig(device="cpu", dtype="float32")) as model:
             running = [LoopbackServer(model, **server) for _ in range(servers)]
             async with contextlib.AsyncExitStack() as stack:
                 for one in running:
@@ -41,7 +36,7 @@ def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, eng
                 config = EngineConfig(
                     kind="openai", urls=urls, timeout_s=timeout_s, max_retries=max_retries, **(engine or {})
                 )
-                async with open_model(name or str(folder), config, ModelsConfig()) as client:
+                async with open_model(name or str(tiny_model), config, ModelsConfig()) as client:
                     for one in running:
                         one.bodies.clear()
                     return await use(client, model, *running)
@@ -50,36 +45,36 @@ def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, eng
 
 
 @pytest.mark.parametrize("token_list", [True, False])
-def test_ids_and_logprobs_come_through_exactly_and_nothing_is_left_to_the_servers_own_settings(folder, token_list):
+def test_ids_and_logprobs_come_through_exactly_and_nothing_is_left_to_the_servers_own_settings(tiny_model, token_list):
     async def both(client, local, server):
         remote = await client.generate(PROMPT, SAMPLING)
         return remote, await local.generate(PROMPT, SAMPLING), server.bodies[-1]
 
-    remote, local, body = run(folder, both, token_list=token_list)
+    remote, local, body = run(tiny_model, both, token_list=token_list)
     assert remote == local
-    assert remote.logprobs == pytest.approx(score(folder, PROMPT, remote.ids), abs=1e-4)
+    assert remote.logprobs == pytest.approx(score(tiny_model, PROMPT, remote.ids), abs=1e-4)
     settings = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 3}
     assert body | settings | {"stop_token_ids": [3]} == body
 
 
-def test_choices_are_scored_whether_or_not_they_are_among_the_top_tokens(folder):
+def test_choices_are_scored_whether_or_not_they_are_among_the_top_tokens(tiny_model):
     async def ask(client, local, server):
         tokens = list(range(0, 300, 60))
         return await client.choice_logprobs(PROMPT, tokens), await local.choice_logprobs(PROMPT, tokens), server.bodies
 
-    remote, local, bodies = run(folder, ask)
+    remote, local, bodies = run(tiny_model, ask)
     assert remote == pytest.approx(local, abs=1e-5)
     assert any("prompt_logprobs" in body for body in bodies)
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "drop", "hang", "trickle", "malformed", "no_choices", "packed"])
-def test_one_failure_is_retried_and_the_answer_is_the_same(folder, fault):
+def test_one_failure_is_retried_and_the_answer_is_the_same(tiny_model, fault):
     async def ask(client, local, server):
         server.faults.append(fault)
         answer = await client.generate(PROMPT, SAMPLING)
         return answer, await local.generate(PROMPT, SAMPLING), len(server.bodies)
 
-    answer, expected, num_requests = run(folder, ask, timeout_s=2.0 if fault in ("hang", "trickle") else 10.0)
+    answer, expected, num_requests = run(tiny_model, ask, timeout_s=2.0 if fault in ("hang", "trickle") else 10.0)
     assert answer == expected
     assert num_requests == 2
 
@@ -96,16 +91,16 @@ def test_one_failure_is_retried_and_the_answer_is_the_same(folder, fault):
         ("packed", "DecodingError: .*decompressing"),
     ],
 )
-def test_lasting_failure_is_a_policy_error_that_says_what_happened(folder, fault, message):
+def test_lasting_failure_is_a_policy_error_that_says_what_happened(tiny_model, fault, message):
     async def ask(client, local, server):
         server.faults.extend([fault] * 5)
         with pytest.raises(PolicyError, match=f"no answer after 2 attempts: http.*{message}"):
             await client.generate(PROMPT, SAMPLING)
 
-    run(folder, ask, max_retries=1, timeout_s=0.3 if fault in ("hang", "trickle") else 10.0)
+    run(tiny_model, ask, max_retries=1, timeout_s=0.3 if fault in ("hang", "trickle") else 10.0)
 
 
-def test_requests_spread_over_servers_a_refused_one_is_not_retried_and_a_failing_server_is_rested(folder):
+def test_requests_spread_over_servers_a_refused_one_is_not_retried_and_a_failing_server_is_rested(tiny_model):
     async def ask(client, local, first, second):
         first.faults.append("400")
         second.faults.append("400")
@@ -121,13 +116,13 @@ def test_requests_spread_over_servers_a_refused_one_is_not_retried_and_a_failing
         answers = [await client.generate(PROMPT, SAMPLING) for _ in range(6)]
         return spread, len(first.bodies) - spread[0], answers
 
-    spread, num_to_failing, answers = run(folder, ask, servers=2)
+    spread, num_to_failing, answers = run(tiny_model, ask, servers=2)
     assert spread == (4, 4)
     assert num_to_failing <= 2
     assert len(answers) == 6
 
 
-def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
+def test_a_chat_only_server_answers_chat_and_refuses_ids(tiny_model):
     messages = [Message("user", "hello")]
 
     async def ask(client, local, server):
@@ -140,27 +135,27 @@ def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
             ModelPolicy(client, RunConfig(), training=True)
         return await client.chat(messages, SAMPLING), await local.chat(messages, SAMPLING)
 
-    remote, local = run(folder, ask, chat_only=True)
+    remote, local = run(tiny_model, ask, chat_only=True)
     assert remote.text == local.text
     assert remote.ids == ()
 
 
-def test_a_hosted_model_without_tokenizer_answers_chat(folder):
+def test_a_hosted_model_without_tokenizer_answers_chat(tiny_model):
     async def ask(client, local, server):
         assert client.tokenizer is None
         assert client.name == client.served_name  # lineage and labels must not name a model that was not asked
         return await client.chat([Message("user", "hello")], SAMPLING)
 
-    assert isinstance(run(folder, ask, name="gpt-test").text, str)
+    assert isinstance(run(tiny_model, ask, name="gpt-test").text, str)
 
 
-def test_an_unserved_model_name_and_bad_urls_are_clear_errors(folder):
+def test_an_unserved_model_name_and_bad_urls_are_clear_errors(tiny_model):
     with pytest.raises(ModelError, match="'other' is not served"):
-        run(folder, lambda *_: None, engine={"model_name": "other"})
+        run(tiny_model, lambda *_: None, engine={"model_name": "other"})
     for urls, message in (((), "set engine.urls"), (("http://127.0.0.1:9/v1",), "no model server")):
         engine = EngineConfig(kind="openai", urls=urls, max_retries=0)
         with pytest.raises(ModelError, match=message):
-            asyncio.run(OpenAIModel.connect(str(folder), engine))
+            asyncio.run(OpenAIModel.connect(str(tiny_model), engine))
 
 
 class Foreign(ChatServer):

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from llm_builders import PAGE, build_tokenizer, save_tiny_model
+from llm_builders import PAGE, save_tiny_model
 
 from webrl.config import LabelConfig, ModelsConfig, RunConfig, load_config
 from webrl.errors import ModelError, PolicyError, StageError, UsageError
@@ -13,11 +13,6 @@ from webrl.preflight import check_settings
 from webrl.reward.orm import judge_prompt
 from webrl.rollouts.actions import read_answer
 from webrl.types import Step
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer()
 
 
 def step(index, action, response=None, error=""):

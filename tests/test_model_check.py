@@ -140,22 +140,52 @@ def _index(text: str):
     return damage
 
 
-DROPS = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
-
-
 def lower_case(folder: Path) -> None:
     backend = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(backend | {"normalizer": {"type": "Lowercase"}}))
 
 
+def template(content: str, of: str = "", before: str = ""):
+    """A chat template that says this of each message."""
+    text = f"{before}{{% for m in messages{of} %}}{content}{{% endfor %}}"
+    return lambda folder: (folder / "chat_template.jinja").write_text(text)
+
+
+def end_no_answer(folder: Path) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    tokenizer.save_pretrained(folder)
+
+
+def number_the_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    change_config(folder, "tokenizer_config.json", chat_template=5)
+
+
+END_TOKENS = ('{"eos_token_id": [3, 4],}', "", "[]", '{"eos_token_id": "3"}', '{"eos_token_id": [3.5]}')
+CHANGED = ("hello", "{{ m.content | upper }}", "{{ m.content | replace('\n', ' ') }}<|eot_id|>")
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_index("[]"), r"model\.safetensors\.index\.json does not say which file has which weight"),
+        *((template(content), "it does not write the user's messages as they are") for content in CHANGED),
         (
-            _index('{"weight_map": {"a": 3}}'),
-            r"model\.safetensors\.index\.json does not say which file has which weight",
+            template("<|eot_id|>{{ m.role }}: {{ m.content }}"),
+            r"leaves the answer's '<\|eot_id\|>assistant: ' to.*end it",
         ),
+        (
+            template("<|eot_id|>{{ m.role }}\n{{ m.content }}"),
+            r"end it with {% if add_generation_prompt %}{{ '<\|eot_id\|>assistant\\n' }}{% endif %}$",
+        ),
+        (end_no_answer, "has no end token: set eos_token in"),
+        (number_the_template, r"chat_template in tokenizer_config\.json must be text, found 5"),
+        *(
+            (lambda f, text=text: (f / "generation_config.json").write_text(text), r"generation_config\.json")
+            for text in END_TOKENS
+        ),
+        *((_index(text), r"\.index\.json does not say which file has") for text in ("[]", '{"weight_map": {"a": 3}}')),
         (
             lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
             r"model\.safetensors is a Git LFS pointer instead of its content; run `git lfs pull`",
@@ -168,7 +198,7 @@ def lower_case(folder: Path) -> None:
             r"has no chat template; use models\.prompt_format=webrl \(for a judge label\.prompt_format=webrl\), or add",
         ),
         (
-            lambda f: (f / "chat_template.jinja").write_text(DROPS),
+            template("{{ m.content }}", " if m.role != 'system'"),
             r"chat template of '.*' leaves out the system message, .*: write its content there, or \{# left out #\}",
         ),
         (
@@ -184,7 +214,7 @@ def test_the_check_says_what_is_wrong_where_a_library_would_not_or_only_hours_la
 
 
 def test_a_model_that_was_trained_without_the_system_message_may_say_so(folder):
-    (folder / "chat_template.jinja").write_text("{# left out: the system message #}" + DROPS)
+    template("{{ m.content }}", " if m.role != 'system'", "{# left out: the system message #}")(folder)
     check_model(str(folder), prompt_format="chat")
 
 
@@ -235,7 +265,8 @@ def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(fo
     check_model(str(folder))
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "<image_soft_token>")
     tokenizer.save_pretrained(folder)
-    assert_refused("embeddings for 347 tokens, but its tokenizer writes ids up to 347", folder)
+    said = "embeddings for 347 tokens, but its tokenizer writes ids up to 347"
+    assert_refused(said, folder, (check_model, api_actor))
 
 
 COMMANDS = [
@@ -272,11 +303,6 @@ def test_every_command_refuses_a_model_that_does_not_fit_before_it_starts(folder
         assert message in capsys.readouterr().err
         build_tokenizer().save_pretrained(folder)
     assert not list((tmp_path / "runs").glob("*/phase_*"))
-
-
-def test_the_actor_of_a_notebook_is_compared_too(folder):
-    grow_tokenizer(folder)
-    assert_refused("its tokenizer writes ids up to 355", folder, [api_actor])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "version https://git-lfs.github.com/spec/v1\n"])
@@ -440,44 +466,6 @@ def test_a_hub_model_of_pickles_is_refused_before_it_is_loaded(folder, tmp_path,
     assert_refused(message, "ann/old", (load_actor, load_float32, lambda name: copy_model(name, tmp_path / name)))
 
 
-@pytest.mark.parametrize(
-    "text", ['{"eos_token_id": [3, 4],}', "", "[]", '{"eos_token_id": "3"}', '{"eos_token_id": [3.5]}']
-)
-def test_end_tokens_that_cannot_be_read_are_refused_instead_of_left_out(folder, text):
-    (folder / "generation_config.json").write_text(text)
-    assert_refused(r"generation_config\.json", folder)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        *(
-            (content, "it does not write the user's messages as they are")
-            for content in ("hello", "{{ m.content | upper }}", "{{ m.content | replace('\n', ' ') }}<|eot_id|>")
-        ),
-        (
-            "<|eot_id|>{{ m.role }}: {{ m.content }}",
-            r"leaves the answer's '<\|eot_id\|>assistant: ' to.*end it",
-        ),
-        (
-            "<|eot_id|>{{ m.role }}\n{{ m.content }}",
-            r"end it with {% if add_generation_prompt %}{{ '<\|eot_id\|>assistant\\n' }}{% endif %}$",
-        ),
-    ],
-)
-def test_a_template_that_changes_what_the_user_says_or_begins_no_answer_is_refused(folder, content, said):
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}" + content + "{% endfor %}")
-    assert_refused(said, folder, prompt_format="chat")
-
-
-def test_a_tokenizer_without_an_end_token_is_refused_as_its_answers_would_never_end(folder):
-    tokenizer = build_tokenizer()
-    tokenizer.eos_token = None
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    assert_refused("has no end token: set eos_token in", folder)
-
-
 def test_a_quantized_model_may_answer_but_is_not_trained_nor_given_an_adapter(folder, adapter):
     change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     check_model(str(folder), use="vllm")
@@ -548,12 +536,6 @@ def test_a_tokenizer_that_loses_what_its_file_keeps_is_refused_with_the_class_th
     assert_refused(f"its {name} loses parts of .*: set tokenizer_class to PreTrainedTokenizerFast", folder)
     change_config(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
     check_model(str(folder))
-
-
-def test_a_chat_template_that_is_no_text_is_one_clear_error(folder):
-    (folder / "chat_template.jinja").unlink()
-    change_config(folder, "tokenizer_config.json", chat_template=5)
-    assert_refused(r"chat_template in tokenizer_config\.json must be text, found 5", folder)
 
 
 @pytest.mark.parametrize("bias", ["all", "lora_only"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from eyes_builders import build_vlm, png
-from llm_builders import save_tiny_model
 from replay_builders import make_config, make_trajectory, replaying, shown, write_phase
 from test_reward_data import make_trajectory as make_shown
 
@@ -29,36 +28,31 @@ from webrl.training.critic import states_of
 from webrl.types import Status, StepRecord, Trajectory
 
 
-@pytest.fixture(scope="module")
-def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
-
-
 def replayed(run: RunFolder) -> list[StepRecord]:
     return [r for r in read_records(run.phase(1).train_filter, StepRecord) if r.source == "replay"]
 
 
-def mix(config: RunConfig, actor: Path, past: list[Trajectory], current: list[Trajectory]) -> dict[str, int]:
+def mix(config: RunConfig, reader: Path, past: list[Trajectory], current: list[Trajectory]) -> dict[str, int]:
     """Both phases' stage "replay"; the second one's history steps by what became of them."""
     run = RunFolder(config.run_dir)
     write_phase(run.phase(0).path, past)
     write_phase(run.phase(1).path, current)
-    options = {"actor": str(actor), "rng": random.Random(0)}
+    options = {"actor": str(reader), "rng": random.Random(0)}
     mix_replay(config, run.phase(0), history=[], **options)
     return mix_replay(config, run.phase(1), history=[run.phase(0).train], **options)["history"]
 
 
-def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_before_own_successes(tmp_path, actor):
+def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_before_own_successes(tmp_path, reader):
     shows = [shown("d0", instruction="do a"), shown("d1", instruction="do b"), shown("d2", 0.0, num_steps=3)]
     shows += [shown("d3", None), shown("d4", status=Status.ENV_ERROR)]
     write_records(tmp_path / "demos" / "trajectories.jsonl", shows)
-    config = replaying(tmp_path, actor, tmp_path / "demos")
-    tokenizer = load_tokenizer(str(actor))
-    encode = open_encoder(tokenizer, str(actor), config)
+    config = replaying(tmp_path, reader, tmp_path / "demos")
+    tokenizer = load_tokenizer(str(reader))
+    encode = open_encoder(tokenizer, str(reader), config)
     own = make_trajectory("p0", instruction="do a")
     page = replace(own.steps[0], prompt_ids=tuple(encode(shows[0], 0).prompt_ids))
     past = [replace(own, steps=(page, own.steps[1])), make_trajectory("p1", 1, instruction="do e")]
-    counts = mix(config, actor, past, [make_trajectory("p2"), make_trajectory("p3")])
+    counts = mix(config, reader, past, [make_trajectory("p2"), make_trajectory("p3")])
     # d0 and d1 with two steps each and p1 with one; d2's three; p0's two, which began on d0's page; d3, whom nobody
     # judged; d4, which broke off.
     assert counts == {"kept": 5, "failed": 3, "repeated_task": 2, "unlabelled": 1, "unfinished": 1}
@@ -74,13 +68,13 @@ def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_befor
         assert (record.outcome, record.site, record.group) == (1, "site", trajectory.task.task_id)
 
 
-def test_steps_that_no_demonstration_should_teach_are_not_replayed_and_named(tmp_path, actor, caplog):
+def test_steps_that_no_demonstration_should_teach_are_not_replayed_and_named(tmp_path, reader, caplog):
     good = shown("d0", num_steps=3)
     first, second, third = good.steps
     steps = (first, replace(second, response="click('9')", action="click('9')"), replace(third, action="click('1')"))
     write_records(tmp_path / "trajectories.jsonl", [replace(good, steps=steps), replace(shown("d1"), instruction="")])
-    config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)
-    assert mix(config, actor, [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]) == {"kept": 2}
+    config = replaying(tmp_path, reader, tmp_path / "trajectories.jsonl", max_ratio=1.0)
+    assert mix(config, reader, [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]) == {"kept": 2}
     assert [(r.instruction, r.index) for r in replayed(RunFolder(config.run_dir))] == [("do d0", 0), ("do p0", 0)]
     for said in ("d0:1: answer \"click('9')\" names element '9', which is not on", "d1:0: its instruction is empty"):
         assert said in caplog.text
@@ -91,12 +85,12 @@ def test_steps_that_no_demonstration_should_teach_are_not_replayed_and_named(tmp
     assert "d0:2: answer \"click('2')\" is not the action that was carried out, \"click('1')\"; left out" in caplog.text
 
 
-def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
+def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, reader):
     write_records(tmp_path / "trajectories.jsonl", [shown("d0", num_steps=6)])
-    config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)
+    config = replaying(tmp_path, reader, tmp_path / "trajectories.jsonl", max_ratio=1.0)
     past, current = [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]
-    assert mix(config, actor, past, current) == {"kept": 4, "over_ratio": 3}  # of six steps and one
-    encode = open_encoder(load_tokenizer(str(actor)), str(actor), config)
+    assert mix(config, reader, past, current) == {"kept": 4, "over_ratio": 3}  # of six steps and one
+    encode = open_encoder(load_tokenizer(str(reader)), str(reader), config)
     (demonstration,) = read_demonstrations([tmp_path / "trajectories.jsonl"], ProblemLog(), "success", Counter())
     records = [record for record in replayed(RunFolder(config.run_dir)) if record.num_steps == 6]
     found = states_of(records, tmp_path)
@@ -107,12 +101,12 @@ def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
         assert after.prompt_ids == encode(demonstration, record.index + 1).prompt_ids
 
 
-def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_path, actor):
+def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_path, reader):
     for folder in ("one", "two"):
         write_records(tmp_path / folder / "trajectories.jsonl", [shown("t0", instruction=f"do {folder}")])
-    config = replaying(tmp_path, actor, tmp_path / "one", tmp_path / "two")
+    config = replaying(tmp_path, reader, tmp_path / "one", tmp_path / "two")
     own = [make_trajectory("t0", instruction="do three")]
-    assert mix(config, actor, own, [make_trajectory("p0", 3)]) == {"kept": 6}
+    assert mix(config, reader, own, [make_trajectory("p0", 3)]) == {"kept": 6}
     records = replayed(RunFolder(config.run_dir))
     assert len({record.step_id for record in records}) == 6
     assert [r.trajectory_id for r in records[4:]] == ["t0", "t0"]
@@ -121,22 +115,22 @@ def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_pat
         assert found[before.trajectory_id, before.index + 1].prompt_ids == after.prompt_ids
 
 
-def test_no_demonstration_is_replayed_in_phase_0(tmp_path, actor):
+def test_no_demonstration_is_replayed_in_phase_0(tmp_path, reader):
     write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
-    config = replaying(tmp_path, actor, tmp_path / "demos")
+    config = replaying(tmp_path, reader, tmp_path / "demos")
     assert config.replayed_demos == config.used_demos == (tmp_path / "demos",)
-    assert replaying(tmp_path, actor, tmp_path / "demos", strategy="none").used_demos == ()
-    imitating = make_config(tmp_path, actor, replay={"demos": [str(tmp_path / "demos")]})
+    assert replaying(tmp_path, reader, tmp_path / "demos", strategy="none").used_demos == ()
+    imitating = make_config(tmp_path, reader, replay={"demos": [str(tmp_path / "demos")]})
     assert (imitating.replayed_demos, imitating.used_demos) == ((), (tmp_path / "demos",))
     phase = RunFolder(config.run_dir).phase(0)
     write_phase(phase.path, [make_trajectory("p0")])
-    counts = mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
+    counts = mix_replay(config, phase, actor=str(reader), history=[], rng=random.Random(0))
     assert (counts["num_current"], counts["history"]) == (2, {"kept": 0})
 
 
-def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_starts(tmp_path, actor):
+def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_starts(tmp_path, reader):
     write_records(tmp_path / "bad.jsonl", [shown("d0", 0.0), shown("d1", None)])
-    absent, bad = (replaying(tmp_path, actor, tmp_path / name) for name in ("absent", "bad.jsonl"))
+    absent, bad = (replaying(tmp_path, reader, tmp_path / name) for name in ("absent", "bad.jsonl"))
     with pytest.raises(UsageError, match=rf"replay\.demos: {tmp_path}/absent: No such file"):
         check_inputs(absent, ["replay"])
     with pytest.raises(UsageError, match=rf"replay\.demos: '{tmp_path}/bad\.jsonl' has no finished trajectory that"):
@@ -148,7 +142,7 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
         r"other\.jsonl' has no step that can be imitated: answer .* is not an action of rollout\.dialect=webrl \("
     )
     for dialect, said in (("browsergym", ""), ("webrl", no_action)):
-        config = make_config(tmp_path, actor, replay=demos, rollout={"dialect": dialect})
+        config = make_config(tmp_path, reader, replay=demos, rollout={"dialect": dialect})
         with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
             check_inputs(config, ["replay"])
     blank = tuple(replace(step, observation=" ") for step in shown("d0").steps)
@@ -156,7 +150,7 @@ def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_star
     with pytest.raises(
         UsageError, match=r"can be imitated: no page was recorded, so it answers to nothing; leave it out"
     ):
-        check_inputs(make_config(tmp_path, actor, replay=demos), ["replay"])
+        check_inputs(make_config(tmp_path, reader, replay=demos), ["replay"])
 
 
 def seeing_demonstration(folder: Path, size: tuple[int, int] = (96, 64)) -> Trajectory:
@@ -216,8 +210,8 @@ def test_a_demonstration_without_its_picture_is_refused_before_a_run_that_sees(t
         check_inputs(config, ["replay"])
 
 
-def test_an_actor_of_text_reads_demonstrations_with_pictures_as_text(tmp_path, actor):
+def test_an_actor_of_text_reads_demonstrations_with_pictures_as_text(tmp_path, reader):
     seeing_demonstration(tmp_path / "other")
-    config = make_config(tmp_path, actor)
-    records = demonstration_records(tmp_path / "other" / "demos", config, load_tokenizer(str(actor)))
+    config = make_config(tmp_path, reader)
+    records = demonstration_records(tmp_path / "other" / "demos", config, load_tokenizer(str(reader)))
     assert [(r.screenshot, r.screenshot_sha256) for r in records] == [("", "")] * 2

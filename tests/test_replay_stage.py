@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from llm_builders import save_tiny_model, score
+from llm_builders import score
 from replay_builders import make_config, make_trajectory, write_phase
 from vab_builders import write_trace
 
@@ -26,11 +26,6 @@ from webrl.runs.problems import ProblemLog
 from webrl.runs.store import dump_line, read_records, write_records
 from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, StepRecord
-
-
-@pytest.fixture(scope="module")
-def actor(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
 
 
 def read_all(source, **options):
@@ -64,8 +59,8 @@ def test_without_labels_no_reward_is_added_and_the_environments_never_reaches_a_
         assert all(b"0.987654" not in dump_line(step) for step in steps)
 
 
-def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_path, actor):
-    tokenizer = load_tokenizer(str(actor))
+def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_path, reader):
+    tokenizer = load_tokenizer(str(reader))
     models = ModelsConfig(max_prompt_tokens=2000)
     trajectory = make_trajectory("a", ids=False)
     write_records(tmp_path / "trajectories.jsonl", [trajectory])
@@ -78,14 +73,14 @@ def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_
     assert read_all(find_source(tmp_path))[1] == {"trajectories": 1, "no_token_ids": 2}
 
 
-def test_the_released_objective_gets_the_prompt_after_the_last_step(tmp_path, actor):
-    config = make_config(tmp_path, actor, actor={"objective": "webrl_released"})
+def test_the_released_objective_gets_the_prompt_after_the_last_step(tmp_path, reader):
+    config = make_config(tmp_path, reader, actor={"objective": "webrl_released"})
     phase = RunFolder(config.run_dir).phase(0)
     trajectory = make_trajectory("a")
     write_phase(phase.path, [trajectory])
-    mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
+    mix_replay(config, phase, actor=str(reader), history=[], rng=random.Random(0))
     first, last = read_records(phase.train, StepRecord)
-    tokenizer = load_tokenizer(str(actor))
+    tokenizer = load_tokenizer(str(reader))
     after = build_policy_prompt(tokenizer, "do a", trajectory.steps, "page 1 of a", config)
     assert first.next_prompt_ids == ()
     assert last.next_prompt_ids == after.ids
@@ -218,47 +213,49 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
     assert large - small < (large_bytes - small_bytes) / 4, (small, large, small_bytes, large_bytes)
 
 
-def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_path, actor):
-    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_path, reader):
+    config = make_config(tmp_path, reader, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
     run = RunFolder(config.run_dir)
     for phase in range(2):
         write_phase(run.phase(phase).path, [make_trajectory(f"p{phase}-{i}", phase=phase) for i in range(4)])
-    first = mix_replay(config, run.phase(0), actor=str(actor), history=[], rng=random.Random(0))
+    first = mix_replay(config, run.phase(0), actor=str(reader), history=[], rng=random.Random(0))
     assert (first["num_current"], first["num_replayed"]) == (8, 0)
     history = [run.phase(0).train]
-    counts = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
+    counts = mix_replay(config, run.phase(1), actor=str(reader), history=history, rng=random.Random(0))
     assert (counts["num_current"], counts["num_replayed"], counts["by_type"]) == (8, 8, {"site": 8})
     # Phase 0's steps were scored in phase 0 under the same weights: only the new ones are computed.
     assert counts["scored"] == {"computed": 8, "cached": 8}
     for record in read_records(run.phase(1).train_filter, StepRecord):
-        assert record.ref_logprobs == pytest.approx(score(actor, record.prompt_ids, record.action_ids), abs=1e-4)
-    again = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
+        assert record.ref_logprobs == pytest.approx(score(reader, record.prompt_ids, record.action_ids), abs=1e-4)
+    again = mix_replay(config, run.phase(1), actor=str(reader), history=history, rng=random.Random(0))
     assert again["scored"] == {"computed": 0, "cached": 16}
 
 
-def test_the_replay_stage_replaces_log_probs_of_an_older_actor_and_drops_another_tokenizers_experience(tmp_path, actor):
-    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+def test_the_replay_stage_replaces_log_probs_of_an_older_actor_and_drops_another_tokenizers_experience(
+    tmp_path, reader
+):
+    config = make_config(tmp_path, reader, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
     phase = RunFolder(config.run_dir).phase(1)
     write_phase(phase.path, [make_trajectory("a")])
     known, foreign = make_history(2), [replace(r, tokenizer="another", site="other") for r in make_history(2)]
     write_records(tmp_path / "history.jsonl", [*known, *foreign])
-    counts = mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
+    counts = mix_replay(config, phase, actor=str(reader), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
     assert counts["history"] == {"failed": 4, "other_tokenizer": 2, "kept": 2}
     replayed = [r for r in read_records(phase.train_filter, StepRecord) if r.source == "replay"]
     assert [r.site for r in replayed] == ["site"] * 2
-    expected = score(actor, replayed[0].prompt_ids, replayed[0].action_ids)
+    expected = score(reader, replayed[0].prompt_ids, replayed[0].action_ids)
     assert replayed[0].ref_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
-def test_scoring_spread_over_devices_gives_the_same_in_the_same_order(tmp_path, actor):
-    config = make_config(tmp_path, actor)
+def test_scoring_spread_over_devices_gives_the_same_in_the_same_order(tmp_path, reader):
+    config = make_config(tmp_path, reader)
     records = make_history(5)
-    here = score_actions(records, actor, config)
-    spread = score_on_devices(records, str(actor), config, ["cpu", "cpu"])
+    here = score_actions(records, reader, config)
+    spread = score_on_devices(records, str(reader), config, ["cpu", "cpu"])
     assert [r.step_id for r in spread] == [r.step_id for r in here]
     for one, other in zip(here, spread, strict=True):
         assert one.ref_logprobs == pytest.approx(other.ref_logprobs, abs=1e-5)
     for wrong in (-1, 1 << 20):
         with pytest.raises(TrainingError, match=rf"'{records[0].step_id}' holds token id {wrong}, but .* tokens"):
-            score_actions([replace(records[0], prompt_ids=(wrong, 5))], actor, config)
+            score_actions([replace(records[0], prompt_ids=(wrong, 5))], reader, config)

@@ -111,12 +111,6 @@ def test_biased_and_scaled_heads_equal_the_whole_softmax(scale: float) -> None:
         torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_that_takes_one_sequence_gets_rows_of_one() -> None:
-    shares = plan_rows([5, 3, 9, 2, 4], max_tokens=100, num_ranks=2, packs=False)
-    assert sorted([row for share in shares for row in share]) == [[], [0], [1], [2], [3], [4]]
-    assert len(shares[0]) == len(shares[1]) == 3
-
-
 def test_dropout_is_off_in_training(tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=64, n_embd=16, n_head=2, n_layer=2, n_positions=64)  # drops a tenth by default
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
@@ -141,9 +135,6 @@ def test_pack_lays_samples_end_to_end() -> None:
     assert row.layout.cu_keep_lens.tolist() == [0, 1, 2, 4]
     assert row.targets.tolist() == [7, 4, 1]
     assert row.target_sample.tolist() == [0, 2, 2]
-
-
-def test_pack_refuses_samples_without_context() -> None:
     with pytest.raises(ValueError, match="cannot have 2 targets"):
         pack([Item((1, 2), 2)])
 
@@ -158,18 +149,18 @@ def test_cutting_takes_the_end_of_the_page_and_keeps_header_and_action() -> None
         make_item(Example(prompt, tuple(range(15))), 20)
 
 
-def test_rows_are_even_complete_and_within_the_budget() -> None:
+def test_rows_are_even_complete_and_within_the_budget_and_hold_one_where_no_more_fits_or_is_taken() -> None:
     lengths = [7, 3, 9, 4, 4, 8, 2, 6, 5, 1]
     shares = plan_rows(lengths, max_tokens=13, num_ranks=2)
     rows = [row for share in shares for row in share]
     assert sorted(i for row in rows for i in row) == list(range(10))
     assert len(shares[0]) == len(shares[1]) == 2
     assert all(sum(lengths[i] for i in row) <= 13 for row in rows)
-
-
-def test_a_sample_longer_than_the_budget_gets_its_own_row() -> None:
     assert [0] in plan_rows([50, 3, 3], max_tokens=10)[0]
     assert plan_rows([], max_tokens=10, num_ranks=2) == [[[]], [[]]]
+    alone = plan_rows([5, 3, 9, 2, 4], max_tokens=100, num_ranks=2, packs=False)
+    assert sorted([row for share in alone for row in share]) == [[], [0], [1], [2], [3], [4]]
+    assert len(alone[0]) == len(alone[1]) == 3
 
 
 @pytest.mark.parametrize(("tied", "kv_heads"), [(True, 4), (False, 2)])

@@ -204,13 +204,11 @@ def test_each_epoch_visits_every_sample_once_in_an_order_that_depends_on_the_see
     assert batches[:3] != batches[3:]
 
 
-def test_fractions_of_an_epoch() -> None:
+def test_epochs_may_be_fractions_and_a_number_of_steps_replaces_them() -> None:
     assert [len(b) for b in sample_batches(10, OptimConfig(batch_size=4, epochs=1.3), seed=0)] == [4, 4, 2, 3]
     assert [len(b) for b in sample_batches(10, OptimConfig(batch_size=4, epochs=0.2), seed=0)] == [2]
     assert sample_batches(0, OptimConfig(), seed=0) == []
 
-
-def test_a_number_of_steps_replaces_the_epochs() -> None:
     def lengths(steps: int) -> list[int]:
         config = OptimConfig(batch_size=4, epochs=9.0, steps=steps)
         batches = sample_batches(10, config, seed=0)

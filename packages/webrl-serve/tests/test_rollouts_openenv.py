@@ -129,15 +129,8 @@ def test_task_seed_and_instruction_are_chosen_at_reset_and_screenshots_are_png(s
         assert env.reset().observation["screenshot"] is None
         html = env.reset(task_name="click-button", seed=3, observation="html").observation
         assert html["pruned_html"] == html["text"] != same[0]["text"]
-        with pytest.raises(RuntimeError, match=r"unknown MiniWoB page 'miniwob.nope'"):
-            env.reset(task_name="nope")
-        with pytest.raises(RuntimeError, match="settle_cap_s = -1"):
-            env.reset(settle_cap_s=-1)
-        with pytest.raises(RuntimeError, match=r"not among the server's rollout.allowed_hosts"):
-            env.reset(task_name="", benchmark="web", start_url="http://169.254.169.254/", instruction="look")
         with pytest.raises(RuntimeError, match="WebArena tasks are not served"):
             env.reset(benchmark="webarena", task_name="0")
-        assert env.reset().observation["goal"]  # the session lives on
 
 
 def test_sessions_are_apart_and_a_full_server_says_so(servers):
@@ -283,6 +276,10 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
         ('{"type": "reset", "data": {"seeed": 1}}', "seeed = 1"),
         ('{"type": "reset", "data": {"seed": 1e400}}', "seed = inf"),
         ('{"type": "reset", "data": {"task_name": "../click-test"}}', "unknown MiniWoB page"),
+        (
+            '{"type": "reset", "data": {"benchmark": "web", "start_url": "http://169.254.169.254/"}}',
+            "not among the server's rollout.allowed_hosts",
+        ),
         ('{"type": "reset", "data": {"allowed_hosts": ["*"]}}', "not among the server's rollout.allowed_hosts"),
         ('{"type": "reset", "data": {"allowed_hosts": ["a,*"]}}', "not among the server's rollout.allowed_hosts"),
         (

@@ -70,19 +70,6 @@ def test_a_chat_is_answered_through_the_models_template(client, model):
     assert in_parts.choices[0].message.content == expected.text
 
 
-def test_a_client_that_hangs_up_in_the_midst_of_its_request_is_no_error(model):
-    sent = []
-    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-
-    async def ask():
-        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
-        app = make_app(Service(model, "actor", CONFIG, None))
-        await app(scope, lambda: asyncio.sleep(0, parts.pop(0)), lambda message: asyncio.sleep(0, sent.append(message)))
-
-    asyncio.run(ask())
-    assert [message.get("status") for message in sent] == [499, None]
-
-
 def test_a_seed_repeats_an_answer(client):
     ask = {**ASK, "temperature": 1.0}
     first, again = (client.chat.completions.create(**ask, seed=5).choices[0].message.content for _ in range(2))
@@ -299,18 +286,22 @@ def test_a_model_without_a_chat_template_answers_no_chats_and_says_why(tmp_path)
         asyncio.run(bare.close())
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_given_up(model):
-    app = make_app(Service(model, "actor", CONFIG, 4096))
-    body = json.dumps({"model": "actor", "prompt": [9], "max_tokens": 4000}).encode()
-    messages = [{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}]
+@pytest.mark.parametrize(
+    ("path", "body", "is_whole"),
+    [
+        ("chat/completions", b"{", False),
+        ("completions", b'{"model": "actor", "prompt": [9], "max_tokens": 4000}', True),
+    ],
+)
+def test_a_request_whose_client_hangs_up_in_its_midst_or_before_its_answer_is_given_up(model, path, body, is_whole):
     sent = []
+    parts = [{"type": "http.request", "body": body, "more_body": not is_whole}, {"type": "http.disconnect"}]
 
-    async def receive():
-        return messages.pop(0)
+    async def ask():
+        scope = {"type": "http", "method": "POST", "path": f"/v1/{path}", "headers": [], "query_string": b""}
+        scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}
+        app = make_app(Service(model, "actor", CONFIG, 4096 if is_whole else None))
+        await app(scope, lambda: asyncio.sleep(0, parts.pop(0)), lambda message: asyncio.sleep(0, sent.append(message)))
 
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
-    asyncio.run(app(scope | {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}, receive, send))
-    assert sent[0]["status"] == 499, "not 200: nobody has waited for 4000 tokens"
+    asyncio.run(ask())
+    assert [message.get("status") for message in sent] == [499, None], "not 200: nobody has waited for 4000 tokens"

@@ -15,7 +15,7 @@ import pytest
 from browsers import run, shared_browser
 from curriculum_builders import ChatServer
 from rollouts_builders import serve
-from web_builders import PASSWORD, ROOT, notes_app
+from web_builders import PASSWORD, ROOT
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -31,22 +31,16 @@ from webrl_site.starter import start_config, starter_instructions, try_site, wri
 from webrl_site.tasks import read_instructions
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    with notes_app(tmp_path_factory.mktemp("notes")) as app:
-        yield app
-
-
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """Configs that `init-site` writes keep log-ins and the turn-taking of their limit below the working folder."""
     monkeypatch.chdir(tmp_path)
 
 
-def storage_state(site, path):
+def storage_state(notes, path):
     async def work():
         async with shared_browser() as browser:
-            return await Logins(site.config().rollout.web).state(browser)
+            return await Logins(notes.config().rollout.web).state(browser)
 
     path.write_text(json.dumps(run(work())))
     return path
@@ -54,33 +48,36 @@ def storage_state(site, path):
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("elsewhere")
-def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, webrl):
-    state = storage_state(site, tmp_path / "state.json")
-    site.asked.clear()
+def test_init_site_writes_a_config_that_runs_and_has_only_read(notes, tmp_path, webrl):
+    state = storage_state(notes, tmp_path / "state.json")
+    notes.asked.clear()
     out = tmp_path / "mine" / "notes.yaml"
-    printed = webrl(0, "init-site", f"{site.url}/", "--out", out, "--login-state", state, "--pages", "5").out
+    printed = webrl(0, "init-site", f"{notes.url}/", "--out", out, "--login-state", state, "--pages", "5").out
     assert "reward 0, as it should" in printed
     assert re.search(r"the agent sees \d+ characters, 1\d elements", printed)
-    assert {line.split()[0] for line in site.asked} == {"GET"}
-    assert "GET /logout" not in site.asked
+    assert {line.split()[0] for line in notes.asked} == {"GET"}
+    assert "GET /logout" not in notes.asked
     config = load_config(out)
     assert (config.name, config.rollout.web.name) == ("notes", "notes")
     check_settings(config, str(out))
     check_inputs(config, ["filter-tasks"])
     train, heldout = (read_instructions(tmp_path / "mine" / f"notes_{part}.jsonl") for part in ("train", "heldout"))
     asked = {entry.instruction: entry.checks for entry in [*train, *heldout]}
-    assert asked['Go to the page "Tags".'][0].url == "^" + site.url.replace(".", "\\.") + "/tags$"
+    assert asked['Go to the page "Tags".'][0].url == "^" + notes.url.replace(".", "\\.") + "/tags$"
     assert heldout
     assert "Mark as done" not in out.read_text()
-    assert f'"{site.url}/new"' in out.read_text()
-    assert "already there" in webrl(2, "init-site", site.url, "--out", out).err
+    assert f'"{notes.url}/new"' in out.read_text()
+    assert "already there" in webrl(2, "init-site", notes.url, "--out", out).err
 
 
 @pytest.mark.browser
 @pytest.mark.usefixtures("elsewhere")
-def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, webrl, monkeypatch):
-    monkeypatch.setattr(site, "basic", ("guest", "let-me-in"))
-    out, command = tmp_path / "staged.yaml", ["init-site", f"{site.url}/login", "--pages", "2", "--basic-user", "guest"]
+def test_init_site_of_a_site_behind_http_s_own_log_in(notes, tmp_path, webrl, monkeypatch):
+    monkeypatch.setattr(notes, "basic", ("guest", "let-me-in"))
+    out, command = (
+        tmp_path / "staged.yaml",
+        ["init-site", f"{notes.url}/login", "--pages", "2", "--basic-user", "guest"],
+    )
     monkeypatch.delenv("BASIC_PASSWORD", raising=False)
     assert "answers 401; if the server itself asks" in webrl(1, *command[:4], "--out", out).err
     assert "the environment variable 'BASIC_PASSWORD' is not set" in webrl(2, *command, "--out", out).err
@@ -105,9 +102,9 @@ def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, webrl, mon
 )
 @pytest.mark.usefixtures("elsewhere")
 def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_written(
-    site, tmp_path, webrl, url, code, words
+    notes, tmp_path, webrl, url, code, words
 ):
-    error = webrl(code, "init-site", url.format(url=site.url), "--out", tmp_path / "new.yaml").err.strip()
+    error = webrl(code, "init-site", url.format(url=notes.url), "--out", tmp_path / "new.yaml").err.strip()
     assert error.startswith("webrl: ")
     assert words in error
     assert "\n" not in error, error
@@ -183,19 +180,19 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site):
-    config = site.config("rollout.web.forbidden_urls=[]")
+def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(notes):
+    config = notes.config("rollout.web.forbidden_urls=[]")
 
     async def look():
         async with shared_browser() as browser:
             return await explore(browser, config.rollout, 20)
 
     found = run(look())
-    paths = [page.url.removeprefix(site.url) for page in found.pages]
+    paths = [page.url.removeprefix(notes.url) for page in found.pages]
     assert paths[0] == "/"
     assert {"/new", "/tags", "/about"} <= set(paths)
     assert len([path for path in paths if path.startswith("/notes/")]) == 2
-    assert any(line.startswith(f"{site.url}/logout: looks as if") for line in found.skipped)
+    assert any(line.startswith(f"{notes.url}/logout: looks as if") for line in found.skipped)
     (form,) = next(page for page in found.pages if page.url.endswith("/new")).forms
     assert (form.fields, form.submit) == (("Title", "Text", "Tag"), "Save")
 
@@ -210,11 +207,11 @@ def writer(question, number):
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_of_the_site(site):
+def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_of_the_site(notes):
     async def work():
         server = ChatServer(writer)
         async with server.running():
-            config = site.config(
+            config = notes.config(
                 "generate.engine.kind=openai", f"generate.engine.urls=[{server.url}]",
                 "generate.engine.model_name=writer", "tasks.num_seed_tasks=6", "name=proposed",
                 train_files="[]", explore_pages=3,
@@ -229,35 +226,35 @@ def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_
     tasks = list(read_records(folder / "tasks.jsonl", Task))
     assert len(tasks) == filtered["num_kept"] > 1
     assert {task.lineage.strategy for task in tasks} == {"exploration"}
-    assert all(task.start_url.startswith(site.url) and suite_of(task).needs_judge(task) for task in tasks)
+    assert all(task.start_url.startswith(notes.url) and suite_of(task).needs_judge(task) for task in tasks)
     assert all("RootWebArea" in line for line in (folder / "pages.jsonl").read_text().splitlines())
 
 
-def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):
-    config = site.config("tasks.num_seed_tasks=9", "generate.tasks_per_prompt=3")
-    seen = [(Task(task_id=f"web.notes.{n}", site="web.notes", start_url=f"{site.url}/{n}"), "page") for n in range(2)]
+def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(notes):
+    config = notes.config("tasks.num_seed_tasks=9", "generate.tasks_per_prompt=3")
+    seen = [(Task(task_id=f"web.notes.{n}", site="web.notes", start_url=f"{notes.url}/{n}"), "page") for n in range(2)]
     assert [request.num_tasks for request in exploration_requests(config, seen)] == [3, 2, 3, 1]
 
 
-def test_an_evaluation_says_whose_verdicts_it_counts(site):
-    config = site.config()
+def test_an_evaluation_says_whose_verdicts_it_counts(notes):
+    config = notes.config()
     suite = find_suite("web")
     checked = suite.eval_tasks(config)[:3]
-    free = Task(task_id="web.notes.free", site="web.notes", instruction="x", start_url=site.url, split="eval")
+    free = Task(task_id="web.notes.free", site="web.notes", instruction="x", start_url=notes.url, split="eval")
 
     def episode(task, reward, status=Status.AGENT_DONE):
         return Trajectory(f"e-{task.task_id}", task, "x", 0, (), "", status, env_reward=reward)
 
     judged = {f"e-{free.task_id}": Label(f"e-{free.task_id}", 0.9, 1)}
     mixed = [episode(checked[0], 1.0), episode(checked[1], None), episode(checked[2], None, Status.ENV_ERROR)]
-    summary = suite.summarize(config, [*mixed, episode(free, None)], site.folder, judged)
+    summary = suite.summarize(config, [*mixed, episode(free, None)], notes.folder, judged)
     assert (summary["successes"], summary["episodes"], summary["errors"]) == (1, 2, 1)
     assert summary["web"]["by"] == "checks"
     assert summary["web"]["undecided"] == 1
     assert (summary["web"]["judge"]["successes"], summary["web"]["judge"]["episodes"]) == (1, 1)
-    alone = suite.summarize(config, [episode(free, None)], site.folder, judged)
+    alone = suite.summarize(config, [episode(free, None)], notes.folder, judged)
     assert (alone["successes"], alone["web"]["by"]) == (1, "judge")
-    nobody = suite.summarize(config, [episode(free, None)], site.folder, {})
+    nobody = suite.summarize(config, [episode(free, None)], notes.folder, {})
     assert (nobody["episodes"], nobody["web"]["undecided"]) == (0, 1)
 
 

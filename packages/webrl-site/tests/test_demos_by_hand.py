@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import at, miniwob, serve
-from web_builders import notes_app
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
@@ -121,12 +120,6 @@ def record(
             return person.said
 
     return run(work())
-
-
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory):
-    with notes_app(tmp_path_factory.mktemp("notes")) as app:
-        yield app
 
 
 def without_login(notes: Any) -> RunConfig:

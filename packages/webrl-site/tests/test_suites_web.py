@@ -11,7 +11,7 @@ import sys
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import Scripted, answers, at, bid_of, serve
-from web_builders import ROOT, TOKEN, notes_app, play, web_env, web_rollout
+from web_builders import ROOT, TOKEN, play, web_env, web_rollout
 
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
@@ -19,7 +19,7 @@ from webrl.preflight import check_inputs, check_tasks
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
-from webrl.types import Status, Task
+from webrl.types import Task
 from webrl_site.hooks import run_command, take_turn
 from webrl_site.locks import SiteBusy
 from webrl_site.login import Logins, login_path
@@ -28,12 +28,6 @@ from webrl_site.starter import Visitor
 from webrl_site.tasks import read_instructions
 
 DONE = "send_msg_to_user('done')"
-
-
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory):
-    with notes_app(tmp_path_factory.mktemp("notes")) as app:
-        yield app
 
 
 @pytest.fixture
@@ -413,15 +407,6 @@ def test_a_start_page_that_answers_an_error_is_no_page_to_play_on(site, status):
     site.broken["/notes/1"] = status
     with pytest.raises(BrowserError, match=f"/notes/1 .* answers {status}"):
         end(site, [])
-
-
-@pytest.mark.browser
-def test_a_site_that_is_down_is_an_episode_with_an_error_and_not_a_failed_one(site, tmp_path):
-    config = site.bare("rollout.max_retries=0", start_urls="[http://127.0.0.1:9/]")
-    played = asyncio.run(play(config, {"look": Scripted(DONE)}, [task(config, checks=[{"text": "a"}])], tmp_path / "t"))
-    assert played["look"].status is Status.ENV_ERROR
-    assert played["look"].env_reward is None
-    assert "ERR_" in played["look"].message
 
 
 def test_actions_take_turns_over_all_processes(site):

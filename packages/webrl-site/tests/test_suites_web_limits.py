@@ -52,6 +52,11 @@ ABSENT = (
     *("beacon", "past its page", "beacon past its page", "later"),
 )
 """What read-only pages do not have, so that nothing is blocked."""
+WITHOUT_PROXY = (
+    *("form", "kept alive", "worker", "service worker", "service worker by another name", "socket of a frame"),
+    *("past its page", "beacon past its page", "later"),
+)
+"""What the browser alone holds back, as inside of TLS."""
 QUICK = ("form", "shared worker", "service worker by another name", "socket of a worker")
 SERVICE_WORKER = "onactivate = (e) => e.waitUntil(clients.claim());"
 SERVICE_WORKER += "onfetch = (e) => e.respondWith(fetch(e.request.url, {method: 'POST', body: 'x'}))"
@@ -118,10 +123,17 @@ def attempt(script, limits, *, behind_proxy=True, stays=False, until=lambda aske
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("way", [pytest.param(w, marks=[] if w in QUICK else pytest.mark.slow) for w in TRIES])
-def test_nothing_but_reading_reaches_a_read_only_site(way):
-    tries = way not in ABSENT
-    asked, guard, _ = attempt(TRIES[way], READ_ONLY, until=lambda _, guard: guard.blocked or not tries)
+@pytest.mark.parametrize(
+    ("way", "behind_proxy"),
+    [
+        *(pytest.param(w, True, marks=[] if w in QUICK else pytest.mark.slow) for w in TRIES),
+        *((way, False) for way in WITHOUT_PROXY),
+    ],
+)
+def test_nothing_but_reading_reaches_a_read_only_site(way, behind_proxy):
+    tries = behind_proxy and way not in ABSENT
+    found = {"behind_proxy": behind_proxy, "until": lambda _, guard: guard.blocked or not tries}
+    asked, guard, _ = attempt(TRIES[way], READ_ONLY, **found)
     assert {method for method, _ in asked} == {"GET"}, asked
     assert guard.blocked or not tries
 
@@ -180,19 +192,6 @@ def test_what_pages_send_as_they_are_left_arrives(send):
             return arrived
 
     assert run(work()) == leaves
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    "way",
-    [
-        *("form", "kept alive", "worker", "service worker", "service worker by another name", "socket of a frame"),
-        *("past its page", "beacon past its page", "later"),
-    ],
-)
-def test_the_browser_holds_a_read_only_site_without_the_proxy_s_help(way):
-    asked, _, _ = attempt(TRIES[way], READ_ONLY, behind_proxy=False)
-    assert {method for method, _ in asked} == {"GET"}, asked
 
 
 @pytest.mark.browser

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from llm_builders import save_tiny_model
 from replay_builders import make_config, make_trajectory, replaying, shown, write_phase
 from vab_builders import make_rows, write_trace
 
@@ -31,28 +30,23 @@ REPO = Path(__file__).parents[3]
 process_data = SimpleNamespace(**runpy.run_path(str(REPO / "scripts" / "process_data.py")))
 
 
-@pytest.fixture(scope="module")
-def actor(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
-
-
 def run_script(*arguments, cwd):
     command = [sys.executable, str(REPO / "scripts" / "process_data.py"), *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
+def test_next_states_of_imported_experience_reach_the_critic(tmp_path, reader):
     """What follows a step of somebody's traces is nowhere else to be found than in their folder."""
     write_trace(tmp_path / "vab", rows=make_rows(num_steps=3))
-    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9, "max_ratio": 0.5})
+    config = make_config(tmp_path, reader, replay={"perplexity_low": 1.0, "perplexity_high": 1e9, "max_ratio": 0.5})
     phase = write_phase(tmp_path / "phase", [make_trajectory("a")])
-    plan = make_plan(config, rollout=phase, experience=[tmp_path / "vab"], actor=str(actor), output=phase / "t.jsonl")
+    plan = make_plan(config, rollout=phase, experience=[tmp_path / "vab"], actor=str(reader), output=phase / "t.jsonl")
     process(plan, config)
     records = list(read_records(plan.output_filter, StepRecord))
     (replayed,) = [r for r in records if r.source == "replay"]
     assert replayed.index == 1  # drawn by seed 0; its successor was not
     ((trace, _),) = read_vab(tmp_path / "vab", ProblemLog())
-    following = open_encoder(load_tokenizer(str(actor)), str(actor), config)(trace, 2)
+    following = open_encoder(load_tokenizer(str(reader)), str(reader), config)(trace, 2)
     assert replayed.next_prompt_ids == following.prompt_ids
     assert states_of(records, tmp_path)["12", 2].prompt_ids == following.prompt_ids
 
@@ -69,10 +63,10 @@ def make_vab_mess(folder):
     return folder
 
 
-def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_datasets(tmp_path, actor):
+def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_datasets(tmp_path, reader):
     import datasets
 
-    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    config = make_config(tmp_path, reader, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
     write_phase(tmp_path / "past", [make_trajectory(f"h{i}") for i in range(6)])
     plan = make_plan(
         config, add_reward=True, rollout=make_vab_mess(tmp_path / "vab"), experience=[tmp_path / "past"],
@@ -85,7 +79,7 @@ def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_dat
     assert summary["history"] == {"kept": 8, "over_ratio": 4}
     assert len(plan.problem_list.read_text().splitlines()) == 4
     current = list(read_records(plan.output, StepRecord))
-    tokenizer = load_tokenizer(str(actor))
+    tokenizer = load_tokenizer(str(reader))
     assert {r.tokenizer for r in current} == {tokenizer_fingerprint(tokenizer)}
     assert tokenizer.decode(current[0].prompt_ids).count("Find the cheapest lamp") == 1
     assert plan.output_filter == tmp_path / "out" / "train_filter.jsonl"
@@ -98,8 +92,8 @@ def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_dat
     assert again["labels"] == {"unfinished": 2, "skipped": 2}
 
 
-def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, actor):
-    config = make_config(tmp_path, actor)
+def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, reader):
+    config = make_config(tmp_path, reader)
     run = RunFolder(config.run_dir)
     write_phase(run.phase(0).path, [make_trajectory("a")])
     write_phase(run.phase(1).path, [make_trajectory("b")])
@@ -132,14 +126,14 @@ def test_path_lists_and_stages_may_be_separated_and_quoted_as_published():
 
 
 @pytest.mark.quick
-def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, script):
+def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, reader, script):
     write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
     write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])
     make_vab_mess(tmp_path / "vab")
-    (tmp_path / "c.yaml").write_text(f"models: {{device: cpu, orm: {actor}}}\nreplay: {{perplexity_high: 1.0e9}}\n")
+    (tmp_path / "c.yaml").write_text(f"models: {{device: cpu, orm: {reader}}}\nreplay: {{perplexity_high: 1.0e9}}\n")
     arguments = [
         "--stage", "1", "2", "--add_reward", "--rollout_path", "vab", "--experience_paths", "one,", "two",
-        "--orm_path", str(actor), "--actor_path", str(actor), "--output_path", "train.jsonl", "--setting", "c.yaml",
+        "--orm_path", str(reader), "--actor_path", str(reader), "--output_path", "train.jsonl", "--setting", "c.yaml",
     ]  # fmt: skip
     dry = script(*arguments, "--dry-run")
     assert dry.returncode == 0, dry.stderr
@@ -155,30 +149,30 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor,
 
 
 def test_the_folder_that_one_stands_in_can_be_named_by_a_dot_and_recorded_scores_count(
-    tmp_path, actor, script, monkeypatch
+    tmp_path, reader, script, monkeypatch
 ):
     make_vab_mess(tmp_path / "vab")
     monkeypatch.chdir(tmp_path / "vab")
-    done = script("--stage", "1", "--rollout_path", ".", "--actor_path", actor)
+    done = script("--stage", "1", "--rollout_path", ".", "--actor_path", reader)
     assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in done.stdout
     assert [r.outcome for r in read_records(tmp_path / "vab_train.jsonl", StepRecord)] == [1, 1, 0, 0]
 
 
-def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor, script):
+def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, reader, script):
     """The newest run here is one with the demo's limits, which cut the page of a trace to nearly nothing."""
-    small = make_config(tmp_path, actor, models={"max_prompt_tokens": 120, "actor": str(actor)})
+    small = make_config(tmp_path, reader, models={"max_prompt_tokens": 120, "actor": str(reader)})
     run = RunFolder(small.run_dir)
     write_phase(run.phase(0).path, [make_trajectory("a")])
     run.config.write_text("name: run\nmodels: {device: cpu, max_prompt_tokens: 120}\n")
     write_trace(tmp_path / "vab", rows=make_rows(num_steps=3))
-    base = ["--stage", "1", "--rollout_path", "vab", "--actor_path", actor]
+    base = ["--stage", "1", "--rollout_path", "vab", "--actor_path", reader]
     result = script(*base, "--setting", "models.device=cpu")
     assert result.returncode == 0, result.stderr
     assert "prompt            webrl, at most 3584 tokens\n" in result.stdout  # 4096 positions less 512
     ((trace, _),) = read_vab(tmp_path / "vab", ProblemLog())
     models = ModelsConfig(prompt_format="webrl", max_prompt_tokens=3584)
     released = open_encoder(
-        load_tokenizer(str(actor)), str(actor), RunConfig(models=models, rollout={"dialect": "webrl"})
+        load_tokenizer(str(reader)), str(reader), RunConfig(models=models, rollout={"dialect": "webrl"})
     )
     written = read_records(tmp_path / "vab_train.jsonl", StepRecord)
     assert [r.prompt_ids for r in written] == [released(trace, i).prompt_ids for i in range(3)]
@@ -191,7 +185,7 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     assert said("--setting", "models.max_prompt_tokens=999").endswith("webrl, at most 999 tokens")
     assert said("--run", "runs/run").endswith("chat, at most 120 tokens")
     assert said("--rollout_path", "runs/run/phase_00").endswith("chat, at most 120 tokens")  # a run's own rollouts
-    shutil.copytree(actor, tmp_path / "runs" / "run" / "phase_00" / "actor")
+    shutil.copytree(reader, tmp_path / "runs" / "run" / "phase_00" / "actor")
     assert said("--actor_path", "runs/run/phase_00/actor").endswith("chat, at most 120 tokens")
 
 
@@ -210,16 +204,16 @@ def script(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
-    seeing = make_config(tmp_path, actor, rollout={"screenshots": True, "image_size": 96})
+def test_what_the_models_need_is_looked_for_first(tmp_path, reader):
+    seeing = make_config(tmp_path, reader, rollout={"screenshots": True, "image_size": 96})
     with pytest.raises(UsageError, match=r"rollout.image_size=96: process_data reads only text; for screenshots, use"):
         process(make_plan(seeing), seeing)
-    config = make_config(tmp_path, actor, label={"system_prompt": str(tmp_path / "none.txt")})
+    config = make_config(tmp_path, reader, label={"system_prompt": str(tmp_path / "none.txt")})
     plan = make_plan(config, rollout=write_phase(tmp_path / "p", [make_trajectory("a")]), add_reward=True)
     with pytest.raises(UsageError, match=r"none\.txt: No such file.*build_rm_data"):
         process(plan, config)
     with pytest.raises(ModelError, match=r"model folder '\./absent' does not exist"):
-        process(replace(plan, actor="./absent"), make_config(tmp_path, actor))
+        process(replace(plan, actor="./absent"), make_config(tmp_path, reader))
     for name, experience in (("trajectories.jsonl", []), ("labels.jsonl", []), ("new.jsonl", ["new_filter.jsonl"])):
         write_records(tmp_path / "p" / "new_filter.jsonl", [])
         earlier = [tmp_path / "p" / old for old in experience]
@@ -230,9 +224,9 @@ def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
     assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["labels.jsonl", "trajectories.jsonl"]
 
 
-def test_the_sample_traces_that_ship_are_readable(actor, monkeypatch, tmp_path):
+def test_the_sample_traces_that_ship_are_readable(reader, monkeypatch, tmp_path):
     monkeypatch.chdir(REPO)
-    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    config = make_config(tmp_path, reader, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
     plan = make_plan(config, add_reward=True)
     assert plan.rollout == Path("data/samples/vab")
     assert plan.output == config.runs_dir / "samples" / "train.jsonl"
@@ -241,11 +235,11 @@ def test_the_sample_traces_that_ship_are_readable(actor, monkeypatch, tmp_path):
     assert summary["history"]["kept"] >= 2
 
 
-def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
+def test_process_data_begins_with_demonstrations_too(tmp_path, reader):
     step = {"observation": "[1] button 'a'", "response": "click('1')"}
     lines = [{"instruction": f"do h{i}", "site": "site", "steps": [step] * 2, "success": i % 2} for i in range(4)]
     (tmp_path / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    config = replaying(tmp_path, actor, tmp_path / "people.jsonl")
+    config = replaying(tmp_path, reader, tmp_path / "people.jsonl")
     past = write_phase(tmp_path / "past", [make_trajectory(f"h{i}", 1) for i in range(4)])
     rollout = write_phase(tmp_path / "now", [make_trajectory("p0", 4)])
     paths = {"rollout": rollout, "experience": [past], "output": tmp_path / "train.jsonl"}
@@ -257,14 +251,14 @@ def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
     assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h1", "do h2", "do h3"]
     with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):
         process(make_plan(config, actor="none", **paths), config)
-    absent = replaying(tmp_path, actor, tmp_path / "absent")
+    absent = replaying(tmp_path, reader, tmp_path / "absent")
     with pytest.raises(UsageError, match=r"replay\.demos: .*absent: No such file"):
         process(make_plan(absent, **paths), absent)
 
 
-def test_process_data_leaves_phase_0_of_a_run_without_demonstrations_as_the_run_does(tmp_path, actor):
+def test_process_data_leaves_phase_0_of_a_run_without_demonstrations_as_the_run_does(tmp_path, reader):
     write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
-    config = replaying(tmp_path, actor, tmp_path / "demos")
+    config = replaying(tmp_path, reader, tmp_path / "demos")
     run = RunFolder(config.run_dir)
     write_phase(run.phase(0).path, [make_trajectory("p0")])
     run.config.write_text("name: run\n")

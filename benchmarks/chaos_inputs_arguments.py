@@ -21,6 +21,10 @@ ARGUMENTS = (
     BadInput("webrl run demo --actor.lr=2", 2, "--actor.lr=2", "webrl run", "did you mean actor.lr=…?"),
     BadInput("webrl run --help acept", 2, "'acept'", "--help", "a SECTION is one of tasks, models"),
     BadInput("webrl status a b", 2, "unrecognized arguments: b;", "webrl", "`webrl status --help` lists"),
+    BadInput("webrl status --run runs/a", 2, "--run", "webrl", "; did you mean RUN without --run? `webrl"),
+    BadInput("webrl report --run runs/a", 2, "--run", "webrl", "; did you mean RUN without --run? `webrl"),
+    BadInput("webrl run --config demo", 2, "--config", "webrl run", "; did you mean CONFIG without --config? `webrl"),
+    BadInput("webrl eval --runn runs/a", 2, "--runn", "webrl eval", "; did you mean --run? `webrl"),
     BadInput("webrl doctor --xyz", 2, "--xyz; `", "webrl doctor", "`webrl doctor --help` lists"),
     BadInput("webrl grpo --lerning_rate 1", 2, "--lerning_rate", "webrl grpo", "did you mean --learning-rate?"),
     BadInput(f"{_GEN} --faliures", 2, "--faliures", "gen_task", "did you mean --failures?"),
@@ -139,6 +143,7 @@ ARGUMENTS = (
     BadInput("webrl sft demo", 2, "runs/demo/demos", "no demonstrations", "record some with `webrl record-demos`"),
     BadInput("webrl sft --data d.jsonl", 1, "d.jsonl", "no demonstration", "", files={"d.jsonl": ""}),
     BadInput("webrl sft --data d.jsonl --out out/new", 1, "'bad_demonstration': 1", "d.jsonl: no demonstration to imitate", "`instruction` and `steps`", files={"d.jsonl": '{"messages": []}\n'}),
+    BadInput("webrl sft --data d --out out/new", 1, "d", "no demonstrations", "expected trajectories.jsonl", files={"d": a_folder}),
     BadInput("webrl sft --data nowhere --out out/new", 1, "nowhere", "No such file or directory (looked in", ""),
     BadInput("webrl sft --data d.jsonl --out f", 2, "'f'", "--out", "is a file; name a folder", files={"d.jsonl": "", "f": ""}),
     *(
@@ -160,6 +165,7 @@ ARGUMENTS = (
     BadInput("webrl view absent", 2, "'absent'", "no such folder", "name a run folder"),
     BadInput("webrl view f", 2, "'f'", "not a folder", "name a run folder", files={"f": ""}),
     BadInput("webrl view d", 2, "'d'", "is not a run folder", "neither config.yaml nor trajectories.jsonl", files={"d/x/labels.jsonl": ""}),
+    BadInput("webrl view runs/r --port {port}", 2, "{port}", "cannot listen on 127.0.0.1", "choose another", files=a_run()),
     BadInput("webrl view runs/r --port 70000", 2, "70000", "--port", "1 to 65535", files=a_run()),
     BadInput("webrl view runs/r --host 'no such host'", 2, "no such host:8765", "cannot listen", "another --host", files=a_run()),
     BadInput("webrl view", 2, "runs/", "no run folder", "name"),
@@ -167,7 +173,14 @@ ARGUMENTS = (
     BadInput("webrl report nowhere", 2, "'nowhere'", "does not exist", "name a run folder"),
     BadInput("webrl report runs/r runs/r/.", 2, "'runs/r'", "named twice", "not compared with itself", files=a_run()),
     BadInput("webrl report runs/r --out d", 2, "'d'", "--out", "name a file in it", files=a_run("rollout") | {"d/x": ""}),
-    BadInput("bash scripts/one_gpu.sh --dry-run", 2, "PER_TYPE=x", "one_gpu", "from 1 up", variables={"PER_TYPE": "x"}),
+    *(
+        BadInput("bash scripts/one_gpu.sh --dry-run", 2, f"{name}={value}", "one_gpu", f"is not a number {fix}", variables={name: value})
+        for name, value, fix in (
+            ("PER_TYPE", "0", "from 1 up"), ("EPISODES", "5k", "from 1 up"), ("JUDGE_DEMOS", "few", "from 0 up"), ("MINUTES", "soon", "of minutes"),
+        )
+    ),
+    BadInput("bash scripts/one_gpu.sh --fast", 2, "--fast", "one_gpu: unknown option", "see --help"),
+    BadInput("bash scripts/one_gpu.sh gemma", 2, "'gemma'", "no config", "shipped ones"),
     BadInput("bash scripts/one_gpu.sh --dry-run", 2, "JUDGE=maybe", "one_gpu", "yes nor no", variables={"JUDGE": "maybe"}),
     BadInput("bash scripts/one_gpu.sh demo web_example --dry-run", 2, "demo and web_example", "one_gpu", "one CONFIG"),
     BadInput("webrl train-orm --data nowhere.jsonl --out out/new", 1, "nowhere.jsonl", "No such file", ""),
@@ -205,6 +218,7 @@ ARGUMENTS = (
     BadInput(_NODES, 2, "'many'", "NPROC_PER_NODE", "is not a number", variables={"NPROC_PER_NODE": "many"}),
     BadInput(_NODES, 2, "'x'", "MLP_WORKER_NUM", "is not a number", variables={"MLP_WORKER_NUM": "x"}),
     BadInput(_NODES, 2, "'['", "SLURM_JOB_NODELIST", "is not a node list", variables={"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "["}),
+    BadInput("bash run_multinode.sh", 2, "-1", "MAX_RESTARTS", "expected 0 or more", variables={"NPROC_PER_NODE": "2", "MAX_RESTARTS": "-1"}),
     BadInput("bash run_multinode.sh", 2, "'often'", "MAX_RESTARTS", "is not a number", variables={"NPROC_PER_NODE": "2", "MAX_RESTARTS": "often"}),
     BadInput("bash run_multinode.sh nowhere.yaml", 2, "'nowhere.yaml'", "config", "shipped ones"),
     BadInput("bash run_multinode.sh demo actor.lr=x --dry-run", 2, "'x'", "actor.lr", "valid number"),
@@ -214,6 +228,16 @@ _RUN = "webrl run demo --dry-run"
 _GROUPS = "actor.objective=grpo rollout.num_generations=4 replay.strategy=none"
 _FILE = "webrl run c.yaml --dry-run"
 _WEB = "webrl run web_example --dry-run rollout.web"
+_SEES = f"{_RUN} rollout.screenshots=true rollout.image_size=96 actor.objective=filtered_bc tasks.source=fresh"
+_POINTS = f"{_SEES} rollout.show_text=false rollout.image_size=0"
+_SERVED = "webrl run c.yaml --dry-run rollout.web"
+_SERVES = {
+    "c.yaml": """tasks: {suite: web}
+rollout: {web: {start_urls: ["http://127.0.0.1:8000/"], train_files: [i.jsonl], serve: {command: [serve, "{port}"]}}}
+""",
+    "i.jsonl": '{"instruction": "Turn the light on.", "checks": [{"verify": "on"}]}\n',
+}
+"""A site with a server for every episode."""
 
 CONFIGS = (
     # overrides
@@ -234,7 +258,24 @@ CONFIGS = (
     BadInput(f"{_RUN} actor.lr=nan", 2, "nan", "actor.lr", "finite"),
     BadInput(f"{_RUN} actor.lr=.inf", 2, "inf", "actor.lr", "finite"),
     BadInput(f"{_RUN} actor.batch_size=2.5", 2, "2.5", "actor.batch_size", "valid integer"),
-    BadInput(f"{_RUN} actor.batch_size=true", 2, "True", "actor.batch_size", "number"),
+    *(
+        BadInput(f"{_RUN} {key}={word}", 2, value, key, "expected a number")
+        for key, word, value in (
+            ("actor.batch_size", "true", "True"), ("actor.max_kl", "yes", "True"), ("filter.max_tasks", "true", "True"), ("actor.lr", "on", "True"),
+            ("num_phases", "no", "False"),
+        )
+    ),
+    BadInput(f"{_RUN} runs_dir=[a]", 2, "['a']", "runs_dir", "expected a path"),
+    BadInput(f"{_RUN} rollout.viewport=[1,2,3]", 2, "[1, 2, 3]", "rollout.viewport", "at most 2 items, not 3"),
+    BadInput(f"{_RUN} num_phases=x", 2, "'x'", "num_phases", "valid integer"),
+    *(
+        BadInput(f"{_RUN} {key}=99999999", 2, "99999999", key, "less than or equal to 50000")
+        for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases")
+    ),
+    BadInput(f"{_RUN} actor.beta=0", 2, "0", "actor.beta", "greater than"),
+    BadInput(f"{_RUN} actor.beta=-1", 2, "-1", "actor.beta", "greater than"),
+    BadInput(f"{_RUN} actor.curvature_floor=0", 2, "0", "actor.curvature_floor", "greater than"),
+    BadInput(f"{_RUN} actor.curvature_floor=x", 2, "'x'", "actor.curvature_floor", "valid number"),
     BadInput(f"{_RUN} actor.betas=[0.9]", 2, "[0.9]", "actor.betas", "missing"),
     BadInput("webrl run gemma3_270m_arena --dry-run tasks.train_sites=[arena.nosuch]", 2, "'arena.nosuch'", "task type", "nearest"),
     BadInput(f"{_RUN} actor.betas=[2,3]", 2, "2", "actor.betas", "less than 1"),
@@ -247,12 +288,16 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.num_generations=0", 2, "0", "rollout.num_generations", "greater than or equal to 1"),
     BadInput(f"{_RUN} actor.engine=zero9", 2, "'zero9'", "actor.engine", "zero3"),
     BadInput(f"{_RUN} training.precision=fp8", 2, "'fp8'", "the command line: training.precision", "'fp32' or 'bf16'"),
+    BadInput(f"{_RUN} evaluate.temperature=[1,1]", 2, "[1, 1]", "evaluate", "each once"),
+    BadInput(f"{_RUN} evaluate.temperature=[]", 2, "[]", "evaluate.temperature", "at least 1"),
+    BadInput(f"{_RUN} evaluate.temperature=true", 2, "True", "evaluate.temperature", "expected a list"),
     BadInput(f"{_RUN} evaluate.temperature=-1", 2, "-1", "the command line: evaluate.temperature.0", "greater than or equal to 0"),
     BadInput(f"{_RUN} actor.precision=fp16", 2, "'fp16'", "actor.precision", "'bf16'"),
     BadInput(f"{_RUN} rollout.env=venus", 2, "'venus'", "rollout.env", "'openenv'"),
     BadInput(f"{_RUN} rollout.env=openenv", 2, "openenv", "rollout.urls", "rollout.urls=["),
     BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[ftp://h]", 2, "'ftp://h'", "rollout.urls", "http://"),
     BadInput(f"{_RUN} rollout.num_workers=0", 2, "0", "rollout.num_workers", "greater than or equal to 1"),
+    BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[127.0.0.1:9]", 2, "'127.0.0.1:9'", "rollout.urls", "has the form http://host:port"),
     BadInput(f"{_RUN} rollout.urls=http://h", 2, "'http://h'", "rollout.urls", "list"),
     *(
         BadInput(f"{command} rollout.engine.kind=openai rollout.engine.urls=[http://h/v1]", 2, "openai", "rollout.engine.kind", "set rollout.engine.kind=vllm")
@@ -263,6 +308,13 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.engine.kind=tgi", 2, "'tgi'", "rollout.engine.kind", "'vllm'"),
     BadInput(f"{_RUN} filter.value_low=0.9 filter.value_high=0.1", 2, "0.9", "filter: value_low", "exceeds value_high 0.1"),
     BadInput(f"{_RUN} replay.perplexity_low=3 replay.perplexity_high=2", 2, "3", "replay: perplexity_low", "exceeds perplexity_high 2"),
+    BadInput(f"{_RUN} label.judge=environment", 2, "label.judge=environment", "demo", "needs tasks.source=fixed or fresh"),
+    BadInput(f"{_RUN} label.judge=llm label.system_prompt=x.txt", 2, "'x.txt'", "label: system_prompt", "is for an ORM: it needs judge=orm"),
+    BadInput("webrl label demo label.system_prompt=blank.txt", 2, "blank.txt", "label.system_prompt", "is empty; the released", files={"blank.txt": " \n"}),
+    BadInput(f"{_RUN} models.prompt_format=webrl models.prompt=brief", 2, "prompt=brief", "models", "needs prompt_format=chat"),
+    BadInput(f"{_RUN} models.prompt=rounds models.max_prompt_tokens=99", 2, "prompt=rounds", "models", "set max_prompt_tokens to 2400"),
+    BadInput(f"{_RUN} models.prompt=rounds models.max_prompt_tokens=2400 rollout.dialect=webrl", 2, "models.prompt=rounds", "rollout.dialect=webrl", "set models.prompt=examples"),
+    BadInput(f"{_RUN} rollout.show_text=false rollout.screenshots=true rollout.image_size=96", 2, "image_size=96", "show_text=false", "actions use the screenshot's pixels"),
     BadInput(f"{_RUN} models.device=gpu", 2, "'gpu'", "models.device", "expected auto, cpu, cuda"),
     BadInput(f"{_RUN} models.dtype=int8", 2, "'int8'", "models.dtype", "'bfloat16'"),
     BadInput(f"{_RUN} models.actor=[a,b]", 2, "['a', 'b']", "models.actor", "valid string"),
@@ -284,7 +336,42 @@ CONFIGS = (
         BadInput(f"webrl {command} rollout.temperature=0.7", 2, "0.7", "rollout.temperature", "leave it out")
         for command in ("run demo", "run demo --dry-run", "rollout demo", "accept demo --dry-run")
     ),
+    *(
+        BadInput(f"{_RUN} {key}={word}", 2, f"'{key}={word}'", f"column {column}: ", "would be read in base 8 or 60; write a decimal")
+        for key, word, column in (("seed", "010", 1), ("actor.lr", "-010", 1), ("actor.lr", "1:30", 1), ("actor.lr", "1:30.5", 1))
+    ),
+    BadInput(f"{_RUN} 'actor.betas=[1, 007]'", 2, "007", "column 5: ", "would be read in base 8 or 60; write a decimal"),
+    BadInput(_FILE, 2, "010", "c.yaml: not valid YAML: line 2, column 9: ", "would be read in base 8 or 60; write a decimal", files={"c.yaml": "actor:\n  lr:   010\n"}),
+    BadInput(f"{_RUN} 'runs_dir=$NOPE/x'", 2, "'$NOPE/x'", "runs_dir", "no such environment variable: $NOPE/x"),
+    *(
+        BadInput(f"{_RUN} {key}={word}", 2, f"'{word}'", f"the command line: {key}", "for none, write null")
+        for key, word in (("actor.max_kl", "none"), ("rollout.upload_dir", "None"), ("rollout.viewport", "nil"))
+    ),
+    *(
+        BadInput(f"{_RUN} rollout.settle_cap_s={cap}", 2, f"settle_cap_s={cap}", "step_timeout_s=30", "set a longer step_timeout_s")
+        for cap in (30, 40)
+    ),
+    # screenshots
+    BadInput(f"{_SEES} rollout.screenshots=false", 2, "image_size=96", "rollout", "what the model sees must be saved: set screenshots=true"),
+    *(
+        BadInput(f"{_SEES} {option}", 2, value, "rollout.image_size shows the actor screenshots", fix)
+        for option, value, fix in (
+            ("rollout.engine.kind=openai rollout.engine.urls=[http://127.0.0.1:9/v1]", "rollout.engine.kind=openai: not yet", "set rollout.engine.kind=transf"),
+            ("rollout.engine.kind=vllm", "rollout.engine.kind=vllm: not yet", "set rollout.engine.kind=transformers"),
+            ("models.prompt_format=webrl", "models.prompt_format=webrl", "has no place for one"),
+            ("models.enable_thinking=true", "models.enable_thinking=true: not yet", "set models.enable_thinking=false"),
+        )
+    ),
+    BadInput(f"{_POINTS} rollout.dialect=webrl", 2, "dialect=webrl", "rollout.show_text=false", "set dialect=browsergym"),
+    BadInput(f"{_POINTS} tasks.source=curriculum", 2, "the curriculum reads the pages", "rollout.show_text=false", "set tasks.source=fresh"),
     # one's own site
+    BadInput(f"{_SERVED}.serve.command=[serve]", 2, "['serve']", "rollout.web.serve.command", "no argument has {port}", files=_SERVES),
+    BadInput(f"{_SERVED}.reset.url=http://127.0.0.1:8000/reset", 2, "reset", "c.yaml and the command line: rollout.web", "reset cannot be combined with serve", files=_SERVES),
+    BadInput(f"{_SERVED}.database=sqlite:////tmp/a.db", 2, "/tmp/a.db", "rollout.web", "database cannot be combined with serve", files=_SERVES),
+    BadInput(f"{_SERVED}.login.command=[a]", 2, "['a']", "rollout.web", "login cannot be combined with serve", files=_SERVES),
+    BadInput(f"{_SERVED}.start_urls=[http://a.test/,http://b.test/]", 2, "http://b.test/", "rollout.web", "one http:// host and port", files=_SERVES),
+    BadInput(f"{_SERVED}.train_files=[]", 2, "nothing is served outside episodes", "rollout.web.serve", "name rollout.web.train_files", files=_SERVES),
+    BadInput(f"{_SERVED}.read_only=false", 1, "verify", "i.jsonl:1", "needs rollout.web.verify", files=_SERVES),
     BadInput(f"{_WEB}.start_urls=[]", 2, "start pages", "web_example.yaml and the command line: tasks.suite=web", "rollout.web.start_urls=["),
     BadInput(f"{_WEB}.start_urls=[example.org]", 2, "'example.org'", "rollout.web.start_urls.0", "http://host:port/path"),
     BadInput(f"{_WEB}.start_urls=[http://ann:pw12@example.org/]", 2, "'http://***@example.org/'", "rollout.web.start_urls.0", "rollout.web.login"),
@@ -325,6 +412,8 @@ CONFIGS = (
     BadInput(_FILE, 2, "xxx", "c.yaml: base", "no such file", files={"c.yaml": f"base: {'x' * 5000}"}),
     BadInput(_FILE, 2, "its own base", "c.yaml", "a config cannot", files={"c.yaml": "base: c.yaml"}),
     BadInput(f"{_FILE} replay.perplexity_low=9", 2, "9", "c.yaml and the command line: replay: perplexity_low", "exceeds", files={"c.yaml": "seed: 1"}),
+    BadInput(_FILE, 2, "'actor.lr'", "c.yaml: unknown key", "write it as actor: {lr: …}", files={"c.yaml": "actor.lr: 1\n"}),
+    BadInput(_FILE, 2, "'rollout.engine.kind'", "c.yaml: unknown key", "write it as rollout: {engine: {kind: …}}", files={"c.yaml": "rollout.engine.kind: 1\n"}),
     BadInput(_FILE, 2, "'actr'", "c.yaml", "did you mean 'actor'", files={"c.yaml": "actr: {lr: 1}"}),
     BadInput(_FILE, 2, "None", "c.yaml: actor", "section", files={"c.yaml": "actor:\nseed: 1\n"}),
     BadInput(_FILE, 2, "1", "c.yaml", "Keys should be strings", files={"c.yaml": "1: 2"}),

@@ -77,13 +77,6 @@ def test_help_imports_neither_torch_nor_playwright():
     python("-c", code)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_run_stages", lambda _: write_text(Path("/dev/full"), "text"))
-    assert cli.main(["run", "configs/demo.yaml"]) == 1
-    assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
-
-
 def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, webrl):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -136,21 +129,6 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
     shown = webrl(0, "label", "--dry-run")
     assert yaml.safe_load(shown.out)["name"] == "newest"
     assert "newest run folder: runs/newest" in shown.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        ("status --run runs/a", "RUN without --run"),
-        pytest.param("report --run runs/a", "RUN without --run", marks=pytest.mark.companion("report")),
-        ("run --config demo", "CONFIG without --config"),
-        ("eval --runn runs/a", "--run"),
-    ],
-)
-def test_an_unknown_option_that_is_a_place_or_nearly_an_option_is_explained(arguments, meant, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(arguments.split())
-    assert f"; did you mean {meant}? `webrl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from webrl.cli import main
 from webrl.config import RunConfig, load_config
-from webrl.errors import UsageError
 from webrl.evaluate import named_rates, pass_all, pass_any
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
@@ -62,13 +61,9 @@ def test_two_phases_of_the_same_weights_draw_the_same_episodes_and_greedy_is_cou
     assert at_zero["successes"] + at_zero["heldout_types"]["successes"] == solved
 
 
-def test_a_temperature_needs_no_list_and_none_is_played_twice() -> None:
+def test_a_temperature_needs_no_list() -> None:
     assert RunConfig().evaluate.temperature == (0.0,)
     assert load_config("demo", ["evaluate.temperature=0.5"]).evaluate.temperature == (0.5,)
-    refused = {"[1, 1]": "each once", "-1": "greater than or equal", "[]": "at least 1", "true": ""}
-    for wrong, message in refused.items():
-        with pytest.raises(UsageError, match=rf"evaluate\.temperature.*{message}"):
-            load_config("demo", [f"evaluate.temperature={wrong}"])
 
 
 def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_bias() -> None:

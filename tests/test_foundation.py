@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import os
-import re
 import shutil
 import subprocess
 import weakref
@@ -228,56 +227,15 @@ def test_a_key_of_a_section_is_given_once_but_for_what_a_merge_brings(tmp_path: 
         load_config(tmp_path / "own.yaml")
 
 
-def test_a_number_that_yaml_would_read_in_another_base_is_refused(tmp_path: Path) -> None:
-    for value, where in (("010", 9), ("-010", 9), ("1:30", 9), ("1:30.5", 9), ("[1, 007]", 13)):
-        (tmp_path / "own.yaml").write_text(f"actor:\n  lr:   {value}\n")
-        said = rf"own\.yaml: not valid YAML: line 2, column {where}: .* would be read in base 8 or 60; write a decimal"
-        with pytest.raises(UsageError, match=said):
-            load_config(tmp_path / "own.yaml")
-    with pytest.raises(UsageError, match=r"override 'seed=010': .*column 1: 010 would be read"):
-        load_config(None, ["seed=010"])
+def test_numbers_null_and_a_home_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(None, ["name='010'", "actor.lr=0.010", "seed=0x10", "num_phases=0"])
     assert (config.name, config.actor.lr, config.seed, config.num_phases) == ("010", 0.01, 16, 0)
-
-
-def test_a_dotted_key_in_a_file_and_a_home_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, said in (("actor.lr", "actor: {lr: …}"), ("rollout.engine.kind", "rollout: {engine: {kind: …}}")):
-        (tmp_path / "own.yaml").write_text(f"{key}: 1\n")
-        with pytest.raises(UsageError, match=re.escape(f"unknown key {key!r}; write it as {said}") + "$"):
-            load_config(tmp_path / "own.yaml")
+    assert load_config(None, ["actor.max_kl=null", "rollout.upload_dir=null", "rollout.viewport=null"])
+    config = load_config(None, ["actor.scale_rewards=none", "rollout.settle_cap_s=40", "rollout.step_timeout_s=60"])
+    assert (config.actor.scale_rewards, config.rollout.settle_cap_s) == ("none", 40)
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder in ("~/mine", "$HOME/mine", "${HOME}/mine"):
         assert load_config(None, [f"runs_dir={folder}", "name=a"]).run_dir == tmp_path / "mine" / "a"
-    with pytest.raises(UsageError, match=r"runs_dir = '\$NOPE/x': no such environment variable: \$NOPE/x"):
-        load_config(None, ["runs_dir=$NOPE/x"])
-
-
-@pytest.mark.parametrize("override", ["actor.max_kl=yes", "filter.max_tasks=true", "actor.lr=on", "num_phases=no"])
-def test_a_truth_value_is_no_number(override: str) -> None:
-    with pytest.raises(UsageError, match=rf"{override.partition('=')[0]} = (True|False): expected a number"):
-        load_config(None, [override])
-
-
-def test_none_as_a_word_is_refused_where_null_is_meant() -> None:
-    for key, word in (("actor.max_kl", "none"), ("rollout.upload_dir", "None"), ("rollout.viewport", "nil")):
-        with pytest.raises(UsageError, match=rf"^the command line: {key} = '{word}': .* for none, write null$"):
-            load_config(None, [f"{key}={word}"])
-        assert load_config(None, [f"{key}=null"])
-    assert load_config(None, ["actor.scale_rewards=none"]).actor.scale_rewards == "none"
-
-
-def test_a_wait_for_quiet_pages_that_leaves_no_time_in_a_step_is_refused() -> None:
-    for cap in (30, 40):
-        said = rf"rollout: settle_cap_s={cap}, step_timeout_s=30: .* its deadline: set a longer step_timeout_s$"
-        with pytest.raises(UsageError, match=said):
-            load_config(None, [f"rollout.settle_cap_s={cap}"])
-    assert load_config(None, ["rollout.settle_cap_s=40", "rollout.step_timeout_s=60"]).rollout.settle_cap_s == 40
-
-
-def test_more_tasks_or_phases_than_can_be_drawn_before_a_run_are_refused() -> None:
-    for key in ("tasks.num_seed_tasks", "tasks.num_eval_tasks", "tasks.num_heldout_tasks", "num_phases"):
-        with pytest.raises(UsageError, match=rf"{key} = 99999999: must be less than or equal to 50000"):
-            load_config(None, [f"{key}=99999999"])
 
 
 def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines(tmp_path: Path, caplog) -> None:
@@ -295,16 +253,6 @@ def test_of_a_config_that_was_cut_off_nothing_is_read_in_silence_but_whole_lines
     lines = whole.splitlines(keepends=True)
     assert silent == ["".join(lines[:number]) for number in (0, 1, 4, 5, 6, 7)]
     assert {"".join(lines[:2]), "".join(lines[:3]), "seed:"} <= set(refused)
-
-
-def test_bad_values_are_refused_in_the_users_words() -> None:
-    for override, said in {
-        "runs_dir=[a]": r"runs_dir = \['a'\]: expected a path",
-        "rollout.viewport=[1,2,3]": r"rollout.viewport = \[1, 2, 3\]: must have at most 2 items, not 3",
-        "num_phases=x": "num_phases = 'x': must be a valid integer",
-    }.items():
-        with pytest.raises(UsageError, match=f"{said}$"):
-            load_config(None, [override])
 
 
 def test_wilson_interval_by_hand() -> None:

@@ -16,7 +16,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer
-from webrl.llm.servers.openai import OpenAIModel, parse_completion
+from webrl.llm.servers.openai import parse_completion
 
 PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)
@@ -147,15 +147,6 @@ def test_a_hosted_model_without_tokenizer_answers_chat(tiny_model):
         return await client.chat([Message("user", "hello")], SAMPLING)
 
     assert isinstance(run(tiny_model, ask, name="gpt-test").text, str)
-
-
-def test_an_unserved_model_name_and_bad_urls_are_clear_errors(tiny_model):
-    with pytest.raises(ModelError, match="'other' is not served"):
-        run(tiny_model, lambda *_: None, engine={"model_name": "other"})
-    for urls, message in (((), "set engine.urls"), (("http://127.0.0.1:9/v1",), "no model server")):
-        engine = EngineConfig(kind="openai", urls=urls, max_retries=0)
-        with pytest.raises(ModelError, match=message):
-            asyncio.run(OpenAIModel.connect(str(tiny_model), engine))
 
 
 class Foreign(ChatServer):

@@ -6,10 +6,9 @@ import pytest
 from llm_builders import PAGE, save_tiny_model
 
 from webrl.config import LabelConfig, ModelsConfig, RunConfig, load_config
-from webrl.errors import ModelError, PolicyError, StageError, UsageError
+from webrl.errors import ModelError, PolicyError, StageError
 from webrl.llm.loading import check_sight, load_tokenizer, mark_folder, prompt_of
 from webrl.llm.prompts import build_policy_prompt, policy_messages
-from webrl.preflight import check_settings
 from webrl.reward.orm import judge_prompt
 from webrl.rollouts.actions import read_answer
 from webrl.types import Step
@@ -139,14 +138,7 @@ def test_oldest_history_gives_way_where_it_alone_is_too_long_and_rounds_keep_the
     assert "Round 20\n\n" in text
 
 
-def test_the_prompt_of_the_released_format_is_its_own(tmp_path):
-    with pytest.raises(UsageError, match="models: prompt=brief needs prompt_format=chat"):
-        load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
-    with pytest.raises(UsageError, match="prompt=rounds takes about 900 tokens: set max_prompt_tokens to 2400"):
-        load_config(None, ["models.prompt=rounds", "models.max_prompt_tokens=99"])
-    config = load_config(None, ["models.prompt=rounds", "rollout.dialect=webrl"])
-    with pytest.raises(UsageError, match=r"^x: models.prompt=rounds .* rollout.dialect=webrl: set models.prompt=exam"):
-        check_settings(config, "x")
+def test_rounds_are_for_the_language_that_they_are_written_in(tmp_path):
     with pytest.raises(StageError, match=r"prompt 'rounds' .* rollout.dialect is 'webrl': set models.prompt=examples"):
         policy_messages("Buy it", (), PAGE, "webrl", prompt="rounds")
     folder = save_tiny_model(tmp_path / "rounds")

@@ -22,7 +22,7 @@ def one_gpu(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False)
 
 
-def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
+def test_the_evenings_plan_can_be_seen(tmp_path):
     shown = one_gpu("--dry-run", "actor.lora_rank=16", f"runs_dir={tmp_path}", *OF_THE_HUB, MINUTES="30")
     assert (shown.returncode, shown.stderr) == (0, "")
     commands = [line.split(" -m webrl.cli ")[1].strip() for line in shown.stdout.splitlines() if "webrl.cli" in line]
@@ -46,21 +46,10 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     assert "train-orm" not in shown.stdout  # label.judge: environment
     assert f"models.orm={tmp_path}" not in shown.stdout
     assert not list(tmp_path.iterdir())
-    assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"
-    assert one_gpu("--dry-run", JUDGE="maybe").stderr == "one_gpu: JUDGE=maybe is neither yes nor no\n"
-    assert one_gpu("demo", "gemma3_270m").stderr == "one_gpu: one CONFIG at most, found demo and gemma3_270m\n"
-    assert one_gpu("--dry-run", MINUTES="soon").stderr == "one_gpu: MINUTES=soon is not a number of minutes\n"
-    for variable, value, least in (("PER_TYPE", "0", 1), ("EPISODES", "5k", 1), ("JUDGE_DEMOS", "few", 0)):
-        refused = one_gpu("--dry-run", **{variable: value})
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert refused.stderr == f"one_gpu: {variable}={value} is not a number from {least} up\n"
     shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", "replay.demos=[]", *OF_THE_HUB, JUDGE_DEMOS="0")
     assert shown.stdout.count(" record-demos ") == 1
     assert f"--data {run}/judge/phase_00/trajectories.jsonl --init" in shown.stdout
     assert f"{run}/demos" not in shown.stdout.replace("\\", "").partition("4 of 4")[2]
-    unknown = one_gpu("gemma")
-    assert unknown.returncode == 2
-    assert "no config 'gemma'" in unknown.stderr
 
 
 def test_an_evenings_buffer_begins_with_its_demonstrations_unless_there_are_none(tmp_path):

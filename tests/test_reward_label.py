@@ -13,11 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load_config
-from webrl.errors import JudgeError, ModelError, PolicyError, UsageError
+from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import Completion
-from webrl.preflight import check_settings
 from webrl.reward.labels import read_labels
-from webrl.reward.orm import answer_tokens, configured_text, label_file, label_trajectories, yes_probability
+from webrl.reward.orm import answer_tokens, label_file, label_trajectories, yes_probability
 from webrl.reward.train import JudgedExample, prompt_ids
 from webrl.runs.store import write_records
 from webrl.types import Status, Step, Task, Trajectory
@@ -197,12 +196,6 @@ def test_labels_that_are_all_alike_are_warned_of(tmp_path, caplog, reward, word)
     assert f"all 20 episodes are labelled {word}" in caplog.text
 
 
-def test_the_environment_judges_no_generated_tasks():
-    with pytest.raises(UsageError, match=r"demo: label\.judge=environment needs tasks\.source=fixed or fresh"):
-        check_settings(load_config(None, ["label.judge=environment"]), "demo")
-    check_settings(load_config(None, ["label.judge=environment", "tasks.source=fresh"]), "demo")
-
-
 ROOT = Path(__file__).parent.parent
 TEXT = "You judge a user’s agent. Say YES or NO."
 
@@ -226,11 +219,6 @@ def test_the_judge_is_asked_in_the_released_format_with_this_text(tmp_path):
     assert TEXT in tokenizer.decode(chat)
 
 
-def test_a_judge_that_follows_instructions_takes_no_such_text():
-    with pytest.raises(UsageError, match=r"label: system_prompt 'x.txt' is for an ORM: it needs judge=orm"):
-        load_config(None, ["label.judge=llm", "label.system_prompt=x.txt"])
-
-
 @pytest.mark.companion("webarena")
 @pytest.mark.parametrize("name", ["webrl_llama31_8b", "webrl_glm4_9b"])
 def test_the_papers_configs_speak_the_released_outcome_models_format(name):
@@ -244,12 +232,6 @@ def test_a_dry_run_only_notes_an_absent_text(tmp_path, monkeypatch, webrl):
     text = f"label.system_prompt={tmp_path / 'none.txt'}"
     assert f"# missing on this machine: {text}\n" in webrl(0, "run", "demo", f"runs_dir={runs}", text, "--dry-run").out
     assert not runs.exists()
-
-
-def test_an_empty_text_is_none(tmp_path):
-    (tmp_path / "text").write_text(" \n", encoding="utf-8")
-    with pytest.raises(UsageError, match="is empty; the released"):
-        configured_text(tmp_path / "text")
 
 
 def test_an_absent_model_folder_is_noticed_before_torch_is_imported(tmp_path):

@@ -77,13 +77,6 @@ def test_an_exported_answer_is_imitated_without_the_text_of_its_end_token(tmp_pa
     assert [(step.response, step.action) for step in found.steps] == [(text, text) for text in said]
 
 
-def test_what_is_no_demonstration_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name, said in (("empty", r"no demonstrations; expected trajectories\.jsonl"), ("absent", "o such file or")):
-        with pytest.raises(DataError, match=said):
-            read(tmp_path / name)
-
-
 def show(index: int, instruction: str, *actions: str, site: str = "site") -> Trajectory:
     """A demonstration of one step an action."""
     made = make_trajectory(index, 1, num_steps=len(actions), site=site)

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import signal
-import socket
 import subprocess
 
 import httpx
@@ -12,7 +11,6 @@ import pytest
 from lxml import html
 from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, write
 
-from webrl.cli import main
 from webrl.types import Status
 
 TRAVERSAL = "../../../../etc/passwd"
@@ -258,10 +256,3 @@ def test_a_run_that_goes_on_is_followed(tmp_path):
         assert "p00-b" in client.get("/").text
         process.send_signal(signal.SIGINT)
         assert (process.wait(20), process.stderr.read()) == (0, "")
-
-
-def test_a_taken_port_is_said_in_one_line(tmp_path, capsys):
-    run = make_run(tmp_path / "run")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["view", str(run), "--port", str(taken.getsockname()[1])]) == 2
-    assert re.fullmatch(r"webrl: cannot listen on 127\.0\.0\.1:\d+: .*; choose another .*\n", capsys.readouterr().err)

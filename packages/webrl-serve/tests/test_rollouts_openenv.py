@@ -384,15 +384,6 @@ def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, mon
         assert collected(4, run_config(url, num_workers=2), out, wait_s=1.5) == {"page_ended": 4}
 
 
-def test_no_server_at_all_stops_the_stage_before_it_starts():
-    with pytest.raises(UsageError, match=r"no OpenEnv server can be used: .*127.0.0.1:9"):
-        asyncio.run(reach("http://127.0.0.1:9"))
-    with pytest.raises(ValueError, match="has the form http://host:port"):
-        config("127.0.0.1:9")
-    with pytest.raises(ValueError, match=r"needs servers: set rollout\.urls"):
-        config()
-
-
 def test_a_server_that_answers_nonsense_or_nothing_is_an_error_and_no_hang(monkeypatch):
     from websockets.asyncio.server import serve
 

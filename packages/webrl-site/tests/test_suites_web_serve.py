@@ -18,8 +18,6 @@ from web_builders import ROOT, web_env
 from web_builders import play as play_in_worker
 
 from webrl.config import load_config
-from webrl.errors import DataError, UsageError
-from webrl.preflight import check_settings
 from webrl.rollouts.suite import find_suite, open_sites, seed_tasks
 from webrl.rollouts.worker import Worker
 from webrl_site.hooks import EpisodeServer
@@ -333,28 +331,6 @@ def test_a_folder_that_is_not_there_is_named(config_file):
     web = written(config_file, "rollout.web.serve.folder=/nowhere").rollout.web
     with pytest.raises(SiteError, match=r"'/nowhere'"):
         run(EpisodeServer.start(web))
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("rollout.web.serve.command=[serve]", ["rollout.web.serve.command", "{port}"]),
-        ("rollout.web.reset.url=http://127.0.0.1:8000/reset", ["reset cannot be combined with serve"]),
-        ("rollout.web.database=sqlite:////tmp/a.db", ["database cannot be combined with serve"]),
-        ("rollout.web.login.command=[a]", ["login cannot be combined with serve"]),
-        ("rollout.web.start_urls=['http://a.test/', 'http://b.test/']", ["one http:// host"]),
-        ("rollout.web.train_files=[]", ["rollout.web.serve", "name rollout.web.train_files"]),
-    ],
-)
-def test_settings_that_do_not_go_with_servers_of_episodes_are_refused(config_file, override, words):
-    with pytest.raises(UsageError) as error:
-        check_settings(written(config_file, override), "here")
-    assert all(word in str(error.value) for word in words), error.value
-
-
-def test_a_verify_check_without_a_program_is_refused_with_its_place(config_file):
-    with pytest.raises(DataError, match=r"lamp_train\.jsonl:1: a verify check needs rollout\.web\.verify"):
-        seed_tasks(written(config_file, "rollout.web.verify=[]"))
 
 
 @pytest.mark.browser

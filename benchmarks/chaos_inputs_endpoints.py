@@ -68,7 +68,8 @@ ENDPOINTS = (
     BadInput(_gen("{address}/zip_bomb/v1"), 1, "{address}/zip_bomb/v1", "larger than 64 MiB", "check the address"),
     BadInput(_gen("{address}/endless_answers/v1"), 1, "{address}/endless_answers/v1", "larger than 64 MiB", "fewer tokens"),
     BadInput(_gen("{address}/chat/v1") + " --model other", 1, "'other'", "model_name", "served: "),
-    BadInput(_gen("{address}/no_answers/v1"), 1, "no_answers", "{address}/no_answers/v1", ""),
+    BadInput(_gen("{address}/no_answers/v1"), 1, "answered none of 1 prompts, the last with: ", "{address}/no_answers/v1", ""),
+    BadInput(_gen("{address}/blank_answers/v1"), 1, "odd", "none of 1 answers of", "holds an instruction"),
     BadInput(_label(f"{_CLOSED}/v1"), 1, f"{_CLOSED}/v1", "no model server", "ConnectError", files=_JUDGED),
     BadInput(_label("{address}/status401/v1"), 1, "{address}/status401/v1", "401", "api_key_env", files=_JUDGED),
     BadInput(_label("{address}/hang/v1"), 1, "{address}/hang/v1", "no model server", "within 1 s", files=_JUDGED),
@@ -115,10 +116,14 @@ async def _answer(request: str, writer: asyncio.StreamWriter) -> None:
         writer.write(_http(f"{kind[6:]} Told", b'{"error": {"message": "told to"}}'))
     elif kind in whole:
         writer.write(whole[kind]())
-    elif path.endswith("/models") and kind in ("chat", "no_answers", "odd_answers", "endless_answers"):
+    elif path.endswith("/models") and kind in ("chat", "no_answers", "blank_answers", "odd_answers", "endless_answers"):
         writer.write(_json(_MODELS))
     elif path.endswith("/chat/completions") and kind != "endless_answers":
-        content: dict[str, object] = {"no_answers": None, "odd_answers": "\x00\u202e\ud800 odd_answers " * 50}
+        content: dict[str, object] = {
+            "no_answers": None,
+            "blank_answers": "",
+            "odd_answers": "\x00\u202e\ud800 odd_answers " * 50,
+        }
         message = {"role": "assistant", "content": content.get(kind, 'Click on the "ok" button.')}
         writer.write(_json({"choices": [{"message": message, "finish_reason": "stop"}]}))
     elif path.endswith("/completions") and kind != "endless_answers":

@@ -74,6 +74,13 @@ FILES = (
     BadInput("webrl train-orm demo --out orm --data one.jsonl", 1, "1 successes and 0 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 1}\n'}),
 )  # fmt: skip
 
+
+def _shown(page: str = "[1] button 'a'", success: str = "true") -> str:
+    """A demonstration of one click."""
+    steps = f'[{{"observation": "{page}", "response": "click(\'1\')"}}]'
+    return f'{{"instruction": "Click it.", "steps": {steps}, "success": {success}}}\n'
+
+
 _NAMED = "webrl {} --run runs/r"
 _TASK = '{"task_id": "a", "site": "miniwob.click-test"}\n'
 _LABEL = '{"trajectory_id": "t", "p_yes": 0.9, "reward": 1}\n'
@@ -123,6 +130,9 @@ FOLDERS = (
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "convert it: iconv", files={"d.jsonl": b"\xff\xfe{}\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl]", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": "instruction,steps\n"}),
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "d.jsonl", "replay.demos", "leave it out", files={"d.jsonl": '{"prompt": "Click", "completion": "click(1)"}\n'}),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "'d.jsonl' has no finished trajectory that succeeded", "replay.demos", "leave it out", files={"d.jsonl": _shown(success="false")}),
+    BadInput("webrl run demo replay.demos=[d.jsonl] rollout.dialect=webrl --dry-run", 2, "click('1')", "'d.jsonl' has no step that can be imitated", "is not an action of rollout.dialect=webrl (", files={"d.jsonl": _shown()}),
+    BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "no page was recorded, so it answers to nothing", "'d.jsonl' has no step that can be imitated", "leave it out", files={"d.jsonl": _shown(page=" ")}),
     BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),
     BadInput(_NAMED.format("rollout"), 1, "device", "trajectories.jsonl", "not a regular file", files=a_run("filter-tasks", config="rollout: {max_steps: 1}\n", tasks=_TASK, trajectories=link_to("/dev/full"))),
     BadInput("webrl rollout --run runs/r", 2, "shopping", "rollout.webarena.sites", "WA_SHOPPING", files=a_run("filter-tasks", config="tasks: {suite: webarena}\n", tasks='{"task_id": "a", "site": "shopping", "instruction": "Buy it."}\n')),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from webrl.cli import main
 from webrl.config import RunConfig, load_config
 from webrl.evaluate import named_rates, pass_all, pass_any
 from webrl.runs.folder import RunFolder
@@ -100,10 +99,3 @@ def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_i
     write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
     assert "22 pages are not in both, such as" in webrl(1, *command, "--against", other).err
     assert f"held-out seeds: {mine}/9 = " in webrl(0, *command).err
-    for dry in ([], ["--dry-run"]):
-        said = webrl(1, *command, "--against", tmp_path / "nosuch", *dry)
-        assert "nosuch' does not exist" in said.err
-        assert not said.out
-    (tmp_path / "same" / "model.safetensors").unlink()
-    assert main([*command, "--against", str(tmp_path / "same"), "--dry-run"]) == 1
-    assert "safetensors" in capsys.readouterr().err, "before this model is evaluated, not after"

@@ -1,11 +1,9 @@
 """A model server that answers garbage only ends the command with one line, and what was asked is asked again."""
 
-import json
-import runpy
 from pathlib import Path
 
 import pytest
-from curriculum_builders import PAGE, ChatServer, serving
+from curriculum_builders import ChatServer, serving
 from replay_builders import make_trajectory, write_phase
 
 from webrl import cli
@@ -34,24 +32,3 @@ def test_labelling_without_one_verdict_is_a_failure_that_can_be_repaired(tmp_pat
         server.answer = lambda *_: "YES"
         assert cli.main(command) == 0
     assert [label.reward for label in read_labels(folder.labels).values()] == [1, 1]
-
-
-@pytest.mark.companion("webarena")
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ([], "writer answered none of 2 prompts, the last with: "),
-        ("", "none of 2 answers of writer holds an instruction"),
-    ],
-)
-def test_generation_without_one_instruction_is_a_failure(tmp_path, answer, reason, capsys):
-    gen_task = runpy.run_path(str(ROOT / "scripts" / "gen_task.py"))["main"]
-    failures, out = tmp_path / "failures.jsonl", tmp_path / "new.jsonl"
-    line = {"task": "Click on ok.", "web": "miniwob.click-button", "seed": 1, "page": PAGE}
-    failures.write_text(json.dumps(line) + "\n")
-    settings = ["--setting", "generate.engine.max_retries=0", "--num_tasks", "2"]
-    with serving(ChatServer(lambda *_: answer)) as url:
-        arguments = ["--failures", str(failures), "--output_path", str(out), "--base_url", url, *settings]
-        assert gen_task(arguments) == 1
-    assert reason in capsys.readouterr().err.splitlines()[-1]
-    assert not out.exists()

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ from replay_builders import make_config, make_trajectory, replaying, shown, writ
 from vab_builders import make_rows, write_trace
 
 from webrl.config import ModelsConfig, RunConfig
-from webrl.errors import ModelError, UsageError
+from webrl.errors import UsageError
 from webrl.llm.loading import load_tokenizer, tokenizer_fingerprint
 from webrl.replay.demonstrations import open_encoder
 from webrl.runs.folder import RunFolder
@@ -120,9 +119,6 @@ def test_path_lists_and_stages_may_be_separated_and_quoted_as_published():
     assert split(["path1,", "path2", " "]) == [Path("path1"), Path("path2")]
     assert process_data.parse_stages(["1", "2"]) == process_data.parse_stages(["2,1"]) == (1, 2)
     assert process_data.parse_stages(['"2"']) == (2,)
-    for bad in (["3"], ["one"], ["1", "5"], [","]):
-        with pytest.raises(UsageError, match="expected 1, 2 or both"):
-            process_data.parse_stages(bad)
 
 
 @pytest.mark.quick
@@ -212,8 +208,6 @@ def test_what_the_models_need_is_looked_for_first(tmp_path, reader):
     plan = make_plan(config, rollout=write_phase(tmp_path / "p", [make_trajectory("a")]), add_reward=True)
     with pytest.raises(UsageError, match=r"none\.txt: No such file.*build_rm_data"):
         process(plan, config)
-    with pytest.raises(ModelError, match=r"model folder '\./absent' does not exist"):
-        process(replace(plan, actor="./absent"), make_config(tmp_path, reader))
     for name, experience in (("trajectories.jsonl", []), ("labels.jsonl", []), ("new.jsonl", ["new_filter.jsonl"])):
         write_records(tmp_path / "p" / "new_filter.jsonl", [])
         earlier = [tmp_path / "p" / old for old in experience]

@@ -193,28 +193,19 @@ def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
         open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",)))
 
 
-def test_new_whole_lines_only_are_forwarded(tmp_path):
-    path = tmp_path / "phase_01" / "metrics.jsonl"
+def test_new_whole_lines_only_are_forwarded_also_of_a_file_that_a_resumed_trainer_shortened(tmp_path):
+    path, listing = tmp_path / "phase_01" / "metrics.jsonl", Listing()
     path.parent.mkdir()
-    path.write_text(json.dumps({"name": "critic", "step": 1, "critic/loss": 9.0}) + "\n", encoding="utf-8")
-    listing = Listing()
-    with Trackers(tmp_path, {"listing": listing}), path.open("a", encoding="utf-8") as file:
-        line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
-        file.write(json.dumps(line) + "\n" + "not json\n" + '{"name": "torn", "st')
-    assert listing.seen == [("phase_01/actor", {"loss": 0.5}, 2), "closed"]
-
-
-def test_a_file_that_a_resumed_trainer_shortened_is_followed(tmp_path):
-    path = tmp_path / "phase_01" / "metrics.jsonl"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"name": "actor", "step": 1, "actor/loss": 9.0}) + "\n" * 50, encoding="utf-8")
-    listing = Listing()
+    path.write_text(json.dumps({"name": "critic", "step": 1, "critic/loss": 9.0}) + "\n" * 99, encoding="utf-8")
     with Trackers(tmp_path, {"listing": listing}) as trackers:
-        path.write_text("", encoding="utf-8")
-        trackers._forward()
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"name": "actor", "step": 1, "actor/loss": 8.0}) + "\n")
-    assert listing.seen == [("phase_01/actor", {"loss": 8.0}, 1), "closed"]
+        line = {"name": "actor", "step": 2, "actor/loss": 0.5, "actor/advantages": [1, 2.0], "actor/note": "text"}
+        for step in (2, 1):
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line | {"step": step}) + "\n" + "not json\n" + '{"name": "torn", "st')
+            trackers._forward()
+            path.write_text("", encoding="utf-8")
+            trackers._forward()
+    assert listing.seen == [*(("phase_01/actor", {"loss": 0.5}, step) for step in (2, 1)), "closed"]
 
 
 @pytest.mark.parametrize("method", ["start", "join"])

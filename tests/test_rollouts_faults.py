@@ -186,16 +186,25 @@ def test_downloads_are_refused_and_a_tab_that_is_still_loading_is_not_taken_for_
     assert "RootWebArea 'slow'" in opened.observation.text
 
 
-def test_a_worker_that_dies_is_replaced_and_its_chromium_ends():
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "ended"), pytest.param(signal.SIGSTOP, "did not answer", marks=pytest.mark.slow)],
+)
+def test_a_worker_that_dies_or_does_not_answer_is_replaced_and_its_chromium_ends(number, said, monkeypatch):
+    patience = {}
+    if number == signal.SIGSTOP:
+        monkeypatch.setattr("webrl.rollouts.pool.GRACE_S", 1.0)
+        patience["step_timeout_s"] = 8
+
     async def play():
-        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=2)) as pool:
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=2, **patience)) as pool:
             async with pool.env() as env:
                 await env.reset(miniwob("click-button"))
                 (old,) = pool.worker_pids
                 family = descendants(old, BROWSER)
-                os.kill(old, signal.SIGKILL)
-                with pytest.raises(BrowserError, match="ended"):
-                    await env.step("noop()")
+                os.kill(old, number)
+                with pytest.raises(BrowserError, match=said):
+                    await env.step("noop(0)")
             async with pool.env() as env:
                 observation = await env.reset(miniwob("click-button"))
                 (new,) = pool.worker_pids
@@ -206,26 +215,6 @@ def test_a_worker_that_dies_is_replaced_and_its_chromium_ends():
     observation, family = asyncio.run(play())
     assert "button 'submit'" in observation.text
     wait_until(lambda: not living(family))
-
-
-@pytest.mark.slow
-def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
-    from webrl.rollouts import pool as module
-
-    monkeypatch.setattr(module, "GRACE_S", 1.0)
-
-    async def play():
-        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1, step_timeout_s=8)) as pool:
-            async with pool.env() as env:
-                await env.reset(miniwob("click-button"))
-                (pid,) = pool.worker_pids
-                os.kill(pid, signal.SIGSTOP)
-                with pytest.raises(BrowserError, match="did not answer"):
-                    await env.step("noop(0)")
-            async with pool.env() as env:
-                return await env.reset(miniwob("click-button"))
-
-    assert "button 'submit'" in asyncio.run(play()).text
 
 
 def test_a_worker_given_up_while_it_starts_is_started_anew():

@@ -23,7 +23,7 @@ from webrl.runs.clock import duration
 from webrl.runs.store import write_records
 from webrl.types import Label
 from webrl_report.page.build import SHOWN_CHARS, differences, render, settings_table, short, verdicts, write_report
-from webrl_report.page.charts import curve, interval_chart, standing_text
+from webrl_report.page.charts import curve, interval_chart
 from webrl_report.page.facts import read_run
 from webrl_report.page.figures import reliability_bins
 from webrl_report.page.sections import funnel, judge, success
@@ -115,13 +115,6 @@ def test_the_picture_shows_the_head_of_a_report(tmp_path: Path):
     assert python("scripts/report_picture.py", run, out, cwd=ROOT).stdout == f"{out}\n"
     with Image.open(out) as picture:
         assert (picture.width > 1000, picture.height > 400, picture.mode) == (True, True, "P")
-
-
-def test_a_rate_says_how_it_stands_against_the_start():
-    over_start = {"difference": -0.111, "ci95": [-0.161, -0.06], "tasks": 240}
-    assert standing_text(rate_of(96, 240).to_json() | {"over_start": over_start}) == (
-        "96/240 = 40.0 % [34.0, 46.3]; over the start -11.1 points [-16.1, -6.0], paired"
-    )
 
 
 def test_what_a_run_lacks_is_named_once_for_all_its_phases(tmp_path: Path):

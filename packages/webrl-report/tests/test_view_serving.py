@@ -14,6 +14,7 @@ from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, write
 from webrl.types import Status
 
 TRAVERSAL = "../../../../etc/passwd"
+EPISODES = "0/phase_00/trajectories.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -98,24 +99,16 @@ def test_hostile_text_is_shown_and_nothing_of_it_acts(client):
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/t/0/..%2F..%2Fetc/passwd/1", 404),
-        ("/t/0/%2Fetc%2Fpasswd/1", 404),
-        ("/t/0/config.yaml/1", 404),
-        ("/t/7/phase_00/trajectories.jsonl/1", 404),
-        ("/t/0/phase_00/trajectories.jsonl/99", 404),
-        ("/t/0/phase_00/trajectories.jsonl/99999999999999999999999", 404),
-        ("/text/0/phase_00/trajectories.jsonl/1/9/page", 404),
-        ("/text/0/phase_00/trajectories.jsonl/1/0/secret", 404),
-        ("/png/0/phase_00/trajectories.jsonl/1/0", 404),
-        ("/static/..%2Fserver.py", 404),
-        ("/static/server.py", 404),
-        ("/compare?a=0/phase_00/trajectories.jsonl/1&b=../x/1", 404),
-        ("/compare?a=9/x/1&b=0/x/1", 404),
-        ("/?label=maybe", 400),
-        ("/?lable=success", 400),
-        ("/?page=-3", 200),
-        ("/?page=999", 200),
-        ("/?q=%00%F0%9F%92%A9%27%22%3B--", 200),
+        *((f"/t/0/{path}", 404) for path in ("..%2F..%2Fetc/passwd/1", "%2Fetc%2Fpasswd/1", "config.yaml/1")),
+        *(
+            (f"/t/{place}", 404)
+            for place in ("7/phase_00/trajectories.jsonl/1", f"{EPISODES}/99", f"{EPISODES}/{10**22}")
+        ),
+        *((f"/text/{EPISODES}/1/{part}", 404) for part in ("9/page", "0/secret")),
+        *((path, 404) for path in (f"/png/{EPISODES}/1/0", "/static/..%2Fserver.py", "/static/server.py")),
+        *((f"/compare?{asked}", 404) for asked in (f"a={EPISODES}/1&b=../x/1", "a=9/x/1&b=0/x/1")),
+        *((f"/?{asked}", 400) for asked in ("label=maybe", "lable=success")),
+        *((f"/?{asked}", 200) for asked in ("page=-3", "page=999", "q=%00%F0%9F%92%A9%27%22%3B--")),
     ],
 )
 def test_only_what_is_indexed_is_opened_and_what_cannot_be_is_said(client, path, status):

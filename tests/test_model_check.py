@@ -321,10 +321,7 @@ def test_a_damaged_file_of_a_tokenizer_is_named(folder, content):
 @pytest.fixture
 def adapter(folder, tmp_path):
     """A LoRA adapter of peft's on the model, as `webrl grpo --use-peft` writes it: without config and tokenizer."""
-    torch.manual_seed(0)
-    lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), lora).save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+    return lora_of(folder, tmp_path / "adapter", target_modules="all-linear")
 
 
 def logits(model) -> torch.Tensor:

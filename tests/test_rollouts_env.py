@@ -497,7 +497,9 @@ def test_an_action_that_does_nothing_or_that_no_person_could_do_says_so():
     assert " dialog" not in said[-1]
 
 
-def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on():
+def test_a_page_that_waits_for_a_picture_replaces_itself_or_is_closed_with_a_draft_is_one_to_act_on(monkeypatch):
+    monkeypatch.setattr("webrl.rollouts.execute.PAGE_TIMEOUT_MS", 1000)
+    monkeypatch.setattr("webrl.rollouts.env.PAGE_TIMEOUT_MS", 1000)
     pages = {
         "/": "<title>first</title><img src=/never><a href=/again>again</a><a href=/draft target=_blank>draft</a>"
         "<a href=/never>silent</a><a href=/never target=_blank>tab</a><button onclick=fetch('/never')>ask</button>",

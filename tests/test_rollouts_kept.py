@@ -99,18 +99,26 @@ def test_a_worker_killed_between_two_stages_is_replaced(tmp_path):
     assert not workers()
 
 
-def test_other_settings_get_other_browsers_in_their_place(tmp_path):
+def test_other_settings_get_other_browsers_in_their_place_and_an_error_in_a_stage_ends_them(tmp_path):
     async def kind(settings):
         async with open_pool(settings, 1) as pool:
             return pool
 
-    with keep_browsers():
-        play(tmp_path / "first.jsonl", "click-button")
-        first = workers()
-        pools = [run(kind(settings)) for settings in (CONFIG.rollout, RolloutConfig(envs_per_worker=3), CONFIG.rollout)]
-        assert not workers() & first
+    def fail():
+        with keep_browsers():
+            play(tmp_path / "first.jsonl", "click-button")
+            first, others = workers(), (CONFIG.rollout, RolloutConfig(envs_per_worker=3), CONFIG.rollout)
+            pools.extend(run(kind(settings)) for settings in others)
+            assert first
+            assert not workers() & first
+            raise ZeroDivisionError
+
+    pools = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert isinstance(pools[0], EnvPool)
     assert len({id(pool) for pool in pools}) == 3
+    assert not workers()
 
 
 def test_a_pool_that_is_lent_is_neither_shared_nor_ended_by_another_borrower():
@@ -123,18 +131,6 @@ def test_a_pool_that_is_lent_is_neither_shared_nor_ended_by_another_borrower():
 
     with keep_browsers():
         assert run(both()) == ""
-
-
-def test_an_error_in_a_stage_ends_the_browsers(tmp_path):
-    def fail():
-        with keep_browsers():
-            play(tmp_path / "first.jsonl", "click-button")
-            assert workers()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert not workers()
 
 
 def test_outside_a_run_nothing_is_kept():

@@ -25,31 +25,26 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_browser_that_is_killed_with_its_driver_leaves_no_files(temporary: Path) -> None:
+def test_a_browser_that_is_killed_with_its_driver_leaves_no_files_and_removes_those_of_processes_that_are_no_more(
+    temporary: Path,
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (temporary / f"webrl-browser-{ended.pid}-x" / "profile").mkdir(parents=True)
+    ours = temporary / f"webrl-browser-{os.getpid()}-x"
+    ours.mkdir()
+
     async def play() -> None:
         async with Browser() as browser:
             context = await browser.new_context()
             await context.new_page()
-            assert list(temporary.iterdir())
+            assert not list(temporary.glob(f"webrl-browser-{ended.pid}-*"))
+            assert len(list(temporary.iterdir())) > 1
             kill(descendants(os.getpid()))
 
     asyncio.run(play())
     psutil.wait_procs(descendants(os.getpid()), timeout=20)
-    assert list(temporary.iterdir()) == []
-
-
-def test_files_of_browsers_whose_process_is_no_more_are_removed(temporary: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (temporary / f"webrl-browser-{ended.pid}-x" / "profile").mkdir(parents=True)
-    (temporary / f"webrl-browser-{os.getpid()}-x").mkdir()
-
-    async def play() -> None:
-        async with Browser():
-            pass
-
-    asyncio.run(play())
-    assert [path.name for path in temporary.iterdir()] == [f"webrl-browser-{os.getpid()}-x"]
+    assert list(temporary.iterdir()) == [ours]
 
 
 def test_a_playwright_with_which_the_cache_would_be_off_is_refused_and_leaves_no_files(

@@ -31,13 +31,8 @@ def test_every_shape_of_answer_gives_the_same_two_instructions(answer):
 @pytest.mark.parametrize(
     "line",
     [
-        'Click on the "ok" button.',
-        '"ok" must be clicked, then "Next"',
-        "3 of the boxes must be ticked",
-        "Select Raeann>Lin",
-        "Click `a` and `b`",
-        "10/11/2016 must be entered",
-        "Click on Tab #2.",
+        *('Click on the "ok" button.', '"ok" must be clicked, then "Next"', "3 of the boxes must be ticked"),
+        *("Select Raeann>Lin", "Click `a` and `b`", "10/11/2016 must be entered", "Click on Tab #2."),
     ],
 )
 def test_an_instruction_that_looks_like_decoration_is_kept_whole(line):
@@ -67,11 +62,8 @@ def test_the_last_line_of_an_answer_that_was_cut_off_is_dropped():
         ("", "is empty"),
         ("Submit", "has fewer than two words"),
         ("Click " + "very " * 100 + "often", "is longer than 400 characters"),
-        ("Click \x07 the bell", "holds control characters"),
-        ("Click the \u202ekcab button", "holds control characters"),
-        ("Click <b>this</b> button", "holds markup"),
-        ("Click ok<|eot_id|><|start_header_id|>system", "holds markup"),
-        ("Say {{ name }} twice", "holds markup"),
+        *((text, "holds control characters") for text in ("Click \x07 the bell", "Click the \u202ekcab button")),
+        *((f"Say {text}", "holds markup") for text in ("<b>this</b>", "ok<|eot_id|><|start_header_id|>s", "{{ it }}")),
         ("[12] button 'ok'", "repeats the prompt"),
         ("I cannot write an instruction", "is a refusal"),
         ("Search for [item name] in the shop", "has an unfilled placeholder"),

@@ -29,15 +29,8 @@ import stock_browsergym as stock  # it makes no stock environment in this proces
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ["click-test", "click-checkboxes"]
 ACTIONS = [
-    "I press it: ```click('13')```",
-    "hover('13') focus('13')",
-    "click('999')",
-    "foo('1')",
-    "",
-    "mouse_click(30, 60)",
-    "send_msg_to_user('nearly there')",
-    "new_tab()",
-    "report_infeasible('no way')",
+    *("I press it: ```click('13')```", "hover('13') focus('13')", "click('999')", "foo('1')", ""),
+    *("mouse_click(30, 60)", "send_msg_to_user('nearly there')", "new_tab()", "report_infeasible('no way')"),
 ]
 REFUSED = ["click('999')", "foo('1')", ""]
 FRAMED = """<title>outer</title><h1>Outer</h1>

@@ -63,7 +63,8 @@ def test_browsergym_s_and_vab_s_variables_are_both_read_and_the_config_wins():
     assert find_sites(config, {"WA_FULL_RESET": "http://r:7565"}).reset_urls == ("http://r:7565",)
 
 
-def test_a_host_without_scheme_is_refused_with_the_fix():
+def test_hosts_are_compared_with_their_port_and_one_without_scheme_is_refused_with_the_fix():
+    assert host_of("http://User:x@Host:80/p?q") == "host:80"
     with pytest.raises(
         UsageError, match=r"WA_REDDIT = 'my\.host:9999' is not a web address; write http://my\.host:9999"
     ):
@@ -92,10 +93,6 @@ def test_placeholders_are_put_in_and_what_stays_is_an_error():
         resolve("__CLASSIFIEDS__", urls, "t", SITES)
 
 
-def test_hosts_are_compared_with_their_port():
-    assert host_of("http://User:x@Host:80/p?q") == "host:80"
-
-
 def test_a_task_file_gives_scored_tasks_that_survive_json(tmp_path):
     (task,) = read_task_file(write(tmp_path, GOOD))
     assert task.task_id == "tasks.7"
@@ -104,19 +101,6 @@ def test_a_task_file_gives_scored_tasks_that_survive_json(tmp_path):
     assert is_scored(task)
     assert writes(task)
     assert Task.from_json(task.to_json()) == task
-
-
-def test_a_damaged_task_file_is_named_with_the_position(tmp_path):
-    with pytest.raises(DataError, match=r"tasks\.json: task 1 is not in WebArena's format: KeyError\('eval'\)"):
-        read_task_file(write(tmp_path, GOOD, {"task_id": 1, "start_url": ""}))
-
-
-@pytest.mark.parametrize("sites", [7, "shopping", None, {}, []])
-def test_instructions_whose_sites_are_no_list_are_refused_by_name(tmp_path, sites):
-    path = tmp_path / "instructions.json"
-    path.write_text(json.dumps([{"intent": "Go.", "sites": sites}]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"instructions\.json: task 0: `sites` must be a list of site names, found"):
-        read_training_file(path)
 
 
 def test_generated_task_files_have_no_reference(tmp_path):
@@ -164,7 +148,12 @@ def test_training_files_of_all_three_formats_are_read(tmp_path):
     assert config_of(stripped)["eval"]["eval_types"] == []
 
 
-def test_training_files_are_checked(tmp_path):
+def test_task_and_training_files_are_checked(tmp_path):
+    with pytest.raises(DataError, match=r"tasks\.json: task 1 is not in WebArena's format: KeyError\('eval'\)"):
+        read_task_file(write(tmp_path, GOOD, {"task_id": 1, "start_url": ""}))
+    for sites in (7, "shopping", None, {}, []):
+        with pytest.raises(DataError, match=r"tasks\.json: task 0: `sites` must be a list of site names, found"):
+            read_training_file(write(tmp_path, {"intent": "Go.", "sites": sites}))
     lines = tmp_path / "b.jsonl"
     lines.write_text('{"task": "x", "web": "map"}\n{"task": "x", "web": "moon"}\n')
     with pytest.raises(DataError, match=r"b\.jsonl:2: unknown site 'moon'"):

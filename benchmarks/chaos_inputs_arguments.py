@@ -8,6 +8,7 @@ _GEN = "python scripts/gen_task.py"
 _PROCESS = "python scripts/process_data.py"
 _TEST_DATA = "python scripts/generate_test_data.py"
 _NODES = "bash run_multinode.sh --dry-run"
+_STUDY = "config: demo\nname: s\nnum_phases: 1\n"
 _NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
 
 ARGUMENTS = (
@@ -92,6 +93,33 @@ ARGUMENTS = (
     BadInput("webrl study study_demo actor", 2, "'overrides.actor'", "override", "key.subkey=value"),
     BadInput("webrl study study_demo seed=3", 2, "overrides.seed", "study_demo.yaml", "set the study's own key"),
     BadInput("webrl study study_demo --parallel 0 --dry-run", 2, "0", "--parallel", "at least one cell"),
+    *(
+        BadInput("webrl study s.yaml --dry-run", 2, value, f"s.yaml: {place}", fix, files={"s.yaml": f"{_STUDY}{more}\n"})
+        for more, value, place, fix in (
+            ("overrides: {aktor: {}}", "'aktor'", "overrides: unknown key", "did you mean 'actor'?"),
+            ("metods: {}", "'metods'", "unknown key", "a study has: config, name, runs_dir, seeds, num_phases, reference, overrides, methods"),
+            ("seeds: 3", "3", "seeds = ", "expected a list: [first, second]"),
+            ("seeds: []", "[]", "seeds = ", "must have at least 1 item"),
+            ("methods: {default: 3}", "3", "methods.default = ", "expected options with values"),
+            ("methods: {awr: {}}", "'default'", "reference", "is not one of the methods: awr"),
+            ("methods: {default: {}, start: {}}", "the name is reserved", "methods.start", "choose another"),
+            ("methods: {default: {}, start_sft: {}}", "the name is reserved", "methods.start_sft", "choose another"),
+            ("methods: {default: {}, a-b: {}}", "'a-b'", "methods: the name ", "may hold letters"),
+            ("methods: {default: {}, a: {models: {actor: b}}}\ndemos: [d]", "a.models.actor", "methods", "every method begins with its seed's start"),
+            *(
+                (f"methods: {{default: {{}}, a: {{{options}}}}}", value, place, fix)
+                for options, value, place, fix in (
+                    ("actor: {objektive: awr}", "'actor.objektive'", "methods.a: unknown key", "did you mean 'actor.objective'?"),
+                    ("seed: 3", "methods.a.seed", "methods.a", "set the study's own key"),
+                    ("tasks: {shares: failures}", "shares=failures", "methods.a: tasks", "needs source=fresh"),
+                    ("tasks: {num_eval_tasks: 9}", "tasks.num_eval_tasks = 9 would", "methods.a", "set it in `overrides`"),
+                    ("models: {actor: b}", "models.actor = 'b' would", "methods.a", "set it in `overrides`"),
+                    ("rollout: {temperature: 0.5}", "rollout.temperature = 0.5 would", "methods.a", "set it in `overrides`"),
+                    ("sft: {epochs: 9}", "sft.epochs = 9.0 would", "methods.a", "set it in `overrides`"),
+                )
+            ),
+        )
+    ),
     BadInput("webrl grpo --dry-run max_staleness=-1", 2, "-1", "max_staleness", "greater than or equal to 0"),
     BadInput("webrl grpo --dry-run --task-name click-test,click-tst", 2, "'miniwob.click-tst'", "unknown MiniWoB page", "did you mean 'miniwob.click-test'"),
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "use 2 or more"),

@@ -8,6 +8,11 @@ _GEN = "python scripts/gen_task.py --num_tasks 1"
 _PROCESS = "python scripts/process_data.py --stage 1 --actor_path none --output_path out.jsonl"
 _TEST_DATA = "python scripts/generate_test_data.py --output_path tasks.json"
 _ORM = "webrl train-orm demo --out out/new"
+_SITE = "webrl run c.yaml --dry-run"
+_OWN_SITE = {
+    "c.yaml": 'tasks: {suite: web}\nrollout: {web: {start_urls: ["http://127.0.0.1:8000/"], train_files: [i.jsonl]}}\n'
+}
+_FIRST = '{"id": "first", "instruction": "x"}\n'
 
 FILES = (
     # failures to generate from
@@ -63,6 +68,33 @@ FILES = (
     BadInput(f"{_TEST_DATA} --input tasks.jsonl", 1, "miniwob.x", "none of 1 tasks", "WebArena", files={"tasks.jsonl": '{"task": "Click it.", "web": "miniwob.x"}\n'}),
     BadInput("python scripts/generate_test_data.py --output_path /dev/full", 1, "/dev/full", "No space left", "free some space"),
     BadInput("python scripts/generate_test_data.py --output_path data/README.md/x", 1, "data/README.md", "generate_test_data", "exists"),
+    # instructions for one's own site
+    *(
+        BadInput(_SITE, 1, value, "i.jsonl:2", fix, files=_OWN_SITE | {"i.jsonl": _FIRST + entry + "\n"})
+        for entry, value, fix in (
+            ('{"intent": "x"}', "unknown key 'intent'", "known: id, instruction"),
+            ("[1]", "[1]", "expected an object with 'instruction'"),
+            ('{"id": "a/b", "instruction": "x"}', "id = 'a/b'", "must match pattern"),
+            ('{"id": "first", "instruction": "x"}', "'first'", "is also that of i.jsonl:1"),
+            ('{"checks": []}', "instruction", "it is missing"),
+            ('{"instruction": "x", "start": "http://[::1"}', "start = 'http://[::1'", "not a web address"),
+            *(
+                (f'{{"instruction": "x", "checks": [{{{check}}}]}}', value, fix)
+                for check, value, fix in (
+                    ('"txt": "a"', "checks.0.txt = 'a'", "unknown key"),
+                    ("", "checks.0", "url, text, answer, javascript, http, sql, verify; this one has none"),
+                    ('"text": "a", "url": "b"', "checks.0", "this one has url and text"),
+                    ('"url": "(a"', "checks.0.url = '(a'", "not a regular expression"),
+                    ('"http": "/a", "path": "$["', "checks.0.path = '$['", "not a JSON path such as"),
+                    ('"http": "/a", "equals": 1', "checks.0", "needs 'path'"),
+                    ('"text": "a", "equals": 1', "checks.0", "'equals' belongs to"),
+                    ('"http": "//[a"', "checks.0.http = '//[a'", "not a web address"),
+                )
+            ),
+        )
+    ),
+    BadInput(f"{_SITE} rollout.web.train_files=[i.csv]", 1, "i.csv", "instructions", ".jsonl, .json and .txt", files=_OWN_SITE | {"i.csv": "a,b\n"}),
+    BadInput(f"{_SITE} rollout.web.train_files=[i.txt]", 1, "no instruction", "i.txt", "", files=_OWN_SITE | {"i.txt": "# nothing\n"}),
     # judged trajectories
     BadInput(f"{_ORM} --data hostile/empty", 1, "hostile/empty", "no finished trajectory", ""),
     BadInput(f"{_ORM} --data hostile/random_bytes", 1, "hostile/random_bytes", "no finished trajectory", "broken_line"),

@@ -102,40 +102,6 @@ def test_instructions_are_read_from_jsonl_json_and_text(tmp_path):
     assert found == [("plain-3", "Do\u2028it\x0cnow."), ("plain-4", "Do that.")]
 
 
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ({"intent": "x"}, ["i.jsonl:2", "unknown key 'intent'", "instruction"]),
-        ([1], ["i.jsonl:2", "[1]"]),
-        ({"id": "a/b", "instruction": "x"}, ["i.jsonl:2", "id = 'a/b'"]),
-        ({"id": "first", "instruction": "x"}, ["i.jsonl:2", "i.jsonl:1", "'first'"]),
-        ({"instruction": "x", "checks": [{"txt": "a"}]}, ["i.jsonl:2", "checks.0.txt = 'a': unknown key"]),
-        ({"checks": []}, ["i.jsonl:2: instruction: it is missing"]),
-        ({"instruction": "x", "checks": [{}]}, ["i.jsonl:2", "checks.0", "has none", "javascript"]),
-        ({"instruction": "x", "checks": [{"text": "a", "url": "b"}]}, ["i.jsonl:2", "url and text"]),
-        ({"instruction": "x", "checks": [{"url": "(a"}]}, ["i.jsonl:2", "checks.0.url = '(a'", "regular expression"]),
-        ({"instruction": "x", "checks": [{"http": "/a", "path": "$["}]}, ["i.jsonl:2", "checks.0.path = '$['"]),
-        ({"instruction": "x", "checks": [{"http": "/a", "equals": 1}]}, ["i.jsonl:2", "needs 'path'"]),
-        ({"instruction": "x", "checks": [{"text": "a", "equals": 1}]}, ["i.jsonl:2", "'equals' belongs to"]),
-        ({"instruction": "x", "start": "http://[::1"}, ["i.jsonl:2", "start = 'http://[::1': not a web address"]),
-        ({"instruction": "x", "checks": [{"http": "//[a"}]}, ["i.jsonl:2", "checks.0.http = '//[a': not a web"]),
-    ],
-)
-def test_what_is_not_understood_in_an_instruction_file_is_refused_with_file_and_line(tmp_path, entry, words):
-    path = lines(tmp_path, {"id": "first", "instruction": "x"}, entry)
-    with pytest.raises(DataError) as error:
-        read_instructions(path)
-    assert all(word in str(error.value) for word in words), error.value
-    assert "\n" not in str(error.value)
-
-
-def test_instruction_files_of_no_known_kind_and_empty_ones_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"i\.csv.*\.jsonl, \.json and \.txt"):
-        read_instructions(lines(tmp_path, "a,b\n", name="i.csv"))
-    with pytest.raises(DataError, match=r"no instruction"):
-        read_instructions(lines(tmp_path, "# nothing\n", name="i.txt"))
-
-
 def test_tasks_keep_to_the_site_and_its_database(site, tmp_path):
     path = lines(tmp_path, {"instruction": "x", "start": "http://other.example/"})
     with pytest.raises(DataError, match=r"i\.jsonl:1.*other\.example.*outside"):

@@ -20,7 +20,7 @@ from processes import descendants, interrupt, living, python, wait_until
 from webrl import cli
 from webrl.config import load_config
 from webrl.config.resources import shipped_configs
-from webrl.errors import DataError, StageError, UsageError
+from webrl.errors import DataError, StageError
 from webrl.phase import STAGES
 from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, write_json, write_records
@@ -99,33 +99,6 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         assert load_config(Path(cell.settings[0]), list(cell.settings[1:])) == cell.config
         assert cell.config.run_dir == tmp_path / "runs" / "s" / cell.name
         assert cell.config.actor.steps == 7
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"methods": {"default": {}, "a": {"actor": {"objektive": "awr"}}}}, r"methods\.a: unknown key 'actor\.obj"),
-        ({"overrides": {"aktor": {}}}, r"overrides: unknown key 'aktor'"),
-        ({"methods": {"default": 3}}, r"methods\.default = 3: expected options with values"),
-        ({"metods": {}}, r"unknown key 'metods'; a study has: .*methods"),
-        ({"methods": {"awr": {}}}, r"reference 'default' is not one of the methods: awr"),
-        ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),
-        ({"methods": {"default": {}, "a": {"seed": 3}}}, r"methods\.a\.seed: set the study's own key"),
-        ({"methods": {"default": {}, "a": {"tasks": {"num_eval_tasks": 9}}}}, r"tasks\.num_eval_tasks = 9 would"),
-        ({"methods": {"default": {}, "a": {"tasks": {"shares": "failures"}}}}, r"shares=failures needs source=f"),
-        ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}}, r"models\.actor = 'b' would change"),
-        ({"methods": {"default": {}, "a": {"rollout": {"temperature": 0.5}}}}, r"rollout\.temperature = 0\.5 would"),
-        ({"methods": {"default": {}, "a": {"sft": {"epochs": 9}}}}, r"sft\.epochs = 9\.0 would change the starting"),
-        ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}, "demos": ["d"]}, r"a\.models\.actor: ev"),
-        ({"methods": {"default": {}, "start_sft": {}}}, r"methods\.start_sft: .* choose another"),
-        ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),
-        ({"seeds": 3}, r"seeds = 3: expected a list: \[first, second\]"),
-        ({"seeds": []}, r"seeds = \[\]"),
-    ],
-)  # fmt: skip
-def test_a_study_that_cannot_be_understood_is_refused_by_name(tmp_path, changes, message):
-    with pytest.raises(UsageError, match=message):
-        study_of(tmp_path, **changes)
 
 
 def test_a_method_of_which_nothing_is_written_is_the_run_config(tmp_path: Path) -> None:

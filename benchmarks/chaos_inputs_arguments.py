@@ -76,6 +76,8 @@ ARGUMENTS = (
     BadInput("webrl arena open --folder nowhere", 1, "/nowhere'", "no arena runs", "webrl arena up"),
     BadInput("webrl init-site 'http://[::1'", 2, "'http://[::1'", "start_urls", "http://host:port/path"),
     BadInput("webrl init-site ftp://h", 2, "'ftp://h'", "start_urls", "http://host:port/path"),
+    BadInput("webrl init-site 127.0.0.1:5000", 2, "'127.0.0.1:5000'", "start_urls", "http://host:port/path"),
+    BadInput("webrl init-site http://h --out c.yaml", 2, "c.yaml", "already there", "choose another --out, or move it away", files={"c.yaml": "x"}),
     BadInput("webrl init-site http://h --pages 0", 2, "0", "explore_pages", "greater than or equal to 1"),
     BadInput("webrl init-site http://h --user bob --password-env NO_SUCH", 2, "'NO_SUCH'", "--user bob", "export it"),
     BadInput("webrl init-site http://h --basic-password-env X", 2, "X", "--basic-password-env", "--basic-user NAME"),
@@ -122,6 +124,16 @@ ARGUMENTS = (
     ),
     BadInput("webrl grpo --dry-run max_staleness=-1", 2, "-1", "max_staleness", "greater than or equal to 0"),
     BadInput("webrl grpo --dry-run --task-name click-test,click-tst", 2, "'miniwob.click-tst'", "unknown MiniWoB page", "did you mean 'miniwob.click-test'"),
+    *(
+        BadInput(f"webrl grpo --dry-run {options}", 2, value, place, fix)
+        for options, value, place, fix in (
+            ("--benchmark workarena", "'workarena.", "task", "name a server of other tasks with browsergym_url"),
+            ("--task-name arena.shop.prize", "'arena.shop.prize'", "no task", "the nearest type is 'arena.shop.price'"),
+            ("--benchmark arena --task-name shop.dearest", "'arena.shop.dearest'", "is held out of training", "its tasks have ids: "),
+            ("--task-name arena.shop.price-eval-0-3", "'arena.shop.price-eval-0-3'", "is one of the evaluation's", "train on its template, arena.shop.price"),
+            ("--observation dom", "'dom'", "the command line: observation", "must be 'axtree', 'html' or 'none'"),
+        )
+    ),
     BadInput("webrl grpo --dry-run num_generations=1", 2, "1", "num_generations", "use 2 or more"),
     BadInput("webrl grpo --dry-run --learning-rate nan", 2, "nan", "learning_rate", "finite"),
     BadInput("webrl grpo --dry-run num_generations=many", 2, "'many'", "num_generations", "valid integer"),
@@ -326,6 +338,10 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.env=venus", 2, "'venus'", "rollout.env", "'openenv'"),
     BadInput(f"{_RUN} rollout.env=openenv", 2, "openenv", "rollout.urls", "rollout.urls=["),
     BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[ftp://h]", 2, "'ftp://h'", "rollout.urls", "http://"),
+    *(
+        BadInput(f"{_RUN} 'rollout.allowed_hosts=[\"{host}\"]'", 2, f"'{host}'", "rollout.allowed_hosts.0", "expected a host: example.org, ")
+        for host in ("a,*", "*.example.org", "http://example.org/", "a b", "[::1", "é.example", "a:b", "")
+    ),
     BadInput(f"{_RUN} rollout.num_workers=0", 2, "0", "rollout.num_workers", "greater than or equal to 1"),
     BadInput(f"{_RUN} rollout.env=openenv rollout.urls=[127.0.0.1:9]", 2, "'127.0.0.1:9'", "rollout.urls", "has the form http://host:port"),
     BadInput(f"{_RUN} rollout.urls=http://h", 2, "'http://h'", "rollout.urls", "list"),
@@ -444,6 +460,8 @@ CONFIGS = (
     BadInput(f"{_FILE} replay.perplexity_low=9", 2, "9", "c.yaml and the command line: replay: perplexity_low", "exceeds", files={"c.yaml": "seed: 1"}),
     BadInput(_FILE, 2, "'actor.lr'", "c.yaml: unknown key", "write it as actor: {lr: …}", files={"c.yaml": "actor.lr: 1\n"}),
     BadInput(_FILE, 2, "'rollout.engine.kind'", "c.yaml: unknown key", "write it as rollout: {engine: {kind: …}}", files={"c.yaml": "rollout.engine.kind: 1\n"}),
+    BadInput(_FILE, 2, "'dmo'", "c.yaml: base", "no such file in ., and no shipped config", files={"c.yaml": "base: dmo\n"}),
+    BadInput(_FILE, 2, "'lr'", "line 2, column 3", "is given twice; keep only one", files={"c.yaml": "actor: {lr: 0.5, epochs: 2,\n  lr: 0.25}\n"}),
     BadInput(_FILE, 2, "'actr'", "c.yaml", "did you mean 'actor'", files={"c.yaml": "actr: {lr: 1}"}),
     BadInput(_FILE, 2, "None", "c.yaml: actor", "section", files={"c.yaml": "actor:\nseed: 1\n"}),
     BadInput(_FILE, 2, "1", "c.yaml", "Keys should be strings", files={"c.yaml": "1: 2"}),

@@ -165,6 +165,8 @@ FOLDERS = (
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "'d.jsonl' has no finished trajectory that succeeded", "replay.demos", "leave it out", files={"d.jsonl": _shown(success="false")}),
     BadInput("webrl run demo replay.demos=[d.jsonl] rollout.dialect=webrl --dry-run", 2, "click('1')", "'d.jsonl' has no step that can be imitated", "is not an action of rollout.dialect=webrl (", files={"d.jsonl": _shown()}),
     BadInput("webrl run demo replay.demos=[d.jsonl] --dry-run", 2, "no page was recorded, so it answers to nothing", "'d.jsonl' has no step that can be imitated", "leave it out", files={"d.jsonl": _shown(page=" ")}),
+    BadInput("webrl run demo trackers=[tensorboard] name=r", 2, "tracker 'tensorboard' cannot be set up", "runs/r/tensorboard", "leave it out of `trackers`", files={"runs/r/tensorboard": "a file"}),
+    BadInput("webrl status runs/r", 2, "unknown key 'no_such_section'", "runs/r/config.yaml", "another version of webrl may have written it: use that", files={"runs/r/config.yaml": "name: r\nno_such_section: {a: 1}\n"}),
     BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),
     BadInput(_NAMED.format("rollout"), 1, "device", "trajectories.jsonl", "not a regular file", files=a_run("filter-tasks", config="rollout: {max_steps: 1}\n", tasks=_TASK, trajectories=link_to("/dev/full"))),
     BadInput("webrl rollout --run runs/r", 2, "shopping", "rollout.webarena.sites", "WA_SHOPPING", files=a_run("filter-tasks", config="tasks: {suite: webarena}\n", tasks='{"task_id": "a", "site": "shopping", "instruction": "Buy it."}\n')),

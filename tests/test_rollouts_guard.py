@@ -8,8 +8,8 @@ import pytest
 from hostile_attempts import ADDRESSES, ENDLESS, FILES, SECRET, open_trap
 from rollouts_builders import bid_of, miniwob
 
-from webrl.config import RolloutConfig, validate_config
-from webrl.errors import BrowserError, UsageError
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import MAX_TABS, BrowserEnv
 from webrl.rollouts.guard import NavigationGuard, is_public
@@ -152,9 +152,3 @@ def test_addresses_within_the_rule_alone_are_allowed(host, url, allowed):
 )
 def test_internal_addresses_are_told_from_public_ones(address, public):
     assert is_public(address) is public
-
-
-@pytest.mark.parametrize("host", ["a,*", "*.example.org", "http://example.org/", "a b", "[::1", "é.example", "a:b", ""])
-def test_a_host_that_is_none_is_refused_by_the_config(host):
-    with pytest.raises(UsageError, match=r"rollout\.allowed_hosts"):
-        validate_config({"rollout": {"allowed_hosts": [host]}}, "test")

@@ -4,7 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import pytest
 from report_builders import build_run, task, trajectory
 
 from webrl import cli
@@ -95,13 +94,6 @@ def test_a_damaged_marker_and_torn_lines_are_no_obstacle(tmp_path: Path):
     assert rows["stage"] == "rollout"
     assert rows["episodes"] == "10 of 20"
     assert rows["left"] == "not known before a phase like this one has finished"
-
-
-def test_a_run_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["status", str(build_run(tmp_path / "run", num_phases=2, no_such_section={"a": 1}).path)]) == 2
-    said = capsys.readouterr().err
-    assert "unknown key 'no_such_section'" in said
-    assert "another version of webrl may have written it" in said
 
 
 def test_success_so_far_counts_the_episodes_that_have_a_reward(tmp_path: Path):

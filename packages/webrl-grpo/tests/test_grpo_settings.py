@@ -106,13 +106,7 @@ def small(folder: Path) -> list[str]:
 def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, webrl, monkeypatch):
     folder = save_tiny_model(tmp_path / "model")
     for option, said in {
-        "--task-name click-tset": "unknown MiniWoB page 'miniwob.click-tset'; did you mean 'miniwob.click-test'",
-        "--benchmark workarena": "task 'workarena.click-test': our own browsers cannot play it by name",
-        "--task-name arena.shop.prize": "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'",
-        "--benchmark arena --task-name shop.dearest": "'arena.shop.dearest' is held out of training",
-        "--task-name arena.shop.price-eval-0-3": "one of the evaluation's; train on its template, arena.shop.price",
         "--fallback-action wait": "fallback_action = 'wait': Not an action",
-        "--observation dom": "observation = 'dom': must be 'axtree', 'html' or 'none'",
         "--max-seq-length 4096": "max_seq_length 4096: model",
         f"--resume-from-checkpoint {tmp_path}": "not a checkpoint-N folder",
     }.items():

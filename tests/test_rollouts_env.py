@@ -11,7 +11,6 @@ from browsers import is_older_than, open_env, run
 from rollouts_builders import NEVER, Scripted, answers, at, bid_of, in_browser, miniwob, on_page, reply, serve, visit
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError
 from webrl.rollouts.devtools import Tab
 from webrl.rollouts.env import _COLLECT_EVERY, OTHER_TAB, BrowserEnv
 from webrl.rollouts.episode import run_episode
@@ -1091,14 +1090,6 @@ def test_hosts_outside_the_allow_list_are_blocked_and_counted():
     assert "outside the hosts" in direct.error
     assert files.blocked == 1
     assert "root:" not in files.observation.text
-
-
-def test_a_step_before_a_reset_is_an_error():
-    async def play(env):
-        await env.step("noop()")
-
-    with pytest.raises(BrowserError, match="before reset"):
-        in_browser(play)
 
 
 def test_web_sockets_to_other_hosts_do_not_get_through_either():

@@ -41,8 +41,10 @@ def test_a_crashed_page_is_an_error_and_the_next_reset_heals_it():
     assert "button 'submit'" in in_browser(play).text
 
 
-def test_a_first_reset_that_fails_says_why_each_time_and_leaves_the_environment_usable():
+def test_a_step_before_a_reset_and_a_first_reset_that_fails_say_why_and_leave_the_environment_usable():
     async def play(env):
+        with pytest.raises(BrowserError, match="before reset"):
+            await env.step("noop()")
         port, env._browser.port = env._browser.port, 1  # nobody answers there
         for _ in range(2):
             with pytest.raises(BrowserError, match="no DevTools connection"):

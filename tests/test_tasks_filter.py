@@ -33,13 +33,9 @@ def named(*instructions, site="shopping", **fields):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (0.05, None),
-        (0.75, None),
-        (0.4, None),
-        (math.nextafter(0.05, 0), "value_low"),
-        (math.nextafter(0.75, 1), "value_high"),
-        (0.0, "value_low"),
-        (1.0, "value_high"),
+        *((value, None) for value in (0.05, 0.4, 0.75)),
+        *((value, "value_low") for value in (math.nextafter(0.05, 0), 0.0)),
+        *((value, "value_high") for value in (math.nextafter(0.75, 1), 1.0)),
     ],
 )
 def test_both_edges_of_the_critic_s_band_are_kept(value, reason):
@@ -190,13 +186,9 @@ def test_named_things_must_be_on_the_page_as_whole_words(site, instruction, miss
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [
-        ("YES", True),
+        *((answer, True) for answer in ("YES", "**Yes**, it is", "<Thinking>maybe no</Thinking>\nYES")),
         ("no.", False),
-        ("**Yes**, it is", True),
-        ("<Thinking>maybe no</Thinking>\nYES", True),
-        ("Not sure", None),
-        ("", None),
-        ("Yesterday", None),
+        *((answer, None) for answer in ("Not sure", "", "Yesterday")),
     ],
 )
 def test_the_first_word_is_the_verdict(answer, verdict):

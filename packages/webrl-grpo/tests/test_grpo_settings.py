@@ -47,11 +47,6 @@ def test_the_public_scripts_options_go_by_their_names():
     assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
 
 
-def test_vllm_s_own_arguments_are_parted_at_blanks_alone():
-    given = parsed("--use-vllm", 'vllm_extra_args=--seed 3 --compilation-config={"mode":0,"x":1}')
-    assert given.vllm_extra_args == ("--seed", "3", '--compilation-config={"mode":0,"x":1}')
-
-
 def test_the_public_vision_scripts_options_go_by_their_names():
     # the command line of TRL's example for vision-language models
     command = (
@@ -85,7 +80,9 @@ def test_the_cookbooks_keys_load():
     assert (s.episodes_per_generation, s.lora_target_modules) == (4, ("q_proj", "v_proj"))
 
 
-def test_rewards_and_lists_on_the_command_line():
+def test_rewards_lists_and_vllm_s_own_arguments_on_the_command_line():
+    given = parsed("--use-vllm", 'vllm_extra_args=--seed 3 --compilation-config={"mode":0,"x":1}')
+    assert given.vllm_extra_args == ("--seed", "3", '--compilation-config={"mode":0,"x":1}'), "parted at blanks alone"
     s = parsed("--reward", "outcome=1", "format=0.1", "--task-name", "click-test", "click-tab")
     assert s.rewards == {"outcome": 1.0, "format": 0.1}
     assert s.task_name == ("click-test", "click-tab")

@@ -103,7 +103,7 @@ def test_an_action_after_which_its_page_hangs_ends_no_episode(name):
         return stuck, (await env.step("noop(0)")).observation.text
 
     pages = {"/": f'<button onclick="{script}">go</button>', "/never": NEVER}
-    stuck, later = visit(pages, play, step_timeout_s=20, settle_cap_s=1)
+    stuck, later = visit(pages, play, step_timeout_s=12, settle_cap_s=1)
     assert told in stuck
     assert told not in later
     assert "button 'go'" in stuck

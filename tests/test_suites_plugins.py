@@ -131,7 +131,7 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
     assert drawn[0] != drawn[1]
 
 
-WORKS = "eval --dry-run tasks.suite=toy tasks.source=fresh"
+WORKS = " ".join(("eval --dry-run tasks.suite=toy tasks.source=fresh", *OF_THE_HUB))
 _BROKEN = {
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 1\n"
             "    def check_settings(self, config, *, mixed): pass\n", "old",

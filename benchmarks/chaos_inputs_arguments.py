@@ -363,6 +363,8 @@ CONFIGS = (
     BadInput(f"{_RUN} rollout.show_text=false rollout.screenshots=true rollout.image_size=96", 2, "image_size=96", "show_text=false", "actions use the screenshot's pixels"),
     BadInput(f"{_RUN} models.device=gpu", 2, "'gpu'", "models.device", "expected auto, cpu, cuda"),
     BadInput(f"{_RUN} models.dtype=int8", 2, "'int8'", "models.dtype", "'bfloat16'"),
+    BadInput(f"{_RUN} models.orm=none", 2, "'none'", "models.orm", "leave it out"),
+    BadInput(f"{_RUN} rollout.upload_dir=/nope", 2, "'/nope'", "rollout.upload_dir", "no such folder"),
     BadInput(f"{_RUN} models.actor=[a,b]", 2, "['a', 'b']", "models.actor", "valid string"),
     BadInput(f"{_RUN} tasks.suite=webvoyager", 2, "'webvoyager'", "tasks.suite", "'miniwob'"),
     BadInput(f"{_RUN} tasks.train_sites=[miniwob.clik-button]", 2, "'miniwob.clik-button'", "tasks.train_sites", "click-button"),

@@ -41,6 +41,16 @@ def test_all_that_stands_in_the_way_is_named_at_once_and_other_objectives_may_pl
     check_settings(load_config(find_config("demo"), start), "demo.yaml")
 
 
+def test_what_a_config_sets_and_nothing_would_use_is_named(caplog):
+    urls = ["engine.urls=[http://127.0.0.1:9]", "rollout.urls=[http://127.0.0.1:9]"]
+    check_settings(load_config(find_config("demo"), [*urls, "replay.strategy=none", "actor.imitation=0"]), "demo.yaml")
+    (said,) = caplog.messages
+    for part in ("generate.engine.urls: kind=transf", "rollout.urls: env=browser", "replay.demos: nothing learns"):
+        assert part in said
+    check_settings(load_config(find_config("demo"), [*urls[:1], "label.engine.kind=openai"]), "demo.yaml")
+    assert len(caplog.messages) == 1  # a server that one section asks
+
+
 def test_a_critic_is_trained_where_somebody_reads_it() -> None:
     assert load_config(find_config("demo")).trains_critic
     assert settings().trains_critic, "the curriculum's filter reads it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -22,6 +23,8 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.machine import visible_gpus
 from webrl.training.topology import local_processes
 
+logger = logging.getLogger(__name__)
+
 _PLAYS = frozenset({"rollout", "accept", "eval"})
 """Stages in which an agent acts."""
 _BYTES = {"fp32": 4, "bf16": 2}  # of a weight, by `export_dtype`
@@ -31,20 +34,19 @@ def check_settings(config: RunConfig, source: str) -> None:
     """Refuse at once what a stage would refuse hours later.
 
     Raises:
-        UsageError: an engine or a task type that there is not, an API engine without its servers, rewards that
-            generated tasks do not have, a group objective without groups, or screenshots for what cannot take them.
+        UsageError: an engine, a task type or a folder that there is not, settings that contradict others, or
+            screenshots for what cannot take them. What nothing would use is a warning.
     """
     for section in ("critic", "actor", "orm"):
         try:
             load_plan(getattr(config, section).engine)
         except UsageError as error:
             raise UsageError(f"{source}: {section}.engine: {error}") from None
-    for section in ("generate", "rollout", "label"):
-        engine = getattr(config, section).engine
+    engines = {f"{name}.engine": getattr(config, name).engine for name in ("generate", "rollout", "label")}
+    for key, engine in engines.items():
         if engine.kind == "openai" and not engine.urls:
-            key = f"{section}.engine"
             raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
-    tasks = config.tasks
+    tasks, rollout, strategy = config.tasks, config.rollout, config.replay.strategy
     try:
         suite = find_suite(tasks.suite)
         if tasks.source == "fresh" and not suite.draws_fresh:
@@ -52,13 +54,27 @@ def check_settings(config: RunConfig, source: str) -> None:
         suite.check_settings(config)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
-    if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
-        raise UsageError(
-            f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
-            "generated instructions"
-        )
-    rollout, strategy = config.rollout, config.replay.strategy
-    if config.actor.objective == "grpo" and config.num_phases:
+    asked = [engine.urls for engine in engines.values() if engine.kind == "openai"]
+    unused = [f"{key}.urls: kind={e.kind} asks none" for key, e in engines.items() if e.urls and e.urls not in asked]
+    unused += ["rollout.urls: env=browser asks none"] if rollout.urls and rollout.env == "browser" else []
+    unused += ["replay.demos: nothing learns from them"] if config.replay.demos and not config.used_demos else []
+    if unused:
+        logger.warning("%s: not used: %s", source, "; ".join(unused))
+    phases, imitated = config.num_phases > 0, config.actor.imitation and config.used_demos
+    _refuse(source, {
+        "label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for generated "
+        "instructions": config.label.judge == "environment" and tasks.source == "curriculum" and phases,
+        "actor.objective=imitation learns from demonstrations only: name some in replay.demos, with actor.imitation "
+        "above 0": config.actor.objective == "imitation" and phases and not imitated,
+        f"rollout.upload_dir={str(rollout.upload_dir)!r}: there is no such folder; make it, or name another":
+            rollout.upload_dir is not None and not rollout.upload_dir.is_dir(),
+        f"rollout.refill={rollout.refill} replaces groups of an actor's attempts: set rollout.num_generations=4, with "
+        "rollout.policy=actor": bool(rollout.refill) and (rollout.num_generations == 1 or rollout.policy == "expert"),
+        f"models.prompt=rounds shows answers in browsergym's actions, rollout.dialect={rollout.dialect}: set "
+        "models.prompt=examples, or rollout.dialect=browsergym":
+            config.models.prompt == "rounds" and rollout.dialect != "browsergym",
+    })  # fmt: skip
+    if config.actor.objective == "grpo" and phases:
         # what leaves it nothing to compare, or lets it compare attempts of other weights
         _refuse(f"{source}: actor.objective=grpo compares a task's attempts", {
             "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)":
@@ -68,33 +84,16 @@ def check_settings(config: RunConfig, source: str) -> None:
             "rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1": not rollout.temperature,
             "rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor": rollout.policy == "expert",
         })  # fmt: skip
-    has_demos = config.actor.imitation and config.used_demos
-    if config.actor.objective == "imitation" and config.num_phases and not has_demos:
-        raise UsageError(
-            f"{source}: actor.objective=imitation learns from demonstrations only: name some in replay.demos, with "
-            "actor.imitation above 0"
-        )
-    if rollout.refill and (rollout.num_generations == 1 or rollout.policy == "expert"):
-        raise UsageError(
-            f"{source}: rollout.refill={rollout.refill} replaces groups of an actor's attempts: set "
-            "rollout.num_generations=4, with rollout.policy=actor"
-        )
-    models = config.models
-    if models.prompt == "rounds" and rollout.dialect != "browsergym":
-        raise UsageError(
-            f"{source}: models.prompt=rounds shows answers in browsergym's actions, rollout.dialect={rollout.dialect}: "
-            "set models.prompt=examples, or rollout.dialect=browsergym"
-        )
     if rollout.sees:
         is_blind = not rollout.show_text
         _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
             f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers":
                 rollout.engine.kind != "transformers",
             "models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat":
-                models.prompt_format == "webrl",
-            "models.enable_thinking=true: not yet; set models.enable_thinking=false": models.enable_thinking,
+                config.models.prompt_format == "webrl",
+            "models.enable_thinking=true: not yet; set models.enable_thinking=false": config.models.enable_thinking,
             "rollout.show_text=false: the curriculum reads the pages that the actor read; set tasks.source=fresh":
-                is_blind and tasks.source == "curriculum" and config.num_phases > 0,
+                is_blind and tasks.source == "curriculum" and phases,
             f"rollout.show_text=false: dialect={rollout.dialect} has no coordinates; set dialect=browsergym":
                 is_blind and rollout.dialect != "browsergym",
         })  # fmt: skip

@@ -333,7 +333,7 @@ class RolloutConfig(SamplingConfig):
     )
     public_hosts: tuple[Host, ...] = Field((), description="as allowed_hosts, but never at an internal address")
     max_page_mb: int = Field(2048, ge=64, description="end a page whose process uses more memory")
-    upload_dir: Path | None = Field(None, description="folder that upload_file reads from; null: uploads are refused")
+    upload_dir: _Folder | None = Field(None, description="folder that upload_file reads from; null: no uploads")
     if TYPE_CHECKING:
         webarena: Any = None
         web: Any = None

@@ -365,8 +365,7 @@ class BrowserEnv:
             return None
         tab = await self._use_tab()
         tab.forget_asked()
-        if tab.pointer:
-            # So that the next episode does not begin with a hovered element.
+        if tab.pointer:  # so that the next episode does not begin with a hovered element
             await tab.leave_page()
         goal = await site.start(tab, seed)
         self._restarts += 1

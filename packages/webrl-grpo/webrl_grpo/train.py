@@ -7,6 +7,7 @@ API: `settings = check(settings)`, then `train(settings, out)`. `out` holds the 
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import os
 import random
@@ -148,6 +149,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
     eyes = Eyes(settings.model_name) if settings.sees else None
     player = Collector(settings, out) if settings.has_collector else Player(settings, eyes, out)
     with player, Appender(out / "trajectories.jsonl") as file:
+        importlib.import_module("webrl_grpo.trl_trainer")  # while a player of its own process starts vLLM
         player.check(tasks)
         batches: list[list[float]] = []
         num_failed = 0

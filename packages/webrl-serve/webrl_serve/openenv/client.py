@@ -207,8 +207,6 @@ class RemotePool:
     """Sessions on servers; see the module docstring."""
 
     def __init__(self, config: RolloutConfig) -> None:
-        if not config.urls:
-            raise UsageError("rollout.env=openenv needs servers: set rollout.urls=[http://127.0.0.1:8000, …]")
         warn_of_openenv_conflict()
         urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(url, config) for url in urls]

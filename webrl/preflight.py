@@ -55,17 +55,17 @@ def check_settings(config: RunConfig, source: str) -> None:
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
     asked = [engine.urls for engine in engines.values() if engine.kind == "openai"]
-    unused = [f"{key}.urls: kind={e.kind} asks none" for key, e in engines.items() if e.urls and e.urls not in asked]
-    unused += ["rollout.urls: env=browser asks none"] if rollout.urls and rollout.env == "browser" else []
+    unused = [f"{key}.urls: kind={e.kind} takes none" for key, e in engines.items() if e.urls and e.urls not in asked]
+    unused += ["rollout.urls: env=browser takes none"] if rollout.urls and rollout.env == "browser" else []
     unused += ["replay.demos: nothing learns from them"] if config.replay.demos and not config.used_demos else []
     if unused:
-        logger.warning("%s: not used: %s", source, "; ".join(unused))
-    phases, imitated = config.num_phases > 0, config.actor.imitation and config.used_demos
+        logger.warning("%s: unused: %s", source, "; ".join(unused))
+    has_phases, imitates = config.num_phases > 0, config.actor.imitation and config.used_demos
     _refuse(source, {
         "label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for generated "
-        "instructions": config.label.judge == "environment" and tasks.source == "curriculum" and phases,
+        "instructions": config.label.judge == "environment" and tasks.source == "curriculum" and has_phases,
         "actor.objective=imitation learns from demonstrations only: name some in replay.demos, with actor.imitation "
-        "above 0": config.actor.objective == "imitation" and phases and not imitated,
+        "above 0": config.actor.objective == "imitation" and has_phases and not imitates,
         f"rollout.upload_dir={str(rollout.upload_dir)!r}: there is no such folder; make it, or name another":
             rollout.upload_dir is not None and not rollout.upload_dir.is_dir(),
         f"rollout.refill={rollout.refill} replaces groups of an actor's attempts: set rollout.num_generations=4, with "
@@ -74,7 +74,7 @@ def check_settings(config: RunConfig, source: str) -> None:
         "models.prompt=examples, or rollout.dialect=browsergym":
             config.models.prompt == "rounds" and rollout.dialect != "browsergym",
     })  # fmt: skip
-    if config.actor.objective == "grpo" and phases:
+    if config.actor.objective == "grpo" and has_phases:
         # what leaves it nothing to compare, or lets it compare attempts of other weights
         _refuse(f"{source}: actor.objective=grpo compares a task's attempts", {
             "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)":
@@ -85,7 +85,6 @@ def check_settings(config: RunConfig, source: str) -> None:
             "rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor": rollout.policy == "expert",
         })  # fmt: skip
     if rollout.sees:
-        is_blind = not rollout.show_text
         _refuse(f"{source}: rollout.image_size shows the actor screenshots", {
             f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers":
                 rollout.engine.kind != "transformers",
@@ -93,9 +92,9 @@ def check_settings(config: RunConfig, source: str) -> None:
                 config.models.prompt_format == "webrl",
             "models.enable_thinking=true: not yet; set models.enable_thinking=false": config.models.enable_thinking,
             "rollout.show_text=false: the curriculum reads the pages that the actor read; set tasks.source=fresh":
-                is_blind and tasks.source == "curriculum" and phases,
+                not rollout.show_text and tasks.source == "curriculum" and has_phases,
             f"rollout.show_text=false: dialect={rollout.dialect} has no coordinates; set dialect=browsergym":
-                is_blind and rollout.dialect != "browsergym",
+                not rollout.show_text and rollout.dialect != "browsergym",
         })  # fmt: skip
 
 

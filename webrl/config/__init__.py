@@ -32,15 +32,23 @@ from pydantic.fields import FieldInfo
 
 from webrl.config import plugins
 from webrl.config.redaction import MASK, SecretUrl, redact, without_references
-from webrl.config.resources import configs_dir, find_config, is_file, shipped_data, shipped_model
+from webrl.config.resources import configs_dir, find_config, is_file, shipped_model
 from webrl.config.section import Section
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
+
+
+def _find_model(name: str) -> str:
+    if name.strip().lower() in ("", "none", "null"):
+        raise ValueError("expected a folder or a hub name; leave it out for the default")
+    return shipped_model(name)
+
+
+ModelName = Annotated[str, AfterValidator(_find_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
-_Data = Annotated[Path, AfterValidator(shipped_data)]
+DataPath = Annotated[Path, AfterValidator(lambda path: Path(shipped_model(str(path))))]
 """A file or folder; the same holds for `data/tiny/…`."""
 
 
@@ -400,7 +408,7 @@ class ReplayConfig(Section):
     """Perplexity-filtered experience replay (paper §3.4)."""
 
     strategy: Literal["perplexity", "all", "none"] = Field("perplexity", description="what to replay; none: nothing")
-    demos: tuple[_Data, ...] = Field(
+    demos: tuple[DataPath, ...] = Field(
         (), description="demonstrations to imitate in every batch; with actor.imitation=0 the buffer starts with them"
     )
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")

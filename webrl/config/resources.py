@@ -32,14 +32,7 @@ def configs_dir() -> Path:
 
 def shipped_model(name: str) -> str:
     """Resolve a model's name: a shipped one (`data/tiny/actor`) becomes its path if the working folder has none."""
-    if name.strip().lower() in ("", "none", "null"):
-        raise ValueError("expected a folder or a hub name; leave it out for the default")
     return name if not name.startswith("data/tiny/") or Path(name).exists() else str(find_shipped(name) or name)
-
-
-def shipped_data(path: Path) -> Path:
-    """Return the same for a file (`data/tiny/demos.jsonl`)."""
-    return Path(shipped_model(str(path)))
 
 
 def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]:

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from webrl.config import RunConfig, apply_override, flatten, overlay, read_config, validate_config
-from webrl.config.resources import find_config, is_file, shipped_data
+from webrl.config import DataPath, RunConfig, apply_override, flatten, overlay, read_config, validate_config
+from webrl.config.resources import find_config, is_file
 from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.preflight import check_settings
@@ -61,7 +61,7 @@ class StudyConfig(Section):
     reference: str = Field("default", description="method that the others are compared with")
     overrides: dict[str, Any] = Field({}, description="run settings of every cell")
     methods: dict[Name, dict[str, Any]] = Field({"default": {}}, min_length=1)
-    demos: tuple[Annotated[Path, AfterValidator(shipped_data)], ...] = Field(
+    demos: tuple[DataPath, ...] = Field(
         (), description="demonstrations that each seed's start is trained on, with `overrides.sft`; none: models.actor"
     )
 

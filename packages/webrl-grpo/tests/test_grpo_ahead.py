@@ -14,8 +14,9 @@ import torch
 from grpo_builders import DEMO, TINY_ACTOR, grpo
 from llm_builders import score
 from processes import wait_until
+from rollouts_builders import miniwob
 
-from webrl.errors import ModelError, StageError
+from webrl.errors import ModelError, StageError, UsageError
 from webrl.llm.loading import load_causal_lm
 from webrl.types import Trajectory
 from webrl_grpo.settings import GrpoSettings, load_settings
@@ -68,6 +69,8 @@ def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_
 
     module = load_causal_lm(str(tiny_model), dtype="float32")
     with Collector(settings(model_name=str(tiny_model), max_staleness=max_staleness), tmp_path) as collector:
+        collector.check([])
+        collector.wait()
         taken = []
         for version in range(num_batches):
             collector.hand_over(f"m@{version}", module)
@@ -89,9 +92,23 @@ def test_the_process_that_plays_deletes_the_weights_for_vllm_even_where_the_othe
     python.chmod(0o755)
     with Collector(settings(use_vllm=True, vllm_python=str(python)), tmp_path) as collector:
         (tmp_path / HANDOVER / "1").mkdir(parents=True)
+        collector.check([])
         with pytest.raises(ModelError, match="the model server ended while it started"):
-            collector.check([])
+            collector.wait()
         assert not (tmp_path / HANDOVER).exists()
+
+
+@pytest.mark.browser
+def test_a_page_that_cannot_be_opened_is_told_before_vllm_starts(tmp_path):
+    from webrl_grpo.collector import Collector
+
+    (tmp_path / "python").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 3\n")
+    (tmp_path / "python").chmod(0o755)
+    needs_vllm = settings(use_vllm=True, vllm_python=str(tmp_path / "python"))
+    refused = pytest.raises(UsageError, match=r"task 'miniwob.no-such-page' cannot be opened")
+    with Collector(needs_vllm, tmp_path) as collector, refused:
+        collector.check([miniwob("no-such-page", 1)])
+    assert not (tmp_path / "started").exists()
 
 
 def test_weights_that_find_no_room_are_the_error_of_a_full_disk(tiny_model, tmp_path):

@@ -1,7 +1,8 @@
 """Plays ahead of the training, in another process: the next generation batches, with a copy of the policy.
 
     with Collector(settings, out) as collector:
-        collector.check(tasks)
+        collector.check(tasks)                           # its own vLLM or copy of the policy starts afterwards
+        collector.wait()                                 # for that
         collector.hand_over("actor@step-0", module)      # a snapshot, for all later requests
         collector.ask(0, attempts)
         episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
@@ -11,8 +12,9 @@ speed of either side. Errors of the process are raised here: a WebRLError as it 
 The process and its browsers end with this one, even if it is killed.
 
 The process is `python -m webrl_grpo.collector FD`, with one end of a pipe. The first message is (settings, output
-folder, log level); then ("check", tasks), ("weights", fingerprint, safetensors or a folder) and ("play", attempts). The
-answers to "check" and "play" are None, the episodes, or the exception that ended the process. A closed pipe ends it.
+folder, log level); the second, the tasks to check, is answered by None, and by another None once it can play; then come
+("weights", fingerprint, safetensors or a folder) and ("play", attempts), which is answered by the episodes. An
+exception that ends the process is its last answer. A closed pipe ends it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Collector:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
                 env=own_environment(),
             )
-        self._send(revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel())
+        self._send((revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel()))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -94,8 +96,16 @@ class Collector:
         return self._process.pid
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Check the tasks like `Player.check`."""
-        self._send("check", list(tasks))
+        """Check the tasks like `Player.check`: called once, before anything else."""
+        self._send(list(tasks))
+        self._receive()
+
+    def wait(self) -> None:
+        """Wait until it can play: vLLM needs its share of the GPU before the trainer takes its own.
+
+        Raises:
+            ModelError: vLLM does not start.
+        """
         self._receive()
 
     def hand_over(self, fingerprint: str, module: Any) -> None:
@@ -109,10 +119,10 @@ class Collector:
             self._num_folders += 1
             folder = self._handover / str(self._num_folders)
             write_weights(self._settings, module, folder)
-            self._send("weights", fingerprint, folder)
+            self._send(("weights", fingerprint, folder))
             return
         trained = [(name, weight) for name, weight in module.named_parameters() if weight.requires_grad]
-        self._send("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained}))
+        self._send(("weights", fingerprint, save({name: weight.detach().contiguous() for name, weight in trained})))
 
     def ask(self, version: int, attempts: Sequence[Attempt]) -> None:
         """Request a batch, played with the weights that were handed over last.
@@ -121,7 +131,7 @@ class Collector:
             version: number of batches that these weights have been trained on.
         """
         self._asked.append((version, self._fingerprint))
-        self._send("play", list(attempts))
+        self._send(("play", list(attempts)))
 
     @property
     def num_asked(self) -> int:
@@ -151,7 +161,7 @@ class Collector:
             )
         return episodes, staleness
 
-    def _send(self, *message: Any) -> None:
+    def _send(self, message: Any) -> None:
         """Send a message; the process reads it at once, also while it plays."""
         with contextlib.suppress(OSError):  # it died: `_receive` says so
             self._connection.send(message)
@@ -173,7 +183,8 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
 
     eyes = Eyes(settings.model_name) if settings.sees else None
     with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
-        # Before the first response: vLLM needs its share of the GPU before the trainer takes its own.
+        player.check(inbox.get())  # at once: a page that cannot be opened is told without minutes of vLLM's start
+        connection.send(None)
         copy: PolicyCopy | ServedCopy
         if settings.use_vllm:
             stack.callback(shutil.rmtree, out / HANDOVER, ignore_errors=True)  # the other process may be killed
@@ -181,11 +192,9 @@ def _serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Sim
             stack.callback(copy.stop)
         else:
             copy = PolicyCopy(settings, eyes)
+        connection.send(None)
         while True:
             match inbox.get():
-                case ("check", tasks):
-                    player.check(tasks)
-                    connection.send(None)
                 case ("weights", fingerprint, weights):
                     copy.take(fingerprint, weights)
                 case ("play", attempts):

@@ -20,7 +20,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -177,7 +177,7 @@ class Player:
         return self._loop.run(coroutine)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Open one page of every task type, and act once.
+        """Open one page of every task type, and act once; as many at once as there are pages.
 
         Raises:
             UsageError: a page that cannot be opened; a server without the task or its screenshot, or of another
@@ -185,8 +185,7 @@ class Player:
             StageError: a reward that is not finite.
         """
         first = {task.site: task for task in reversed(tasks)}
-        for task in first.values():
-            self._loop.run(self._check(task))
+        self._loop.run(_all(self._check(task) for task in first.values()))
 
     async def _check(self, task: Task) -> None:
         try:
@@ -226,13 +225,7 @@ class Player:
 
     async def _play_all(self, attempts: Sequence[Attempt], open_model: OpenModel) -> list[Episode]:
         async with open_model() as model:
-            tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
-            try:
-                return list(await asyncio.gather(*tasks))
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            return await _all(self._play(name, task, model) for name, task in attempts)
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
@@ -270,6 +263,17 @@ class Player:
         if self._settings.prompt_format == "browsergym":
             return GrpoPolicy(model, self._settings, env)
         return ModelPolicy(model, self._config, sampling=self._settings.sampling)
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results in order; the first error ends the others."""
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class GrpoPolicy:

@@ -149,8 +149,10 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
     eyes = Eyes(settings.model_name) if settings.sees else None
     player = Collector(settings, out) if settings.has_collector else Player(settings, eyes, out)
     with player, Appender(out / "trajectories.jsonl") as file:
-        importlib.import_module("webrl_grpo.trl_trainer")  # while a player of its own process starts vLLM
         player.check(tasks)
+        importlib.import_module("webrl_grpo.trl_trainer")  # while a player of its own process starts vLLM
+        if isinstance(player, Collector):
+            player.wait()
         batches: list[list[float]] = []
         num_failed = 0
 

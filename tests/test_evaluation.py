@@ -80,6 +80,9 @@ def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_b
 def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(tmp_path, capsys, webrl):
     config = config_in(tmp_path)
     command = ["eval", "demo", f"runs_dir={tmp_path}", "name=run", *SMALL]
+    for dry in ([], ["--dry-run"]):
+        assert "--against small: no such folder" in webrl(2, *command, *dry, "--against", "small").err
+    assert not config.run_dir.exists(), "nothing was played"
     copy_model(config.models.actor, tmp_path / "same")
     said = webrl(0, *command, "--against", tmp_path / "same")
     found = json.loads(said.out)["against"]

@@ -27,7 +27,7 @@ from webrl import load_actor as api_actor
 from webrl.cli import main
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.loading import MODEL_FILES, load_causal_lm, load_tokenizer, tokenizer_fingerprint
+from webrl.llm.loading import MODEL_FILES, config_of, load_causal_lm, load_tokenizer, tokenizer_fingerprint
 from webrl.stages import copy_model
 from webrl.training.critic import load_critic
 from webrl.training.models import load_actor
@@ -562,3 +562,14 @@ def test_a_quantized_judge_without_the_package_that_reads_it_is_refused_before_i
     assert attempt("run demo --dry-run models.orm=MODEL", folder, tmp_path) == 1
     assert re.search(f"cannot load the model .*requires ({package})", capsys.readouterr().err)
     check_model(str(folder), use="vllm")
+
+
+def test_a_hub_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"ENDPOINT": "http://127.0.0.1:1", "HF_HUB_OFFLINE": False}  # a port that nothing listens on
+    for name, value in settings.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    waits: list[float] = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waits.append)
+    with pytest.raises(ModelError, match="cannot read the config of 'ann/model': We couldn't connect"):
+        config_of("ann/model")
+    assert waits == [1, 2, 4, 8, 8]

@@ -122,8 +122,7 @@ def rollout(context: Context) -> Counts:
     if phase and config.rollout.policy == "expert":
         from webrl.rollouts.pool import run
 
-        record = plugins.load(plugins.HOOKS, "record-experts")
-        run(record(tasks, config, out, phase=phase, prefix=prefix))
+        run(plugins.load(plugins.HOOKS, "record-experts")(tasks, config, out, phase=phase, prefix=prefix))
     else:
         for round_number in range(config.rollout.refill + 1 if phase else 1):
             tasks += _refill(context, tasks, prefix) if round_number else []

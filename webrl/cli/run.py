@@ -78,6 +78,9 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_inputs(config, (stage,))
     other = None if against is None else evaluated_by(config, against)
+    if isinstance(other, RunConfig):  # first: a name that the Hub does not know ends it before anything is played
+        phases.run_stage(other, "eval", 0)
+        other = RunFolder(other.run_dir).phase(0).eval
     if other is not None and phase is None:
         phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with hold_run(config.run_dir), open_trackers(config):
@@ -101,7 +104,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
 
 def evaluated_by(config: RunConfig, against: str) -> Path | RunConfig:
     """What `--against` names: the evaluation of a phase folder or of a run's newest evaluated phase, or, of a model,
-    the run that evaluates it. Raises UsageError for a run without a finished evaluation, ModelError as `check_models`.
+    the run that evaluates it. Raises UsageError for no such folder or no finished evaluation, ModelError.
     """
     path, folder = Path(against), RunFolder(Path(against))
     if (path / "eval.jsonl").is_file():
@@ -111,6 +114,8 @@ def evaluated_by(config: RunConfig, against: str) -> Path | RunConfig:
         if not evaluated:
             raise UsageError(f"--against {against}: no phase of this run has been evaluated to the end")
         return folder.phase(evaluated[-1]).eval
+    if "/" not in against and not path.exists():
+        raise UsageError(f"--against {against}: no such folder; name a run's, a phase's or a model's, or OWNER/NAME")
     models = config.models.model_copy(update={"actor": against})
     other = config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
     check_models(other, ("eval",))
@@ -138,13 +143,10 @@ def run_all(config: RunConfig) -> int:
     return 0
 
 
-def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str, Any]:
+def compare(config: RunConfig, phase: int, found: Path) -> dict[str, Any]:
     """Both rates and their paired difference (the first minus the other), by part of the evaluation. Raises DataError:
     the two were evaluated on other pages, or no page has a verdict in both.
     """
-    if isinstance(found, RunConfig):
-        phases.run_stage(found, "eval", 0)
-        found = RunFolder(found.run_dir).phase(0).eval
     mine = RunFolder(config.run_dir).phase(phase).eval
     first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
     pages = []
@@ -162,8 +164,7 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
         here, there = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (first, second))
         if not here:
             continue
-        difference = page_difference(here, there)
-        if difference is None:
+        if (difference := page_difference(here, there)) is None:
             raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
         rates = [success_rate(side).to_json() for side in (here, there)]
         parts[name] = {"this": rates[0], "other": rates[1], **difference}

@@ -56,8 +56,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     num_phases = config.num_phases
     holder = who_works_in(path)
     due = _due_stage(run, num_phases, holder[1] if holder else None)
-    phases = f"{num_phases} phase{'' if num_phases == 1 else 's'} after the supervised start"
-    rows = [("run", f"{path}, {phases}")]
+    rows = [("run", f"{path}, {num_phases} phase{'' if num_phases == 1 else 's'} after the supervised start")]
     if holder:
         rows.append(("state", f"at work: {holder[0]}"))
     else:

@@ -417,8 +417,10 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
     except Exception as error:  # absurd values raise nearly anything in transformers
         why = f"cannot read the config of {name!r}: {library_message(error)}"
+        is_cut_off = isinstance(error.__cause__, utils.hub.LocalEntryNotFoundError)  # 24 s later
         with contextlib.suppress(OSError):  # the Hub does not know the name at all
-            why = adapter_of_hub(whole) if utils.peft_utils.find_adapter_config_file(whole) else why
+            if utils.peft_utils.find_adapter_config_file(whole, local_files_only=is_cut_off):
+                why = adapter_of_hub(whole)
         raise ModelError(why) from error
     if is_trained and getattr(config, "quantization_config", None):
         raise ModelError(f"model {name!r} is quantized: it can answer but not be trained; name the model it came from")

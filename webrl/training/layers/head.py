@@ -131,8 +131,7 @@ def _add(total: Tensor | None, part: Tensor) -> Tensor:
 
 def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """[C, V], in float32 where they are scaled."""
-    bias = None if bias is None else bias.to(hidden.dtype)
-    logits = functional.linear(hidden, matrix, bias)
+    logits = functional.linear(hidden, matrix, None if bias is None else bias.to(hidden.dtype))
     return logits if scale == 1.0 else logits.float().mul_(scale)
 
 

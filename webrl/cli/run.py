@@ -166,6 +166,5 @@ def compare(config: RunConfig, phase: int, found: Path) -> dict[str, Any]:
             continue
         if (difference := page_difference(here, there)) is None:
             raise DataError(f"{found} and {mine}: no page of the {name} has a verdict in both")
-        rates = [success_rate(side).to_json() for side in (here, there)]
-        parts[name] = {"this": rates[0], "other": rates[1], **difference}
+        parts[name] = {"this": success_rate(here).to_json(), "other": success_rate(there).to_json(), **difference}
     return parts

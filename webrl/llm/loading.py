@@ -410,6 +410,7 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
     Raises:
         ModelError: it cannot be read, or as of `base_of`; quantized weights, of what is to be trained or merged.
     """
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from transformers import AutoConfig, utils
 
     whole = base_of(name) or name
@@ -417,7 +418,7 @@ def config_of(name: str, *, is_trained: bool = False, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(whole, trust_remote_code=False, **options)
     except Exception as error:  # absurd values raise nearly anything in transformers
         why = f"cannot read the config of {name!r}: {library_message(error)}"
-        is_cut_off = isinstance(error.__cause__, utils.hub.LocalEntryNotFoundError)  # 24 s later
+        is_cut_off = isinstance(error.__cause__, LocalEntryNotFoundError)  # 24 s later
         with contextlib.suppress(OSError):  # the Hub does not know the name at all
             if utils.peft_utils.find_adapter_config_file(whole, local_files_only=is_cut_off):
                 why = adapter_of_hub(whole)

@@ -181,6 +181,9 @@ def test_the_outcome_model_is_held_against_the_truth(tmp_path: Path):
     line = figure.plot.axes[0].lines[-1]
     assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([0.9, 0.6])  # two labels make no point
     assert section.tables[0][1].rows == [("judged solved", 3, 2), ("judged failed", 0, 2)]
+    assert section.text.endswith("(instructions that a model wrote have none). Training never sees that reward.")
+    own = build_run(tmp_path / "own", num_phases=0, tasks={"source": "fresh"}, label={"judge": "environment"})
+    assert judge(read_run(own.path)).text.endswith("(instructions that a model wrote have none). It is the label.")
 
 
 def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):

@@ -225,7 +225,8 @@ def judge(run: RunFacts) -> Section:
     if with_truth:
         section.text = (
             f"{len(with_truth)} of {len(known)} judged episodes have a reward from the environment to compare with "
-            "(instructions that a model wrote have none). Training never sees that reward."
+            "(instructions that a model wrote have none). "
+            + ("It is the label." if run.option("label.judge") == "environment" else "Training never sees that reward.")
         )
         scored = [(truth, label.p_yes) for label, truth in with_truth if label.p_yes is not None]
         bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
@@ -240,12 +241,11 @@ def judge(run: RunFacts) -> Section:
                 interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
             )
         report = judge_report([t for _, t in with_truth], [float(label.reward or 0) for label, _ in with_truth])
-        counts: list[tuple[object, ...]] = [
+        rows: list[tuple[object, ...]] = [
             ("judged solved", report["true_positive"], report["false_positive"]),
             ("judged failed", report["false_negative"], report["true_negative"]),
         ]
-        head = ("judgement", "truly solved", "truly failed")
-        section.tables.append(("Labels against the truth", Table(head, counts)))
+        section.tables.append(("Labels against the truth", Table(("judgement", "truly solved", "truly failed"), rows)))
         shares: list[tuple[object, ...]] = []
         for name in ("accuracy", "balanced_accuracy", "precision", "recall"):
             found = report[name]

@@ -14,7 +14,7 @@ from webrl.config.extras import require
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
-from webrl.llm.loading import check_sight, model_folder
+from webrl.llm.loading import check_sight, weight_files
 from webrl.llm.policy import check_sampling
 from webrl.reward.orm import configured_text
 from webrl.rollouts.browser import find_chromium
@@ -207,9 +207,9 @@ def check_tasks(config: RunConfig, stages: Collection[str]) -> None:
         seed_tasks(config)
 
 
-def check_models(config: RunConfig, stages: Collection[str]) -> None:
-    """Return if the models that these stages start from can be loaded, and read what they are shown. Raises ModelError
-    as `check_model` and `check_sight`.
+def check_models(config: RunConfig, stages: Collection[str]) -> list[str]:
+    """Check that the models that these stages start from can be loaded, and read what they are shown; return those of
+    the Hub that are not here, of which nothing is known. Raises ModelError as `check_model` and `check_sight`.
     """
     due = frozenset(stages)
     texts = list[tuple[str, str, str]]()  # one that is never asked needs no chat template
@@ -218,16 +218,16 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         texts.append((config.models.orm, form, kind))
     if {"gen-tasks", "rollout"} <= due and config.num_phases and (kind := config.generate.engine.kind) != "openai":
         texts.append((config.models.generator, "chat" if config.tasks.source == "curriculum" else "webrl", kind))
-    for name, *_ in texts:
-        model_folder(name)  # what is not there is said before torch is imported
-    acting = due & (_PLAYS | {"replay", "train"})
     has_started = RunFolder(config.run_dir).phase(0).is_done("train")  # later phases start from the run's own models
-    if acting and not has_started:
+    acting = [config.models.actor] if due & (_PLAYS | {"replay", "train"}) and not has_started else []
+    away = [n for n in dict.fromkeys([*acting, *(text[0] for text in texts)]) if not weight_files(n)]  # without torch
+    if acting:
         check_sight(config, config.models.actor)
         use: str = "training" if "train" in due else config.rollout.engine.kind
         check_model(config.models.actor, sees=config.rollout.sees, prompt_format=config.models.prompt_format, use=use)
     for name, prompt_format, use in dict.fromkeys(texts):
         check_model(name, sees=False, prompt_format=prompt_format, use=use)
+    return away
 
 
 def run_bytes(config: RunConfig) -> int | None:

@@ -50,7 +50,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: 
         missing.append(str(error))
     if "replay" in stages:
         check_demonstrations(config)
-    check_models(config, stages)
+    missing += [f"the model {name!r} (hf download {name})" for name in check_models(config, stages)]
     if against is not None:
         evaluated_by(config, against)
     print(f"# plan of {config.run_dir}")

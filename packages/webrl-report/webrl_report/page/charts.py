@@ -142,7 +142,7 @@ def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -
             start = end
         axes.set_xlim(0, total)
         axes.locator_params("both", nbins=5)
-    return Figure(title, note, plot, Table(("phase", "steps", "first", "last", "mean", "least", "most"), rows))
+    return Figure(title, note, plot, Table(("phase", "steps", "first", "last", "mean", "min", "max"), rows))
 
 
 def standing_text(rate: Mapping[str, Any]) -> str:

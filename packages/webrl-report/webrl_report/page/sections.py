@@ -206,7 +206,7 @@ def replay(run: RunFacts) -> Section:
     if why:
         rows: list[tuple[object, ...]] = [(p.phase, *(c.get(name, 0) for name in why)) for p, c in reasons if c]
         table = Table(("phase", *map(in_words, why)), rows, is_wide=len(why) > 5)
-        section.tables.append(("Earlier steps by what became of them", table))
+        section.tables.append(("What became of earlier steps", table))
     else:
         section.lacks = "No phase has looked at earlier steps."
     return section
@@ -233,7 +233,7 @@ def judge(run: RunFacts) -> Section:
         rates = [(x, rate_of(solved, num).to_json()) for x, solved, num in bins if num >= _FEWEST_LABELS]
         if rates:
             note = (
-                "Share that was truly solved among episodes of a similar P(YES); a calibrated judge is on the "
+                "Share of episodes truly solved, by the judge's P(YES); a calibrated judge is on the "
                 f"diagonal. Bins of fewer than {_FEWEST_LABELS} episodes are left out."
             )
             line = "episodes", rates

@@ -16,6 +16,7 @@ from webrl.config import RunConfig, plugins
 from webrl.config.extras import require
 from webrl.errors import DataError, ExtraMissing, UsageError
 from webrl.evaluate import difference_text, named_rates, page_difference, success_rate
+from webrl.llm.servers.vllm_fleet import keep_servers
 from webrl.preflight import check_inputs, check_models, check_rollouts, check_tasks, room_text, run_bytes, wanted_extras
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
@@ -78,13 +79,14 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_inputs(config, (stage,))
     other = None if against is None else evaluated_by(config, against)
-    if isinstance(other, RunConfig):  # first: a name that the Hub does not know ends it before anything is played
-        phases.run_stage(other, "eval", 0)
-        other = RunFolder(other.run_dir).phase(0).eval
-    if other is not None and phase is None:
-        phase = phases.next_phase(RunFolder(config.run_dir), "eval")
-    with hold_run(config.run_dir), open_trackers(config):
-        counts = phases.run_stage(config, stage, phase)
+    with keep_servers():  # the second model's weights go into the servers of the first
+        if isinstance(other, RunConfig):  # first: a name that the Hub does not know ends it before anything is played
+            phases.run_stage(other, "eval", 0)
+            other = RunFolder(other.run_dir).phase(0).eval
+        if other is not None and phase is None:
+            phase = phases.next_phase(RunFolder(config.run_dir), "eval")
+        with hold_run(config.run_dir), open_trackers(config):
+            counts = phases.run_stage(config, stage, phase)
     if text := find_suite(config.tasks.suite).describe(counts):
         print(text, file=sys.stderr)  # standard output stays JSON
     for name, rate in named_rates(counts).items() if stage == "eval" and other is None else ():

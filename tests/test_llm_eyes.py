@@ -12,13 +12,13 @@ import pytest
 import torch
 from eyes_builders import IN_TEMPLATE, build_vlm, png, sampled, sampled_together
 from PIL import Image
+from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import is_torchvision_available
 
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
-from webrl.llm.local.runner import pad_left
 from webrl.llm.pictures import open_picture, shown_size, shrink
 from webrl.llm.tokens import encode_chat, end_token_ids
 
@@ -38,7 +38,9 @@ def seeing(request, tmp_path_factory):
 
 def score(eyes, model, prompts, answers, pngs):
     """Log-probs of answers by one padded forward pass of transformers' own."""
-    ids, mask = pad_left([[*p, *a] for p, a in zip(prompts, answers, strict=True)], eyes.tokenizer.pad_token_id, "cpu")
+    rows = [torch.tensor([*p, *a]) for p, a in zip(prompts, answers, strict=True)]
+    ids = pad_sequence(rows, True, eyes.tokenizer.pad_token_id, "left")
+    mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=mask, **eyes.inputs(ids, pngs)).logits
     found = []
@@ -227,7 +229,8 @@ def test_pictures_of_one_tile_and_of_many_may_be_padded_on_the_right_too(tiled):
     goals = ("Goal: go", "Goal: click the red button, then wait", "Goal: go on")
     rows = [eyes.encode([Message("user", goal)], eyes.look(p)) for goal, p in zip(goals, pngs, strict=True)]
     assert [eyes.count(row) for row in rows] == [4, 30, 20]
-    ids, mask = (padded.flip(1) for padded in pad_left([row[::-1] for row in rows], eyes.tokenizer.pad_token_id, "cpu"))
+    ids = pad_sequence([torch.tensor(row) for row in rows], True, eyes.tokenizer.pad_token_id)
+    mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], True)
     assert eyes.inputs(ids, pngs)["pixel_values"].shape[0] == 1 + 7 + 5, "a row for each tile"
     together = logits_of(eyes, model, ids, mask, pngs)
     for i, row in enumerate(rows):

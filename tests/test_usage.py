@@ -11,7 +11,7 @@ from webrl.runs.machine import PeakMemory, free_heap
 
 
 def test_memory_is_measured_while_the_block_runs() -> None:
-    with PeakMemory(interval_s=0.05) as memory:
+    with PeakMemory() as memory:
         wait_until(lambda: memory.peak_mib > 10, 120)
 
 

@@ -329,7 +329,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
         truth = [e.success for e in heldout]
         by_site = count_sites([e.site for e in heldout], truth, [int(p > 0.5) for p in p_yes])
         if plot_reliability := plugins.hook("reliability-figure"):
-            plot_reliability(truth, {"as trained": p_yes}, paths.report / "reliability.png")
+            plot_reliability(truth, p_yes, paths.report / "reliability.png")
         report["heldout"] = judge_report(truth, p_yes) | {"by_site": by_site}
     write_json(paths.report / "report.json", report)
     return report

@@ -76,12 +76,11 @@ _LONGEST_PAUSE_S = 8.0
 
 class PeakMemory:
     """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known). The
-    pauses between readings double from `interval_s` on, up to eight seconds.
+    pauses between readings double from two seconds on, up to eight.
     """
 
-    def __init__(self, interval_s: float = 2.0) -> None:
+    def __init__(self) -> None:
         self.peak_mib = 0.0
-        self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
 
@@ -94,12 +93,12 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        pause = self._interval_s
+        pause = 2.0
         while True:
             self.peak_mib = max(self.peak_mib, measure()[0])
             if self._stop.wait(pause):
                 return
-            pause = max(self._interval_s, min(2 * pause, _LONGEST_PAUSE_S))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}

@@ -308,7 +308,7 @@ def test_the_losses_of_a_supervised_start_are_drawn(tmp_path):
 
 def test_the_calibration_of_a_judge_is_drawn(tmp_path):
     truth, p_yes = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
-    plugins.hook("reliability-figure")(truth, {"as trained": p_yes}, tmp_path / "r.png")
+    plugins.hook("reliability-figure")(truth, p_yes, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 

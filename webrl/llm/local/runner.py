@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
@@ -216,7 +217,9 @@ class WholeRunner:
             logger.warning(self._warning)
             self._warning = ""
         draw = _Draw(samplings)
-        ids, mask = pad_left(prompts, self._pad_id, self._model.device)
+        rows = [torch.tensor(ids) for ids in prompts]
+        ids = pad_sequence(rows, True, self._pad_id, "left").to(self._model.device)  # [B, T]
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left").to(ids.device)
         config = GenerationConfig(
             max_new_tokens=max(s.max_new_tokens for s in samplings), eos_token_id=self._ends, pad_token_id=self._pad_id
         )
@@ -257,13 +260,6 @@ class _Draw(LogitsProcessor):
         chosen = torch.full_like(scores, -torch.inf)
         chosen[range(len(tokens)), tokens] = 0.0
         return chosen
-
-
-def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:
-    """[B, T] ids padded on the left, and the mask of tokens."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
-    return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
 
 
 def draw_tokens(

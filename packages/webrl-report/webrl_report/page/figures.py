@@ -86,22 +86,16 @@ def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple
     return [(float(p[of].mean()), int(y[of].sum()), int(of.sum())) for of in chosen if of.any()]
 
 
-def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:
-    """Draw observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each.
-
-    Args:
-        scores: name of a curve (`as trained`, `calibrated`) -> [N] P(YES).
-    """
+def plot_reliability(truth: Sequence[int], p_yes: Sequence[float], path: Path) -> None:
+    """Draw observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each."""
     figure = new_figure(5, 6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot([0, 1], [0, 1], color="0.7", linestyle=":")
-    for name, values in scores.items():
-        bins = reliability_bins(truth, values)
-        bars = margins([(won / num, *wilson_interval(won, num)) for _, won, num in bins])
-        rates = [won / num for _, won, num in bins]
-        top.errorbar([x for x, _, _ in bins], rates, yerr=bars, marker="o", capsize=3, label=name)
-        bottom.hist(list(values), bins=NUM_BINS, range=(0, 1), histtype="step", label=name)
+    bins = reliability_bins(truth, p_yes)
+    bars = margins([(won / num, *wilson_interval(won, num)) for _, won, num in bins])
+    rates = [won / num for _, won, num in bins]
+    top.errorbar([x for x, _, _ in bins], rates, yerr=bars, marker="o", capsize=3)
+    bottom.hist(list(p_yes), bins=NUM_BINS, range=(0, 1), histtype="step")
     top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
-    top.legend()
     bottom.set(xlabel="P(YES)", ylabel="trajectories", xlim=(0, 1))
     save_figure(figure, path)

@@ -78,6 +78,7 @@ class Collector:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
                 env=own_environment(),
             )
+        self.pid = self._process.pid
         self._send((revealed(self._settings), self._out, logging.getLogger("webrl").getEffectiveLevel()))
         return self
 
@@ -89,11 +90,6 @@ class Collector:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._handover, ignore_errors=True)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Check the tasks like `Player.check`: called once, before anything else."""

@@ -184,8 +184,7 @@ class Player:
                 version; a screenshot that leaves no room in the prompt.
             StageError: a reward that is not finite.
         """
-        first = {task.site: task for task in reversed(tasks)}
-        self._loop.run(_all(self._check(task) for task in first.values()))
+        self._loop.run(_all(self._check(task) for task in {task.site: task for task in reversed(tasks)}.values()))
 
     async def _check(self, task: Task) -> None:
         try:

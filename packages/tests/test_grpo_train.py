@@ -139,7 +139,7 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
     assert report["reward_first"]["episodes"] == report["reward_last"]["episodes"] == 8
     said = capsys.readouterr().out
     assert "mean reward, last" in said
-    assert f"saved {tmp_path / 'out'}. These rewards are of different pages" in said
+    assert f"saved {tmp_path / 'out'}\nThese rewards are from training pages: measure the model" in said
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5

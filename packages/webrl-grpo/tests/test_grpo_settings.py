@@ -151,6 +151,12 @@ def test_the_script_has_the_commands_options(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "num_generations: 16\n" in shown
     assert "model_name: data/tiny/actor\n" in shown
+    assert "# missing" not in shown
+
+
+def test_a_dry_run_names_a_model_of_the_hub_that_is_not_here(webrl):
+    shown = webrl(0, "grpo", "--dry-run", "--model-id", "ann/agent").out
+    assert shown.endswith("\n# missing on this machine: the model 'ann/agent' (hf download ann/agent)\n")
 
 
 def test_a_servers_token_is_shown_nowhere(webrl):

@@ -62,15 +62,17 @@ def main(args: argparse.Namespace) -> int:
     settings = resolve(args)
     from webrl.config.extras import require
     from webrl.llm.check import check_model
+    from webrl.llm.loading import weight_files
     from webrl_grpo.train import check, make_tasks, train
 
+    model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
     if args.dry_run:
         require("grpo", "webrl grpo")
         make_tasks(settings)
-        check_model(settings.model_name, use="training")
-        print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
+        check_model(model, use="training")
+        away = "" if weight_files(model) else f"# missing on this machine: the model {model!r} (hf download {model})\n"
+        print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end=away)
         return 0
-    model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
     name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
     out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
@@ -93,8 +95,7 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue(out)) from None
     print("\n".join(describe(report)))
-    print(f"saved {out}. These rewards are of different pages, and from before the last updates: `webrl eval` measures")
-    print("the model on others, shown as they were here (docs/grpo.md has the command)")
+    print(f"saved {out}\nThese rewards are from training pages: measure the model with `webrl eval` (docs/grpo.md)")
     return 0
 
 
@@ -118,8 +119,7 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
     if "rewards" in options:
         parts = (text.partition("=") for text in options["rewards"])
         options["rewards"] = {name: weight if equals else "1" for name, equals, weight in parts}
-    keys = {s.partition("=")[0] for s in overrides}
-    names_model = "model_name" in options or keys & {"model_name", "model_id"}
+    names_model = "model_name" in options or {s.partition("=")[0] for s in overrides} & {"model_name", "model_id"}
     name = config if config is not None else None if names_model else DEMO
     path = find_config(name, "grpo") if name else None
     return load_settings(path, options, overrides)

@@ -102,3 +102,7 @@ def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_i
     write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
     assert "22 pages are not in both, such as" in webrl(1, *command, "--against", other).err
     assert f"held-out seeds: {mine}/9 = " in webrl(0, *command).err
+    changed = (*command, "rollout.max_steps=3", "--against")
+    copy_model(config.models.actor, tmp_path / "new")
+    assert "was made with another config (rollout.max_steps" in webrl(1, *changed, tmp_path / "new").err
+    assert not config.run_dir.with_name("run-against-new").exists(), "the other model was not played first"

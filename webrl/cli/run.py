@@ -22,7 +22,7 @@ from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import open_trackers
 from webrl.rollouts.suite import find_suite
-from webrl.runs.folder import RunFolder
+from webrl.runs.folder import RunFolder, open_run
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
 from webrl.training.topology import local_processes
@@ -81,6 +81,8 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     other = None if against is None else evaluated_by(config, against)
     with keep_servers():  # the second model's weights go into the servers of the first
         if isinstance(other, RunConfig):  # first: a name that the Hub does not know ends it before anything is played
+            with hold_run(config.run_dir):
+                open_run(config)  # so do settings that this run was not made with
             phases.run_stage(other, "eval", 0)
             other = RunFolder(other.run_dir).phase(0).eval
         if other is not None and phase is None:
@@ -146,9 +148,7 @@ def run_all(config: RunConfig) -> int:
 
 
 def compare(config: RunConfig, phase: int, found: Path) -> dict[str, Any]:
-    """Both rates and their paired difference (the first minus the other), by part of the evaluation. Raises DataError:
-    the two were evaluated on other pages, or no page has a verdict in both.
-    """
+    """Both rates and their difference (this minus other), by part. Raises DataError for other pages, or no verdicts."""
     mine = RunFolder(config.run_dir).phase(phase).eval
     first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
     pages = []

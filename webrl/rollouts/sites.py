@@ -123,7 +123,7 @@ class MiniwobSite(Site):
         folder, (suite, _, self.name) = miniwob_root() / "miniwob", site.partition(".")
         if suite != "miniwob" or self.name not in page_names():
             near = difflib.get_close_matches(site.rpartition(".")[2], sorted(page_names()), n=1)
-            hint = f"did you mean {'miniwob.' + near[0]!r}?" if near else f"its pages are in {folder}"
+            hint = f"did you mean {'miniwob.' + near[0]!r}?" if near else f"the known ones are in {folder}"
             raise DataError(f"unknown MiniWoB page {site!r}; {hint}")
         self._path = folder / f"{self.name}.html"
         super().__init__(self._path.as_uri())

@@ -124,7 +124,7 @@ FOLDERS = (
     BadInput(_NAMED.format("rollout"), 1, "field 'seed': must be a valid integer, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "unknown field 'sit' in Task", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "sit": "b"}\n')),
     BadInput(_NAMED.format("rollout"), 1, "no tasks", "tasks.jsonl", "loosen the filters", files=a_run("filter-tasks", tasks="")),
-    BadInput(_NAMED.format("rollout"), 1, "'miniwob.nowhere'", "unknown MiniWoB page", "its pages are in /", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),
+    BadInput(_NAMED.format("rollout"), 1, "'miniwob.nowhere'", "unknown MiniWoB page", "the known ones are in /", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),
     BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "regular file", files=a_run("filter-tasks", tasks=a_fifo)),
     BadInput(_NAMED.format("rollout"), 1, "a folder", "tasks.jsonl", "", files=a_run("filter-tasks", tasks=a_folder)),
     BadInput(_NAMED.format("label"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("rollout")),

@@ -129,6 +129,9 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
         if obstacle := _REFUSED.search(str(error)):  # from the call log, the rest of which is not for agents
             hint = ": a click may open what fills it in" if obstacle[1] == "element is not editable" else ""
             text += f" ({valid_text(obstacle[1])}{hint})"
+        if unknown := re.search('Unknown key: "(.+)"', text):
+            meant = _KEYS.get(unknown[1].strip().lower())
+            text += f": did you mean {meant!r}?" if meant else "; keys are called 'Enter', 'ArrowDown', 'Control+a', …"
         raise ActionFailed(text) from None
     except ChannelError as error:
         # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
@@ -511,6 +514,13 @@ def _modifier(key: str) -> str:
     """The name that Playwright holds a modifier key by."""
     name = re.sub("(Left|Right)$", "", key)
     return ("Meta" if sys.platform == "darwin" else "Control") if name == "ControlOrMeta" else name
+
+
+_NAMES = "Enter Escape Tab Backspace Delete PageUp PageDown Space Control Shift Alt"
+_KEYS = {name.lower(): name for name in _NAMES.split()} | {"esc": "Escape", "return": "Enter", "del": "Delete"}
+_KEYS |= {f"{word}{way.lower()}": f"Arrow{way}" for way in ("Up", "Down", "Left", "Right") for word in ("", "arrow")}
+_KEYS |= {"ctrl": "Control", "cmd": "Meta", "command": "Meta", "win": "Meta", "opt": "Alt", "option": "Alt"}
+"""What keys are called elsewhere, in lower case, and here."""
 
 
 async def _hold_key(tabs: Tabs, key: str, *, way: str) -> None:

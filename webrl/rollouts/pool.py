@@ -105,14 +105,12 @@ class WorkerProcess(WorkerHandle):
 
     def __init__(self, config: RolloutConfig) -> None:
         super().__init__(config)
-        self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count()
 
     async def start(self) -> None:
         """Launch the process, which launches Chromium."""
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             *own_python("webrl.rollouts.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -120,9 +118,11 @@ class WorkerProcess(WorkerHandle):
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
             env=own_environment(),
         )
-        self.pid = self._process.pid
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid, self._stdin = process.pid, process.stdin
         self._send(revealed(self._config))
-        self._reader = asyncio.create_task(self._read())
+        self._reader = asyncio.create_task(self._read(process.stdout))
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         number = next(self._ids)
@@ -135,20 +135,16 @@ class WorkerProcess(WorkerHandle):
             self._waiting.pop(number, None)
 
     def _send(self, message: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(encode(message))
+            self._stdin.write(encode(message))
         except (BrokenPipeError, ConnectionResetError):
             self._fail("the browser worker has ended")
             raise BrowserError("the browser worker has ended") from None
 
-    async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
+    async def _read(self, answers: asyncio.StreamReader) -> None:
         try:
             while True:
-                number, answer = await read_message(self._process.stdout)
+                number, answer = await read_message(answers)
                 future = self._waiting.get(number)
                 if future is not None and not future.done():
                     future.set_result(answer)
@@ -164,26 +160,21 @@ class WorkerProcess(WorkerHandle):
     def kill(self) -> None:
         """End it at once; Chromium and its driver end when their pipes close."""
         self._fail("the browser worker was killed")
-        if self._process is not None and self._process.returncode is None:
+        if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """Let it end in order, or kill it after a few seconds."""
-        process = self._process
-        if process is None:
-            return
         self._fail("the environment pool was closed")
-        assert process.stdin is not None
-        process.stdin.close()
+        self._stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(self._process.wait(), CLOSE_TIMEOUT_S)
         except TimeoutError:
             self.kill()
-            await process.wait()
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+            await self._process.wait()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
 
 
 class PoolEnv:

@@ -23,16 +23,12 @@ logger = logging.getLogger(__name__)
 class RayWorker(WorkerHandle):
     """A worker in a Ray actor, on any host of the cluster with room; each needs webrl, webrl-serve and a Chromium."""
 
-    def __init__(self, config: RolloutConfig) -> None:
-        super().__init__(config)
-        self._actor: Any = None
-
     async def start(self) -> None:
         """Ask Ray for the actor; requests wait until it has been placed."""
         import ray
 
         placed: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0)(_RayActor)
-        self._actor = placed.remote(revealed(self._config))
+        self._actor: Any = placed.remote(revealed(self._config))
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         from ray.exceptions import RayError
@@ -48,23 +44,19 @@ class RayWorker(WorkerHandle):
         import ray
 
         self.failed = True
-        if self._actor is not None:
-            logger.warning("a browser worker on Ray is replaced; does the cluster have a free CPU for each?")
-            ray.kill(self._actor)
+        logger.warning("a browser worker on Ray is replaced; does the cluster have a free CPU for each?")
+        ray.kill(self._actor)
 
     async def close(self) -> None:
         """End the browser, then the actor."""
         import ray
         from ray.exceptions import RayError
 
-        actor, self._actor = self._actor, None
         alive, self.failed = not self.failed, True
-        if actor is None:
-            return
         if alive:
             with contextlib.suppress(RayError, TimeoutError):
-                await asyncio.wait_for(actor.close.remote(), CLOSE_TIMEOUT_S)
-        ray.kill(actor)
+                await asyncio.wait_for(self._actor.close.remote(), CLOSE_TIMEOUT_S)
+        ray.kill(self._actor)
 
 
 class _RayActor(Worker):

@@ -144,7 +144,9 @@ async def main() -> None:
     running: set[asyncio.Task[Any]] = {asyncio.create_task(worker.browser())}
 
     async def answer(number: int, *request: Any) -> None:
-        transport.write(encode((number, await worker.answer(*request))))
+        answered = encode((number, await worker.answer(*request)))
+        if not transport.is_closing():  # the controller has gone
+            transport.write(answered)
 
     try:
         while True:

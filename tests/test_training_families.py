@@ -97,13 +97,14 @@ def test_queries_and_keys_that_are_still_in_float32_take_autocasts_or_the_values
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
-def test_biased_and_scaled_heads_equal_the_whole_softmax(scale: float) -> None:
+def test_biased_and_scaled_heads_equal_the_whole_softmax(scale: float, monkeypatch) -> None:
+    monkeypatch.setattr("webrl.training.layers.head.CHUNK_ELEMENTS", 150)
     torch.manual_seed(0)
     hidden, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((11, 8), (50, 8), (50,)))
     targets, slope = torch.randint(0, 50, (11,)), torch.randn(11)
     logits = (hidden @ weight.t() + bias) * scale
     whole = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    ours = token_logprobs(hidden, weight, targets, bias=bias, scale=scale, chunk_elements=150)
+    ours = token_logprobs(hidden, weight, targets, bias=bias, scale=scale)
     torch.testing.assert_close(ours, whole)
     expected = torch.autograd.grad((whole * slope).sum(), (hidden, weight, bias))
     actual = torch.autograd.grad((ours * slope).sum(), (hidden, weight, bias))

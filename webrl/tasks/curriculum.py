@@ -181,8 +181,6 @@ def probe_tasks(config: RunConfig) -> list[Task]:
     None of them is trained on or evaluated, so that suites of fixed tasks may have none. Where a seed makes pages, they
     are other ones than training has.
     """
-    if not config.accept.tasks:
-        return []
     rewarded = config.label.judge == "environment"
     drawn = _fresh(config, _PROBE, config.accept.tasks)
     drawn = [task for task in drawn if not (rewarded and suite_of(task).needs_judge(task))]

@@ -74,7 +74,7 @@ def test_a_batch_is_played_by_weights_that_are_max_staleness_batches_behind_and_
         taken = []
         for version in range(num_batches):
             collector.hand_over(f"m@{version}", module)
-            while collector.num_asked <= max_staleness and version + collector.num_asked < num_batches:
+            while len(collector.asked) <= max_staleness and version + len(collector.asked) < num_batches:
                 collector.ask(version, [])
             taken.append(collector.take(version)[1])
         assert taken == [min(k, max_staleness) for k in range(num_batches)]

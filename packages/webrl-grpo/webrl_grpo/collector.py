@@ -62,7 +62,8 @@ class Collector:
     def __init__(self, settings: GrpoSettings, out: Path) -> None:
         self._settings = settings
         self._out = out
-        self._asked: deque[tuple[int, str]] = deque()
+        self.asked: deque[tuple[int, str]] = deque()
+        """Version and weights of each batch that is requested and not taken."""
         self._fingerprint = ""
         self._handover = out / HANDOVER
         self._num_folders = 0
@@ -126,13 +127,8 @@ class Collector:
         Args:
             version: number of batches that these weights have been trained on.
         """
-        self._asked.append((version, self._fingerprint))
+        self.asked.append((version, self._fingerprint))
         self._send(("play", list(attempts)))
-
-    @property
-    def num_asked(self) -> int:
-        """Number of batches that are requested and not taken."""
-        return len(self._asked)
 
     def take(self, version: int) -> tuple[list[Episode], int]:
         """Wait for the oldest batch; return it and how many batches its weights are behind the current ones.
@@ -145,7 +141,7 @@ class Collector:
             WebRLError: an error of `Player.play`.
         """
         episodes: list[Episode] = self._receive()
-        asked, fingerprint = self._asked.popleft()
+        asked, fingerprint = self.asked.popleft()
         others = {e.trajectory.policy for e in episodes} - {fingerprint}
         if others:
             raise StageError(f"episodes of {fingerprint!r} were played by {', '.join(sorted(others))}")

@@ -351,7 +351,7 @@ class AheadTrainer(EpisodeTrainer):
         assert isinstance(collector, Collector)
         per_generation = self.args.steps_per_generation * self.num_iterations
         upcoming = self._window[self._step - self._window_start :: per_generation]
-        unasked = upcoming[collector.num_asked : self._settings.max_staleness + 1]
+        unasked = upcoming[len(collector.asked) : self._settings.max_staleness + 1]
         version = len(self.staleness)
         if unasked:
             collector.hand_over(self._fingerprint, self.accelerator.unwrap_model(self.model))

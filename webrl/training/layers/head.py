@@ -51,13 +51,7 @@ def take_targets(head: nn.Linear, scale: float) -> None:
 
 
 def token_logprobs(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    *,
-    bias: Tensor | None = None,
-    scale: float = 1.0,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, scale: float = 1.0
 ) -> Tensor:
     """Log softmax(scale (hidden weightᵀ + bias))[targets].
 
@@ -73,7 +67,7 @@ def token_logprobs(
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         hidden = hidden.to(torch.get_autocast_dtype(kind))
-    chunk = max(1, chunk_elements // weight.shape[0])
+    chunk = max(1, CHUNK_ELEMENTS // weight.shape[0])
     out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, targets, scale, chunk)
     return out
 

@@ -210,16 +210,13 @@ class RemotePool:
         warn_of_openenv_conflict()
         urls = itertools.islice(itertools.cycle(config.urls), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(url, config) for url in urls]
+        self.size = len(self._envs)
+        """Number of sessions."""
         # Open sessions first: a full server takes its time to refuse another one.
         self._free: asyncio.PriorityQueue[tuple[bool, int, RemoteEnv]] = asyncio.PriorityQueue()
         self._count = itertools.count()
         for env in self._envs:
             self._give_back(env)
-
-    @property
-    def size(self) -> int:
-        """Number of sessions."""
-        return len(self._envs)
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[RemoteEnv]:

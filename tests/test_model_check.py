@@ -25,9 +25,12 @@ from transformers import (
 
 from webrl import load_actor as api_actor
 from webrl.cli import main
+from webrl.config import load_config
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
 from webrl.llm.loading import MODEL_FILES, config_of, load_causal_lm, load_tokenizer, tokenizer_fingerprint
+from webrl.phase import STAGES
+from webrl.preflight import check_inputs
 from webrl.stages import copy_model
 from webrl.training.critic import load_critic
 from webrl.training.models import load_actor
@@ -564,7 +567,9 @@ def test_a_quantized_judge_without_the_package_that_reads_it_is_refused_before_i
     check_model(str(folder), use="vllm")
 
 
-def test_a_hub_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_waited_for_once_and_before_a_run_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = {"ENDPOINT": "http://127.0.0.1:1", "HF_HUB_OFFLINE": False}  # a port that nothing listens on
     for name, value in settings.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
@@ -573,3 +578,6 @@ def test_a_hub_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match="cannot read the config of 'ann/model': We couldn't connect"):
         config_of("ann/model")
     assert waits == [1, 2, 4, 8, 8]
+    later = load_config("demo", ["models.generator=ann/model"])  # it writes tasks in phase 1
+    with pytest.raises(ModelError, match="cannot read the config of 'ann/model'"):
+        check_inputs(later, STAGES)

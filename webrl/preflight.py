@@ -14,7 +14,7 @@ from webrl.config.extras import require
 from webrl.config.resources import load_plan
 from webrl.errors import ExtraMissing, StageError, UsageError
 from webrl.llm.check import check_model, weights_of
-from webrl.llm.loading import check_sight, weight_files
+from webrl.llm.loading import check_sight, config_of, weight_files
 from webrl.llm.policy import check_sampling
 from webrl.reward.orm import configured_text
 from webrl.rollouts.browser import find_chromium
@@ -161,7 +161,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
                     f"{section}.engine={engine} shards a model over several GPUs, but there are not two here: "
                     f"set {section}.engine=ddp, or NPROC_PER_NODE to the number of processes (docs/cluster.md)"
                 )
-    check_models(config, due)
+    for name in check_models(config, due):
+        config_of(name)  # of the Hub: a name that it does not know ends the run here, not hours later
 
 
 def wanted_extras(config: RunConfig, due: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=logging.WARNING, format=style, datefmt="%X", force=True)
         for name in plugins.PACKAGES:
             logging.getLogger(name).setLevel(logging.DEBUG if args.verbose else logging.INFO)
+        logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
         logging.captureWarnings(True)
         if args.command != "push":  # the libraries' own bars (model shards, weights) only add noise to ours
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -567,9 +567,7 @@ def test_a_quantized_judge_without_the_package_that_reads_it_is_refused_before_i
     check_model(str(folder), use="vllm")
 
 
-def test_a_hub_that_cannot_be_reached_is_waited_for_once_and_before_a_run_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hub_that_cannot_be_reached_is_waited_for_once_and_before_a_run_starts(monkeypatch) -> None:
     settings = {"ENDPOINT": "http://127.0.0.1:1", "HF_HUB_OFFLINE": False}  # a port that nothing listens on
     for name, value in settings.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)

@@ -118,7 +118,8 @@ class WorkerProcess(WorkerHandle):
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
             env=own_environment(),
         )
-        assert process.stdin and process.stdout
+        assert process.stdin is not None
+        assert process.stdout is not None
         self.pid, self._stdin = process.pid, process.stdin
         self._send(revealed(self._config))
         self._reader = asyncio.create_task(self._read(process.stdout))

@@ -70,10 +70,6 @@ def measure(pid: int | None = None) -> tuple[float, dict[int, float]]:
     return mib, seconds
 
 
-_LONGEST_PAUSE_S = 8.0
-"""A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""
-
-
 class PeakMemory:
     """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known). The
     pauses between readings double from two seconds on, up to eight.
@@ -98,7 +94,7 @@ class PeakMemory:
             self.peak_mib = max(self.peak_mib, measure()[0])
             if self._stop.wait(pause):
                 return
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, 8.0)  # a reading takes 35 ms for each GiB, in which the process gets no memory
 
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}

@@ -162,6 +162,8 @@ def test_steps_of_a_rate_that_is_far_too_high_are_taken_back_until_the_training_
     said = capsys.readouterr().out
     assert f"taken back: {report['taken_back'][0]}" in said
     assert f"ended early: {report['stopped']}" in said
+    short, _ = grpo(tmp_path / "short", *SMALL, *steps, "dataset_size=4", "learning_rate=1", "max_kl=0.5")
+    assert short["taken_back"][0].endswith("back to the weights of step 0"), "no step is left"
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
 

@@ -304,8 +304,8 @@ class TrustRegion(TrainerCallback):
         scheduler.base_lrs = [rate / 4 for rate in scheduler.base_lrs]
         for group in optimizer.param_groups:
             group["lr"] /= 4
-        rate = scheduler.base_lrs[0]
-        self.taken_back.append(f"{problem}: back to the weights of step {self._kept_step}, at learning_rate={rate:.3g}")
+        again = f", at learning_rate={scheduler.base_lrs[0]:.3g}" if state.global_step < state.max_steps else ""
+        self.taken_back.append(f"{problem}: back to the weights of step {self._kept_step}{again}")
         logger.warning("%s", self.taken_back[-1])
 
     def _score(self) -> torch.Tensor:

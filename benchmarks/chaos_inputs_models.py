@@ -50,7 +50,7 @@ _TINY = "data/tiny/orm"
 
 MODELS = (
     BadInput(_label("runs/nowhere"), 1, "'runs/nowhere'", "model folder", "does not exist", files=_JUDGED),
-    BadInput(_label("nobody/nothing"), 1, "'nobody/nothing'", "cannot load", "", files=_JUDGED),
+    BadInput(_label("nobody/nothing"), 1, "'nobody/nothing'", "cannot read the config", "", files=_JUDGED),
     BadInput(_label("'two words'"), 1, "'two words'", "model folder", "does not exist", files=_JUDGED),
     BadInput("webrl run demo --dry-run 'models.actor=$HOME/actor'", 1, "'$HOME/actor'", "model folder", "does not exist"),
     BadInput("webrl run demo --dry-run 'models.actor=C:\\m\\actor'", 1, "'C:\\\\m\\\\actor'", "model folder", "does not exist"),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {
-    "core: lines": 23_138,
+    "core: lines": 23_137,
     "core: files": 121,
     "lines": 42_637,
     "files": 249,

@@ -99,9 +99,10 @@ def test_dry_run_writes_nothing_and_shows_every_stage_of_every_phase_beside_a_co
     ]
     (tmp_path / "shown.yaml").write_text(shown, encoding="utf-8")
     assert load_config(tmp_path / "shown.yaml") == load_config(path)
-    assert cli.main(["eval", str(path), "models.actor=ann/agent", "--dry-run"]) == 0
     named = "# missing on this machine: the model 'ann/agent' (hf download ann/agent)"
-    assert capsys.readouterr().out.splitlines()[-1] == named
+    for given in ("models.actor=ann/agent", "--against=ann/agent"):
+        assert cli.main(["eval", str(path), given, "--dry-run"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == named
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from webrl.replay.demonstrations import check_demonstrations
 from webrl.reports.run import overview_table, phase_table, rate_text
 from webrl.reports.trackers import open_trackers
 from webrl.rollouts.suite import find_suite
-from webrl.runs.folder import RunFolder, open_run
+from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.store import read_json, read_records
 from webrl.training.topology import local_processes
@@ -51,9 +51,10 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None, against: 
         missing.append(str(error))
     if "replay" in stages:
         check_demonstrations(config)
-    missing += [f"the model {name!r} (hf download {name})" for name in check_models(config, stages)]
-    if against is not None:
-        evaluated_by(config, against)
+    away = check_models(config, stages)
+    if against is not None and isinstance(other := evaluated_by(config, against), RunConfig):
+        away += check_models(other, ("eval",))
+    missing += [f"the model {name!r} (hf download {name})" for name in away]
     print(f"# plan of {config.run_dir}")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     print("\n".join(phases.plan(config, stage, phase)))
@@ -79,16 +80,16 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
     """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_inputs(config, (stage,))
     other = None if against is None else evaluated_by(config, against)
+    if isinstance(other, RunConfig):
+        check_inputs(other, ("eval",))
+    if other is not None and phase is None:
+        phase = phases.next_phase(RunFolder(config.run_dir), "eval")
     with keep_servers():  # the second model's weights go into the servers of the first
-        if isinstance(other, RunConfig):  # first: a name that the Hub does not know ends it before anything is played
-            with hold_run(config.run_dir):
-                open_run(config)  # so do settings that this run was not made with
-            phases.run_stage(other, "eval", 0)
-            other = RunFolder(other.run_dir).phase(0).eval
-        if other is not None and phase is None:
-            phase = phases.next_phase(RunFolder(config.run_dir), "eval")
         with hold_run(config.run_dir), open_trackers(config):
             counts = phases.run_stage(config, stage, phase)
+        if isinstance(other, RunConfig):
+            phases.run_stage(other, "eval", 0)
+            other = RunFolder(other.run_dir).phase(0).eval
     if text := find_suite(config.tasks.suite).describe(counts):
         print(text, file=sys.stderr)  # standard output stays JSON
     for name, rate in named_rates(counts).items() if stage == "eval" and other is None else ():
@@ -108,7 +109,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
 
 def evaluated_by(config: RunConfig, against: str) -> Path | RunConfig:
     """What `--against` names: the evaluation of a phase folder or of a run's newest evaluated phase, or, of a model,
-    the run that evaluates it. Raises UsageError for no such folder or no finished evaluation, ModelError.
+    the run that evaluates it. Raises UsageError for no such folder, and for a run without a finished evaluation.
     """
     path, folder = Path(against), RunFolder(Path(against))
     if (path / "eval.jsonl").is_file():
@@ -121,9 +122,7 @@ def evaluated_by(config: RunConfig, against: str) -> Path | RunConfig:
     if "/" not in against and not path.exists():
         raise UsageError(f"--against {against}: no such folder; name a run's, a phase's or a model's, or OWNER/NAME")
     models = config.models.model_copy(update={"actor": against})
-    other = config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
-    check_models(other, ("eval",))
-    return other
+    return config.model_copy(update={"name": f"{config.name}-against-{path.name}", "models": models})
 
 
 def run_all(config: RunConfig) -> int:

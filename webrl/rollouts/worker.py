@@ -145,7 +145,7 @@ async def main() -> None:
 
     async def answer(number: int, *request: Any) -> None:
         answered = encode((number, await worker.answer(*request)))
-        if not transport.is_closing():  # the controller has gone
+        if not transport.is_closing():  # else the controller has gone
             transport.write(answered)
 
     try:

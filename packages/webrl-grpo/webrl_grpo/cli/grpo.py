@@ -65,16 +65,17 @@ def main(args: argparse.Namespace) -> int:
     from webrl.llm.loading import weight_files
     from webrl_grpo.train import check, make_tasks, train
 
-    model, stamp = settings.model_name, datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    model = settings.model_name
     if args.dry_run:
         require("grpo", "webrl grpo")
         make_tasks(settings)
         check_model(model, use="training")
-        away = "" if weight_files(model) else f"# missing on this machine: the model {model!r} (hf download {model})\n"
-        print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end=away)
+        print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
+        if not weight_files(model):
+            print(f"# missing on this machine: the model {model!r} (hf download {model})")
         return 0
     name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
-    out = settings.output_dir or Path("runs") / f"grpo-{name}-{stamp}"
+    out = settings.output_dir or Path("runs") / f"grpo-{name}-{datetime.now().astimezone():%Y-%m-%d_%H-%M-%S}"
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
         raise UsageError(f"output_dir {str(out)!r} already holds a run; name another, or resume_from_checkpoint")
     from webrl.runs.lock import hold_output
